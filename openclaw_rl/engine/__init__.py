@@ -1,0 +1,1 @@
+"""Engines by name. A dotted path (``my_pkg.my_module:MyEngine``) works as well."""

@@ -1,0 +1,148 @@
+"""Keys and values of sequences, kept after use so that the next turn starts where this one ended.
+
+Each sequence owns one contiguous buffer that grows by doubling: attention reads it in place,
+nothing is gathered. A finished sequence's buffer stays, tagged with its policy version, until
+the token budget needs it. A new prompt takes over the buffer it extends, or copies the shared
+prefix of one it must not disturb. Contents never cross versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+_SMALLEST = 256
+#: Taking over a buffer may throw away this share of what it holds; else the prefix is copied.
+_MAX_LOSS = 0.25
+#: Prefixes shorter than this are cheaper to compute again than to track.
+_MIN_PREFIX = 8
+
+
+class SequenceCache:
+    """One sequence's keys and values, and the token ids they belong to."""
+
+    def __init__(self, num_layers: int, num_kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype):
+        self._dims = (num_layers, 2, num_kv_heads, head_dim)
+        self._device, self._dtype = device, dtype
+        self._kv_L2HTD = torch.empty(num_layers, 2, num_kv_heads, 0, head_dim, device=device, dtype=dtype)
+        self._ids = np.empty(0, dtype=np.int64)
+        self.length = 0
+        self.version = 0
+        self.in_use = True
+        self.last_used = 0.0
+
+    @property
+    def capacity(self) -> int:
+        return int(self._kv_L2HTD.shape[3])
+
+    @property
+    def ids(self) -> np.ndarray:
+        return self._ids[: self.length]
+
+    def reserve(self, length: int) -> None:
+        """Make room for ``length`` tokens, keeping what is there."""
+        if length <= self.capacity:
+            return
+        capacity = max(_SMALLEST, 1 << (length - 1).bit_length())
+        layers, two, heads, dim = self._dims
+        grown = torch.empty(layers, two, heads, capacity, dim, device=self._device, dtype=self._dtype)
+        grown[:, :, :, : self.length] = self._kv_L2HTD[:, :, :, : self.length]
+        ids = np.empty(capacity, dtype=np.int64)
+        ids[: self.length] = self.ids
+        self._kv_L2HTD, self._ids = grown, ids
+
+    def write(
+        self, layer: int, start: int, k_THD: torch.Tensor, v_THD: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store one layer's new rows; return all keys and values of that layer, ``[H, T, D]``."""
+        end = start + k_THD.shape[0]
+        keys, values = self._kv_L2HTD[layer, 0, :, :end], self._kv_L2HTD[layer, 1, :, :end]
+        keys[:, start:] = k_THD.transpose(0, 1)
+        values[:, start:] = v_THD.transpose(0, 1)
+        return keys, values
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """Declare the rows written by a finished pass valid."""
+        end = self.length + len(token_ids)
+        self._ids[self.length : end] = token_ids
+        self.length = end
+
+    def truncate(self, length: int) -> None:
+        self.length = min(self.length, length)
+
+    def copy_prefix(self, other: SequenceCache, length: int) -> None:
+        self.reserve(length)
+        self._kv_L2HTD[:, :, :, :length] = other._kv_L2HTD[:, :, :, :length]
+        self._ids[:length] = other._ids[:length]
+        self.length = length
+
+    def common_prefix(self, ids: np.ndarray) -> int:
+        n = min(len(ids), self.length)
+        differs = np.flatnonzero(self._ids[:n] != ids[:n])
+        return int(differs[0]) if len(differs) else n
+
+
+class CachePool:
+    """All sequence caches under one token budget, least recently used out first."""
+
+    def __init__(self, new_cache: Callable[[], SequenceCache], budget_tokens: int) -> None:
+        self._new = new_cache
+        self.budget_tokens = budget_tokens
+        self._caches: list[SequenceCache] = []
+        self._reserved: dict[int, int] = {}
+
+    @property
+    def cached_tokens(self) -> int:
+        return sum(cache.length for cache in self._caches)
+
+    def fits(self, num_tokens: int) -> bool:
+        """Whether a sequence of this final length can be admitted now (idle caches give way)."""
+        return sum(self._reserved.values()) + num_tokens <= self.budget_tokens or not self._reserved
+
+    def acquire(self, ids: np.ndarray, limit: int, version: int, num_tokens: int, now: float) -> SequenceCache:
+        """A cache holding the longest known prefix of ``ids``, at most ``limit`` tokens of it."""
+        source, shared = self.best_prefix(ids, version)
+        shared = min(shared, limit)
+        cache = self._adopt(source, shared) if source else self._new()
+        if cache not in self._caches:
+            self._caches.append(cache)
+        cache.version, cache.in_use, cache.last_used = version, True, now
+        self._reserved[id(cache)] = num_tokens
+        self._evict()
+        return cache
+
+    def _adopt(self, source: SequenceCache, shared: int) -> SequenceCache:
+        if shared < _MIN_PREFIX:
+            return self._new()
+        if not source.in_use and shared >= source.length * (1 - _MAX_LOSS):
+            source.truncate(shared)
+            return source
+        cache = self._new()
+        cache.copy_prefix(source, shared)
+        return cache
+
+    def best_prefix(self, ids: np.ndarray, version: int) -> tuple[SequenceCache | None, int]:
+        best: tuple[SequenceCache | None, int] = (None, 0)
+        for cache in self._caches:
+            if cache.version == version and (shared := cache.common_prefix(ids)) > best[1]:
+                best = (cache, shared)
+        return best
+
+    def release(self, cache: SequenceCache, now: float) -> None:
+        cache.in_use, cache.last_used = False, now
+        self._reserved.pop(id(cache), None)
+        self._evict()
+
+    def drop_version(self, version: int) -> None:
+        self._caches = [c for c in self._caches if c.in_use or c.version != version]
+
+    def _evict(self) -> None:
+        idle = sorted((c for c in self._caches if not c.in_use), key=lambda c: c.last_used)
+        used = sum(self._reserved.values()) + sum(c.capacity for c in idle)
+        for cache in idle:
+            if used <= self.budget_tokens:
+                return
+            used -= cache.capacity
+            self._caches.remove(cache)

@@ -1,0 +1,250 @@
+"""The embedded engine: one thread that owns the model, an asyncio face for everyone else.
+
+Requests cross into the thread through a queue and tokens come back in one call per step, so the
+event loop never waits for a forward pass and the pass never waits for the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+import torch
+
+from openclaw_rl.engine.kv import CachePool, SequenceCache
+from openclaw_rl.engine.lora import Adapter, load_adapter
+from openclaw_rl.engine.model import Decoder
+from openclaw_rl.engine.sampling import Sampler
+from openclaw_rl.engine.scheduler import Job, Scheduler
+from openclaw_rl.engine.weights import read_checkpoint
+from openclaw_rl.types import (
+    BASE_VERSION,
+    Capabilities,
+    EngineStatus,
+    GenerateRequest,
+    Priority,
+    Scores,
+    Token,
+)
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngineOptions:
+    device: str = "auto"
+    dtype: str = "auto"
+    num_threads: int = 0
+    max_running: int = 16
+    chunk_tokens: int = 128
+    idle_chunk_tokens: int = 512
+    top_k: int = 8
+    cache_tokens: int = 0
+    """0: as many as a quarter of the free memory holds."""
+
+
+class LocalEngine:
+    """Engine protocol over our own decoder, on a CPU or one GPU."""
+
+    capabilities = Capabilities()
+
+    def __init__(self, model: Path, options: LocalEngineOptions = LocalEngineOptions()) -> None:
+        self.options = options
+        checkpoint = read_checkpoint(model)
+        self.context_length = checkpoint.shape.context_length
+        self.device = torch.device(_pick_device(options.device))
+        dtype = _pick_dtype(options.dtype, self.device)
+        if options.num_threads:
+            torch.set_num_threads(options.num_threads)
+        self._decoder = Decoder(checkpoint, self.device, dtype)
+        shape = checkpoint.shape
+        new_cache = partial(
+            SequenceCache, shape.num_layers, shape.num_kv_heads, shape.head_dim, self.device, dtype
+        )
+        token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+        budget = options.cache_tokens or max(self.context_length, _free_memory(self.device) // 4 // token_bytes)
+        self._scheduler = Scheduler(
+            self._decoder,
+            CachePool(new_cache, budget),
+            max_running=options.max_running,
+            chunk_tokens=options.chunk_tokens,
+            idle_chunk_tokens=options.idle_chunk_tokens,
+            top_k=options.top_k,
+        )
+        self._adapters: dict[int, Adapter | None] = {BASE_VERSION: None}
+        self._serving = BASE_VERSION
+        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._outbox: list[tuple[asyncio.AbstractEventLoop, asyncio.Queue[object], object]] = []
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    # --- Engine protocol ---------------------------------------------------------------------
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
+        version = self._serving if request.policy_version is None else request.policy_version
+        max_length = min(self.context_length, len(request.prompt_ids) + request.sampling.max_tokens)
+        self._check(request.prompt_ids, version)
+        if len(request.prompt_ids) >= max_length:
+            raise ValueError(f"a prompt of {len(request.prompt_ids)} tokens leaves no room for a reply")
+        results: asyncio.Queue[object] = asyncio.Queue()
+        job = Job(
+            ids=list(request.prompt_ids),
+            version=version,
+            adapter=self._adapters[version],
+            priority=request.priority,
+            max_length=max_length,
+            emit=partial(self._emit, asyncio.get_running_loop(), results),
+            request=request,
+            sampler=Sampler(request.sampling),
+        )
+        self._inbox.put(partial(self._scheduler.add, job))
+        try:
+            while True:
+                token = _unwrap(await results.get(), Token)
+                yield token
+                if token.finish_reason:
+                    return
+        finally:
+            job.cancelled = True
+
+    async def score(
+        self,
+        token_ids: Sequence[int],
+        start: int,
+        top_k: int = 0,
+        policy_version: int = BASE_VERSION,
+        priority: Priority = Priority.JUDGE,
+    ) -> Scores:
+        self._check(token_ids, policy_version)
+        if not 1 <= start < len(token_ids):
+            raise ValueError(f"start must lie in 1..{len(token_ids) - 1}, got {start}")
+        results: asyncio.Queue[object] = asyncio.Queue()
+        job = Job(
+            ids=list(token_ids[:-1]),
+            version=policy_version,
+            adapter=self._adapters[policy_version],
+            priority=priority,
+            max_length=len(token_ids),
+            emit=partial(self._emit, asyncio.get_running_loop(), results),
+            targets=list(token_ids[1:]),
+            score_start=start - 1,
+            score_top_k=top_k,
+        )
+        self._inbox.put(partial(self._scheduler.add, job))
+        try:
+            return _unwrap(await results.get(), Scores)
+        finally:
+            job.cancelled = True
+
+    async def load(self, version: int, path: Path) -> None:
+        decoder = self._decoder
+        self._adapters[version] = await asyncio.to_thread(
+            load_adapter, path, decoder.shape.num_layers, decoder.widths, self.device, decoder.dtype
+        )
+
+    async def serve_version(self, version: int) -> None:
+        if version not in self._adapters:
+            raise ValueError(f"policy version {version} is not loaded; loaded: {sorted(self._adapters)}")
+        self._serving = version
+
+    async def unload(self, version: int) -> None:
+        if version in (BASE_VERSION, self._serving):
+            raise ValueError(f"policy version {version} is in use and cannot be unloaded")
+        self._adapters.pop(version, None)
+        self._inbox.put(partial(self._scheduler.pool.drop_version, version))
+
+    def status(self) -> EngineStatus:
+        scheduler = self._scheduler
+        return EngineStatus(
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting) + self._inbox.qsize(),
+            cached_tokens=scheduler.pool.cached_tokens,
+            versions=tuple(sorted(self._adapters)),
+            serving_version=self._serving,
+        )
+
+    async def close(self) -> None:
+        self._closed = True
+        self._inbox.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _check(self, token_ids: Sequence[int], version: int) -> None:
+        if version not in self._adapters:
+            raise ValueError(f"policy version {version} is not loaded; loaded: {sorted(self._adapters)}")
+        if len(token_ids) > self.context_length:
+            raise ValueError(f"{len(token_ids)} tokens exceed the context length of {self.context_length}")
+
+    # --- the thread --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._take_inbox(block=not self._scheduler.has_work())
+            try:
+                self._scheduler.step()
+            except Exception as error:  # one broken pass must not end serving
+                log.exception("a forward pass failed")
+                self._scheduler.fail(RuntimeError(f"the engine failed: {error}"))
+            self._flush_outbox()
+        self._scheduler.fail(RuntimeError("the engine was closed"))
+        self._flush_outbox()
+
+    def _take_inbox(self, block: bool) -> None:
+        try:
+            while (command := self._inbox.get(block=block)) is not None:
+                command()
+                block = False
+        except Empty:
+            pass
+
+    def _emit(self, loop: asyncio.AbstractEventLoop, results: asyncio.Queue[object], item: object) -> None:
+        self._outbox.append((loop, results, item))
+
+    def _flush_outbox(self) -> None:
+        """One wake-up of each event loop per step, however many streams got a token."""
+        outbox, self._outbox = self._outbox, []
+        for loop in {id(entry[0]): entry[0] for entry in outbox}.values():
+            mine = [(results, item) for owner, results, item in outbox if owner is loop]
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_put_all, mine)
+
+
+def _put_all(items: Sequence[tuple[asyncio.Queue[object], object]]) -> None:
+    for results, item in items:
+        results.put_nowait(item)
+
+
+def _unwrap(item: object, kind: type[T]) -> T:
+    if isinstance(item, Exception):
+        raise item
+    assert isinstance(item, kind)
+    return item
+
+
+def _pick_device(name: str) -> str:
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
+def _pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in _DTYPES:
+        raise ValueError(f"unknown dtype {name!r}; known: auto, {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    import psutil
+
+    return int(psutil.virtual_memory().available)

@@ -1,0 +1,95 @@
+"""LoRA adapters beside the frozen base: many versions at once, none of them merged.
+
+An adapter is read from a PEFT folder. Projections that share an input (q, k, v) are joined:
+their A matrices are stacked and their B matrices placed block-diagonally, so one projection
+costs two small products, whatever it is made of.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """``y += (x @ a) @ b`` for one projection; the scale is already in ``b``."""
+
+    a_IK: torch.Tensor
+    b_KO: torch.Tensor
+
+    def add_to(self, y_RO: torch.Tensor, x_RI: torch.Tensor) -> None:
+        y_RO.addmm_(x_RI @ self.a_IK, self.b_KO)
+
+
+#: (layer, projection) -> its low-rank part; absent where the adapter does not touch it.
+Adapter = dict[tuple[int, str], LowRank]
+
+#: Projection name -> the checkpoint's module names, in row order.
+PROJECTIONS = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "o": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+
+
+def load_adapter(
+    path: Path, num_layers: int, widths: dict[str, Sequence[int]], device: torch.device, dtype: torch.dtype
+) -> Adapter:
+    """Read a PEFT LoRA folder. ``widths`` gives the output rows of each projection's parts."""
+    from safetensors.torch import load_file
+
+    config = json.loads((path / "adapter_config.json").read_text())
+    if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("modules_to_save"):
+        raise ValueError(f"{path} is not a plain LoRA adapter; the local engine loads PEFT LoRA only.")
+    tensors = load_file(path / "adapter_model.safetensors")
+    used: set[str] = set()
+    adapter: Adapter = {}
+    for layer in range(num_layers):
+        for projection, modules in PROJECTIONS.items():
+            parts = [_part(tensors, f"model.layers.{layer}.{module}", config, used) for module in modules]
+            if any(parts):
+                adapter[layer, projection] = _join(parts, widths[projection], device, dtype)
+    if unused := sorted(set(tensors) - used):
+        raise ValueError(f"{path} adapts modules the local engine does not know, such as {unused[0]}.")
+    return adapter
+
+
+def _part(
+    tensors: dict[str, torch.Tensor], module: str, config: dict[str, object], used: set[str]
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    prefix = f"base_model.model.{module}"
+    names = (f"{prefix}.lora_A.weight", f"{prefix}.lora_B.weight")
+    if names[0] not in tensors:
+        return None
+    used.update(names)
+    a_KI, b_OK = tensors[names[0]].float(), tensors[names[1]].float()
+    rank = a_KI.shape[0]
+    alpha = float(config["lora_alpha"])  # type: ignore[arg-type]
+    return a_KI, b_OK * (alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+
+
+def _join(
+    parts: Sequence[tuple[torch.Tensor, torch.Tensor] | None],
+    widths: Sequence[int],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> LowRank:
+    a_KI = torch.cat([part[0] for part in parts if part])
+    b_KO = torch.zeros(a_KI.shape[0], sum(widths))
+    row = column = 0
+    for part, width in zip(parts, widths, strict=True):
+        if part:
+            rank = part[0].shape[0]
+            b_KO[row : row + rank, column : column + width] = part[1].T
+            row += rank
+        column += width
+    return LowRank(
+        a_KI.T.contiguous().to(device=device, dtype=dtype), b_KO.contiguous().to(device=device, dtype=dtype)
+    )

@@ -1,0 +1,87 @@
+"""From logits to one token per row, with the log-probs that training needs.
+
+Kept apart on purpose: the *raw* log-prob and top-k (temperature 1, nothing cut, no grammar) and
+the log-prob of the distribution actually sampled from. Each request has its own random
+generator, so a seed gives the same reply whoever else is being served.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from openclaw_rl.types import SamplingParams
+
+#: Nucleus sampling looks at this many candidates first; only a flatter row needs a full sort.
+_NUCLEUS_FIRST = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    id: int
+    logprob: float
+    sampled_logprob: float
+    top_ids: tuple[int, ...]
+    top_logprobs: tuple[float, ...]
+    forced: bool
+
+
+class Sampler:
+    """One request's sampling: its parameters and its random state."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self.params = params
+        self._generator = torch.Generator()
+        if params.seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(params.seed & (2**63 - 1))
+
+    def sample(
+        self, raw_V: torch.Tensor, top_ids: list[int], top_logprobs: list[float], allowed_V: torch.Tensor | None
+    ) -> Sampled:
+        """Draw from one row of raw log-probs (on the CPU); ``allowed_V`` is a grammar's mask."""
+        logprobs_V = raw_V if allowed_V is None else raw_V.masked_fill(~allowed_V, float("-inf"))
+        forced = allowed_V is not None and int(allowed_V.sum()) == 1
+        token, sampled_logprob = self._draw(logprobs_V, top_ids if allowed_V is None else None)
+        return Sampled(
+            id=token,
+            logprob=float(raw_V[token]),
+            sampled_logprob=sampled_logprob,
+            top_ids=tuple(top_ids),
+            top_logprobs=tuple(top_logprobs),
+            forced=forced,
+        )
+
+    def _draw(self, logprobs_V: torch.Tensor, top_ids: list[int] | None) -> tuple[int, float]:
+        if self.params.temperature == 0:
+            return top_ids[0] if top_ids else int(logprobs_V.argmax()), 0.0
+        scaled_V = logprobs_V / self.params.temperature if self.params.temperature != 1 else logprobs_V
+        candidates, kept_logprobs = self._truncate(torch.log_softmax(scaled_V, dim=-1))
+        choice = int(torch.multinomial(kept_logprobs.exp(), 1, generator=self._generator))
+        token = choice if candidates is None else int(candidates[choice])
+        return token, float(kept_logprobs[choice])
+
+    def _truncate(self, logprobs_V: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """The ids left by top-k and top-p (None: all) and their renormalised log-probs."""
+        top_k, top_p = self.params.top_k, self.params.top_p
+        if not top_k and top_p >= 1:
+            return None, logprobs_V
+        vocab = logprobs_V.shape[-1]
+        values, ids = logprobs_V.topk(min(top_k or (_NUCLEUS_FIRST if top_p < 1 else vocab), vocab))
+        if top_p < 1:
+            if not top_k and float(values.exp().sum()) < top_p:
+                values, ids = logprobs_V.sort(descending=True)
+            total = values.logsumexp(0) if top_k else torch.zeros(())
+            before = (values - total).exp().cumsum(0) - (values - total).exp()
+            keep = max(1, int((before < top_p).sum()))
+            values, ids = values[:keep], ids[:keep]
+        return ids, torch.log_softmax(values, dim=-1)
+
+
+def raw_logprobs(logits_RV: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Raw log-probs of each row and its top-k ids and log-probs, on the CPU."""
+    logprobs_RV = torch.log_softmax(logits_RV.float(), dim=-1)
+    values, ids = logprobs_RV.topk(top_k, dim=-1)
+    return logprobs_RV.cpu(), ids.cpu(), values.cpu()

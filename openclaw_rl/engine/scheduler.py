@@ -1,0 +1,229 @@
+"""Which tokens run next: continuous batching with chunked prefill and priorities.
+
+Each step runs one token of every decoding sequence plus at most one chunk of one prompt, so a
+long prompt slows the others by one chunk, never by itself. Sequences of a lower priority step
+only when no higher one has work, except for a small guaranteed share, so the judge starves
+neither people nor itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from openclaw_rl.engine.kv import CachePool, SequenceCache
+from openclaw_rl.engine.lora import Adapter
+from openclaw_rl.engine.model import Chunk, Decoder
+from openclaw_rl.engine.sampling import Sampler, raw_logprobs
+from openclaw_rl.types import GenerateRequest, Priority, Scores, Token
+
+#: One step in this many goes to lower priorities even under constant live load.
+_LOW_PRIORITY_SHARE = 8
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One sequence being run: a generation (has a sampler) or a scoring (has none)."""
+
+    ids: list[int]
+    version: int
+    adapter: Adapter | None
+    priority: Priority
+    max_length: int
+    emit: Callable[[Token | Scores | Exception], None]
+    request: GenerateRequest | None = None
+    sampler: Sampler | None = None
+    targets: list[int] = field(default_factory=list)
+    """Scoring: ``targets[i]`` is the token that position ``i`` must predict."""
+    score_start: int = 0
+    """Scoring: the first position whose prediction is wanted."""
+    score_top_k: int = 0
+    cancelled: bool = False
+    cache: SequenceCache | None = None
+    num_prompt: int = 0
+    scored: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    @property
+    def num_pending(self) -> int:
+        return len(self.ids) - (self.cache.length if self.cache else 0)
+
+    @property
+    def reusable_prefix(self) -> int:
+        """At least one token must run to get logits; a scoring needs those of all it scores."""
+        return len(self.ids) - 1 if self.sampler else self.score_start
+
+
+class Scheduler:
+    """Owns the queue and the caches; ``step()`` is one forward pass. Single-threaded."""
+
+    def __init__(
+        self, decoder: Decoder, pool: CachePool, *, max_running: int, chunk_tokens: int, idle_chunk_tokens: int,
+        top_k: int,
+    ) -> None:
+        self.decoder, self.pool = decoder, pool
+        self.max_running, self.chunk_tokens, self.idle_chunk_tokens = max_running, chunk_tokens, idle_chunk_tokens
+        self.top_k = top_k
+        self.waiting: deque[Job] = deque()
+        self.running: list[Job] = []
+        self._steps = 0
+
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def add(self, job: Job) -> None:
+        job.num_prompt = len(job.ids)
+        self.waiting.append(job)
+
+    def step(self) -> None:
+        self._drop_cancelled()
+        self._admit()
+        batch = self._plan()
+        if not batch:
+            return
+        self._steps += 1
+        chunks = [
+            Chunk(job.ids[cached : cached + count], job.cache, job.adapter, self._num_logits(job, count))
+            for job, count in batch
+            if job.cache is not None and (cached := job.cache.length) >= 0
+        ]
+        logits_RV = self.decoder.forward(chunks)
+        self._deliver(batch, [chunk.num_logits for chunk in chunks], logits_RV)
+
+    # --- admission ---------------------------------------------------------------------------
+
+    def _drop_cancelled(self) -> None:
+        self.waiting = deque(job for job in self.waiting if not job.cancelled)
+        for job in [job for job in self.running if job.cancelled]:
+            self._finish(job)
+
+    def _admit(self) -> None:
+        for job in sorted(self.waiting, key=lambda job: job.priority):
+            if len(self.running) >= self.max_running or not self.pool.fits(job.max_length):
+                return
+            ids = np.asarray(job.ids)
+            if self._should_wait_for_prefix(job, ids):
+                continue
+            self.waiting.remove(job)
+            job.cache = self.pool.acquire(
+                ids, job.reusable_prefix, job.version, job.max_length, time.monotonic()
+            )
+            self.running.append(job)
+
+    def _should_wait_for_prefix(self, job: Job, ids: np.ndarray) -> bool:
+        """Another prompt being run shares more than any cache holds: let it finish, then copy."""
+        known = self.pool.best_prefix(ids, job.version)[1]
+        for other in self.running:
+            if other.version != job.version or other.num_pending <= 1 or other.priority > job.priority:
+                continue
+            prompt = np.asarray(other.ids[: len(ids)])
+            differs = np.flatnonzero(prompt != ids[: len(prompt)])
+            shared = min(int(differs[0]) if len(differs) else len(prompt), job.reusable_prefix)
+            if shared > known + self.chunk_tokens or (shared == job.reusable_prefix and shared > known):
+                return True
+        return False
+
+    # --- planning ----------------------------------------------------------------------------
+
+    def _plan(self) -> list[tuple[Job, int]]:
+        if not self.running:
+            return []
+        first = min(job.priority for job in self.running)
+        everyone = self._steps % _LOW_PRIORITY_SHARE == 0
+        ready = [job for job in self.running if everyone or job.priority == first]
+        decoding = [job for job in ready if job.num_pending == 1]
+        batch = [(job, 1) for job in decoding]
+        prefilling = [job for job in ready if job.num_pending > 1]
+        if prefilling:
+            job = min(prefilling, key=lambda job: job.priority)
+            budget = self.chunk_tokens if decoding or job.priority > Priority.LIVE else self.idle_chunk_tokens
+            batch.append((job, min(budget, job.num_pending)))
+        return sorted(batch, key=lambda entry: entry[0].version)
+
+    def _num_logits(self, job: Job, count: int) -> int:
+        assert job.cache is not None
+        end = job.cache.length + count
+        if job.sampler:
+            return 1 if end == len(job.ids) else 0
+        return max(0, min(count, end - job.score_start))
+
+    # --- results -----------------------------------------------------------------------------
+
+    def _deliver(self, batch: Sequence[tuple[Job, int]], counts: Sequence[int], logits_RV: torch.Tensor) -> None:
+        if not logits_RV.shape[0]:
+            self._finish_scored(batch)
+            return
+        top_k = max([self.top_k, *(job.score_top_k for job, _ in batch)])
+        raw_RV, ids_RK, logprobs_RK = raw_logprobs(logits_RV, top_k)
+        row = 0
+        for (job, _), count in zip(batch, counts, strict=True):
+            rows = slice(row, row + count)
+            row += count
+            if not count:
+                continue
+            if job.sampler:
+                k = self.top_k
+                self._sample(job, raw_RV[rows][0], ids_RK[rows][0, :k].tolist(), logprobs_RK[rows][0, :k].tolist())
+            else:
+                self._keep_scores(job, count, raw_RV[rows], ids_RK[rows], logprobs_RK[rows])
+        self._finish_scored(batch)
+
+    def _sample(self, job: Job, raw_V: torch.Tensor, top_ids: list[int], top_logprobs: list[float]) -> None:
+        assert job.sampler and job.request
+        sampled = job.sampler.sample(raw_V, top_ids, top_logprobs, None)
+        job.ids.append(sampled.id)
+        reason = None
+        if sampled.id in job.request.stop_ids:
+            reason = "stop"
+        elif len(job.ids) >= job.max_length:
+            reason = "length"
+        job.emit(
+            Token(
+                sampled.id, sampled.logprob, sampled.sampled_logprob, sampled.top_ids, sampled.top_logprobs,
+                job.version, sampled.forced, reason,  # type: ignore[arg-type]
+            )
+        )
+        if reason:
+            self._finish(job)
+
+    def _keep_scores(
+        self, job: Job, count: int, raw_RV: torch.Tensor, ids_RK: torch.Tensor, logprobs_RK: torch.Tensor
+    ) -> None:
+        assert job.cache is not None
+        end = job.cache.length
+        targets = torch.tensor(job.targets[end - count : end])
+        k = job.score_top_k
+        job.scored.append(
+            (raw_RV.gather(1, targets.unsqueeze(1))[:, 0], ids_RK[:, :k], logprobs_RK[:, :k])
+        )
+
+    def _finish_scored(self, batch: Sequence[tuple[Job, int]]) -> None:
+        for job, _ in batch:
+            if job.sampler is None and job.num_pending == 0 and job in self.running:
+                logprobs = [value for part in job.scored for value in part[0].tolist()]
+                assert len(logprobs) == len(job.targets) - job.score_start
+                job.emit(
+                    Scores(
+                        logprobs,
+                        [row for part in job.scored for row in part[1].tolist()],
+                        [row for part in job.scored for row in part[2].tolist()],
+                    )
+                )
+                self._finish(job)
+
+    def _finish(self, job: Job) -> None:
+        self.running.remove(job)
+        if job.cache is not None:
+            self.pool.release(job.cache, time.monotonic())
+
+    def fail(self, error: Exception) -> None:
+        """A pass broke: tell everyone in it, drop their caches' claims, keep serving."""
+        for job in list(self.running):
+            job.emit(error)
+            if job.cache is not None:
+                job.cache.truncate(0)
+            self._finish(job)
