@@ -7,7 +7,7 @@ the token it stands beside; nothing in this file pads, guesses or re-tokenises.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -56,6 +56,8 @@ class GenerateRequest:
     policy_version: int | None = None
     """None takes the version being served when the request starts."""
     priority: Priority = Priority.LIVE
+    top_logprobs: int = 8
+    """How many raw alternatives to keep per token."""
     grammar: str | None = None
     """A grammar in the engine's own language that the reply must follow."""
 
@@ -232,3 +234,46 @@ class TurnRecord:
     """The id of the turn whose reply this request's history ends with."""
     keys: dict[str, str] = field(default_factory=dict)
     """Look-up keys under which later requests find this turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A request in the internal form; every dialect ends up here."""
+
+    dialect: str
+    user: str
+    model: str
+    messages: list[Message]
+    tools: list[Tool]
+    max_tokens: int | None
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+    num_choices: int
+    stop: tuple[str, ...]
+    top_logprobs: int
+    thinking: bool | None
+    headers: Mapping[str, str]
+    body: Json
+    """As sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a request belongs."""
+
+    session_id: str
+    continues: str | None
+    """The turn whose reply is the newest one in this request's history."""
+
+
+class Capture(Protocol):
+    """Where turns go. Neither method raises: a ledger that is down costs the record only."""
+
+    async def place(self, request: ChatRequest) -> Placement: ...
+
+    async def record(self, turn: TurnRecord, messages: Sequence[Message]) -> bool:
+        """True once the turn is durable. ``messages`` is the request in the internal form."""
+
+    async def delivered(self, turn_id: str, delivered: bool) -> None: ...

@@ -23,7 +23,9 @@ _MIN_PREFIX = 8
 class SequenceCache:
     """One sequence's keys and values, and the token ids they belong to."""
 
-    def __init__(self, num_layers: int, num_kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype):
+    def __init__(
+        self, num_layers: int, num_kv_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype
+    ):
         self._dims = (num_layers, 2, num_kv_heads, head_dim)
         self._device, self._dtype = device, dtype
         self._kv_L2HTD = torch.empty(num_layers, 2, num_kv_heads, 0, head_dim, device=device, dtype=dtype)
@@ -101,7 +103,9 @@ class CachePool:
         """Whether a sequence of this final length can be admitted now (idle caches give way)."""
         return sum(self._reserved.values()) + num_tokens <= self.budget_tokens or not self._reserved
 
-    def acquire(self, ids: np.ndarray, limit: int, version: int, num_tokens: int, now: float) -> SequenceCache:
+    def acquire(
+        self, ids: np.ndarray, limit: int, version: int, num_tokens: int, now: float
+    ) -> SequenceCache:
         """A cache holding the longest known prefix of ``ids``, at most ``limit`` tokens of it."""
         source, shared = self.best_prefix(ids, version)
         shared = min(shared, limit)

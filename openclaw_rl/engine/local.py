@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -47,9 +48,8 @@ class LocalEngineOptions:
     max_running: int = 16
     chunk_tokens: int = 128
     idle_chunk_tokens: int = 512
-    top_k: int = 8
     cache_tokens: int = 0
-    """0: as many as a quarter of the free memory holds."""
+    """0: as many as an eighth of the RAM, or half of the GPU's free memory, holds."""
 
 
 class LocalEngine:
@@ -71,14 +71,13 @@ class LocalEngine:
             SequenceCache, shape.num_layers, shape.num_kv_heads, shape.head_dim, self.device, dtype
         )
         token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
-        budget = options.cache_tokens or max(self.context_length, _free_memory(self.device) // 4 // token_bytes)
+        budget = options.cache_tokens or max(self.context_length, _cache_bytes(self.device) // token_bytes)
         self._scheduler = Scheduler(
             self._decoder,
             CachePool(new_cache, budget),
             max_running=options.max_running,
             chunk_tokens=options.chunk_tokens,
             idle_chunk_tokens=options.idle_chunk_tokens,
-            top_k=options.top_k,
         )
         self._adapters: dict[int, Adapter | None] = {BASE_VERSION: None}
         self._serving = BASE_VERSION
@@ -106,6 +105,7 @@ class LocalEngine:
             emit=partial(self._emit, asyncio.get_running_loop(), results),
             request=request,
             sampler=Sampler(request.sampling),
+            top_k=request.top_logprobs,
         )
         self._inbox.put(partial(self._scheduler.add, job))
         try:
@@ -138,7 +138,7 @@ class LocalEngine:
             emit=partial(self._emit, asyncio.get_running_loop(), results),
             targets=list(token_ids[1:]),
             score_start=start - 1,
-            score_top_k=top_k,
+            top_k=top_k,
         )
         self._inbox.put(partial(self._scheduler.add, job))
         try:
@@ -242,9 +242,7 @@ def _pick_dtype(name: str, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _free_memory(device: torch.device) -> int:
+def _cache_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    import psutil
-
-    return int(psutil.virtual_memory().available)
+        return int(torch.cuda.mem_get_info(device)[0]) // 2
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8

@@ -56,7 +56,11 @@ class Decoder:
     """Weights of one checkpoint and the pass over them. Not thread-safe: one caller at a time."""
 
     def __init__(
-        self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, make_kernel: KernelFactory = FloatKernel
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        dtype: torch.dtype,
+        make_kernel: KernelFactory = FloatKernel,
     ) -> None:
         self.shape = checkpoint.shape
         self.device, self.dtype = device, dtype

@@ -39,7 +39,11 @@ class Sampler:
             self._generator.manual_seed(params.seed & (2**63 - 1))
 
     def sample(
-        self, raw_V: torch.Tensor, top_ids: list[int], top_logprobs: list[float], allowed_V: torch.Tensor | None
+        self,
+        raw_V: torch.Tensor,
+        top_ids: list[int],
+        top_logprobs: list[float],
+        allowed_V: torch.Tensor | None,
     ) -> Sampled:
         """Draw from one row of raw log-probs (on the CPU); ``allowed_V`` is a grammar's mask."""
         logprobs_V = raw_V if allowed_V is None else raw_V.masked_fill(~allowed_V, float("-inf"))

@@ -42,7 +42,7 @@ class Job:
     """Scoring: ``targets[i]`` is the token that position ``i`` must predict."""
     score_start: int = 0
     """Scoring: the first position whose prediction is wanted."""
-    score_top_k: int = 0
+    top_k: int = 0
     cancelled: bool = False
     cache: SequenceCache | None = None
     num_prompt: int = 0
@@ -62,12 +62,20 @@ class Scheduler:
     """Owns the queue and the caches; ``step()`` is one forward pass. Single-threaded."""
 
     def __init__(
-        self, decoder: Decoder, pool: CachePool, *, max_running: int, chunk_tokens: int, idle_chunk_tokens: int,
-        top_k: int,
+        self,
+        decoder: Decoder,
+        pool: CachePool,
+        *,
+        max_running: int,
+        chunk_tokens: int,
+        idle_chunk_tokens: int,
     ) -> None:
         self.decoder, self.pool = decoder, pool
-        self.max_running, self.chunk_tokens, self.idle_chunk_tokens = max_running, chunk_tokens, idle_chunk_tokens
-        self.top_k = top_k
+        self.max_running, self.chunk_tokens, self.idle_chunk_tokens = (
+            max_running,
+            chunk_tokens,
+            idle_chunk_tokens,
+        )
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
         self._steps = 0
@@ -153,11 +161,13 @@ class Scheduler:
 
     # --- results -----------------------------------------------------------------------------
 
-    def _deliver(self, batch: Sequence[tuple[Job, int]], counts: Sequence[int], logits_RV: torch.Tensor) -> None:
+    def _deliver(
+        self, batch: Sequence[tuple[Job, int]], counts: Sequence[int], logits_RV: torch.Tensor
+    ) -> None:
         if not logits_RV.shape[0]:
             self._finish_scored(batch)
             return
-        top_k = max([self.top_k, *(job.score_top_k for job, _ in batch)])
+        top_k = max(1, *(job.top_k for job, _ in batch))
         raw_RV, ids_RK, logprobs_RK = raw_logprobs(logits_RV, top_k)
         row = 0
         for (job, _), count in zip(batch, counts, strict=True):
@@ -166,8 +176,10 @@ class Scheduler:
             if not count:
                 continue
             if job.sampler:
-                k = self.top_k
-                self._sample(job, raw_RV[rows][0], ids_RK[rows][0, :k].tolist(), logprobs_RK[rows][0, :k].tolist())
+                k = job.top_k
+                self._sample(
+                    job, raw_RV[rows][0], ids_RK[rows][0, :k].tolist(), logprobs_RK[rows][0, :k].tolist()
+                )
             else:
                 self._keep_scores(job, count, raw_RV[rows], ids_RK[rows], logprobs_RK[rows])
         self._finish_scored(batch)
@@ -183,8 +195,14 @@ class Scheduler:
             reason = "length"
         job.emit(
             Token(
-                sampled.id, sampled.logprob, sampled.sampled_logprob, sampled.top_ids, sampled.top_logprobs,
-                job.version, sampled.forced, reason,  # type: ignore[arg-type]
+                sampled.id,
+                sampled.logprob,
+                sampled.sampled_logprob,
+                sampled.top_ids,
+                sampled.top_logprobs,
+                job.version,
+                sampled.forced,
+                reason,  # type: ignore[arg-type]
             )
         )
         if reason:
@@ -196,10 +214,8 @@ class Scheduler:
         assert job.cache is not None
         end = job.cache.length
         targets = torch.tensor(job.targets[end - count : end])
-        k = job.score_top_k
-        job.scored.append(
-            (raw_RV.gather(1, targets.unsqueeze(1))[:, 0], ids_RK[:, :k], logprobs_RK[:, :k])
-        )
+        k = job.top_k
+        job.scored.append((raw_RV.gather(1, targets.unsqueeze(1))[:, 0], ids_RK[:, :k], logprobs_RK[:, :k]))
 
     def _finish_scored(self, batch: Sequence[tuple[Job, int]]) -> None:
         for job, _ in batch:

@@ -85,7 +85,7 @@ def _rope(config: Any) -> tuple[torch.Tensor, float]:
     """Rotary frequencies as transformers computes them, whatever scaling the config asks for."""
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    rotary = LlamaRotaryEmbedding(config)  # type: ignore[no-untyped-call]
+    rotary = LlamaRotaryEmbedding(config)
     return rotary.inv_freq.float().clone(), float(rotary.attention_scaling)
 
 

@@ -22,7 +22,9 @@ TEXTS = [
 ]
 
 
-def assert_matches(prompt: Sequence[int], tokens: Sequence[Token], version: int, reference: Reference) -> None:
+def assert_matches(
+    prompt: Sequence[int], tokens: Sequence[Token], version: int, reference: Reference
+) -> None:
     ids = [*prompt, *(token.id for token in tokens)]
     logprobs_TV = reference(ids, version)
     for i, token in enumerate(tokens):

@@ -1,0 +1,104 @@
+# `make serve` and `make test` are all a fresh machine needs; `make help` lists the rest.
+#
+# ARGS goes to the command itself: make serve ARGS="--model Qwen/Qwen3-4B", make test ARGS="-k auth".
+# HOST, PORT and OPENCLAW_RL_* reach it through the environment: make serve PORT=8080.
+#
+# TORCH_INDEX: on Linux x86-64, PyPI's torch brings gigabytes of CUDA packages. Without a GPU, save them:
+#   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# (it is added to PyPI; pip then prefers that index's build of the same version).
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?=
+TORCH_INDEX ?=
+ARGS ?=
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+# torch goes first and alone, so that no other package's open range can choose another build of it.
+TORCH := $(shell sed -n 's/^torch==/&/p' requirements.lock)
+TORCH_OPTIONS := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+# On a terminal pip draws its progress bars; in a log, one line per download is progress enough.
+define pip-install
+	@if [ -t 1 ]; then $(PIP) install $(1); \
+	else $(PIP) install --progress-bar off $(1) | { grep --line-buffered -E '^ *(Downloading|Installing)' || true; }; fi
+endef
+
+# The first Python that is new enough and can make a virtual environment.
+define find-python
+	for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
+		if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+		then echo "$$python"; exit 0; fi; \
+	done; \
+	echo "error: no Python 3.11 or newer with venv found." >&2; \
+	echo "       Debian and Ubuntu: sudo apt-get install -y python3 python3-venv" >&2; \
+	echo "       or name one: make PYTHON=/path/to/python3.12 ..." >&2; \
+	exit 1
+endef
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: serve
+serve: $(STAMP) ## serve and learn on http://127.0.0.1:30000/v1
+	@exec $(BIN)/openclaw-rl serve $(ARGS)
+
+.PHONY: test
+test: $(STAMP) system-packages ## run all tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: test-chaos
+test-chaos: $(STAMP) system-packages ## run the tests that kill processes at random
+	@$(BIN)/python -m pytest -m chaos $(ARGS)
+
+.PHONY: check
+check: lint test ## everything CI checks: formatting, linting, types, tests
+
+.PHONY: lint
+lint: $(STAMP) ## check formatting, linting and types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy --strict openclaw_rl
+
+.PHONY: format
+format: $(STAMP) ## format the code and fix what can be fixed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: doctor
+doctor: $(STAMP) ## say what this machine lacks and how to fix it
+	@$(BIN)/openclaw-rl doctor $(ARGS)
+
+.PHONY: setup
+setup: $(STAMP) ## make .venv and install the pinned dependencies
+
+.PHONY: system-packages
+system-packages:
+	@scripts/system-packages
+
+.PHONY: clean
+clean: ## remove .venv and everything the tools left behind
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp newer than both files means there is nothing to install, so a second start asks pip nothing.
+$(STAMP): requirements.lock pyproject.toml
+	@if [ ! -x $(BIN)/python ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+		python=$$($(find-python)); \
+		echo "==> making .venv with $$("$$python" --version)"; \
+		"$$python" -m venv --clear .venv; \
+	fi
+	@echo "==> installing $(TORCH)"
+	$(call pip-install,$(TORCH_OPTIONS) $(TORCH))
+	@echo "==> installing the other pinned packages"
+	$(call pip-install,$(TORCH_OPTIONS) -r requirements.lock)
+	@echo "==> installing openclaw-rl"
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)

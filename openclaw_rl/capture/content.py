@@ -1,0 +1,105 @@
+"""Content addressing: how messages and token ids become rows that are stored once.
+
+Nothing here touches a database. Hash chains make a prefix's identity the hash of its last link,
+so recognising that a history was seen before needs no look-up and no comparison.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+BLOCK_TOKENS = 256
+Row = dict[str, Any]
+
+
+def digest(*parts: bytes) -> bytes:
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        state.update(len(part).to_bytes(4, "little"))
+        state.update(part)
+    return state.digest()
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    return np.asarray(ids, dtype="<i4").tobytes()
+
+
+def unpack_ids(data: bytes) -> list[int]:
+    values: list[int] = np.frombuffer(data, dtype="<i4").tolist()
+    return values
+
+
+class Seen:
+    """Hashes known to be stored already: a bounded memory that spares repeated inserts."""
+
+    def __init__(self, capacity: int = 200_000) -> None:
+        self._capacity = capacity
+        self._hashes: OrderedDict[bytes, None] = OrderedDict()
+
+    def __contains__(self, key: bytes) -> bool:
+        if key not in self._hashes:
+            return False
+        self._hashes.move_to_end(key)
+        return True
+
+    def update(self, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            self._hashes[key] = None
+        while len(self._hashes) > self._capacity:
+            self._hashes.popitem(last=False)
+
+
+@dataclass
+class ContentRows:
+    """New rows of the content tables, collected for one transaction."""
+
+    seen: Seen
+    bodies: dict[bytes, Row] = field(default_factory=dict)
+    nodes: dict[bytes, Row] = field(default_factory=dict)
+    blocks: dict[bytes, Row] = field(default_factory=dict)
+
+    def add_body(self, value: Any) -> bytes:
+        body = to_json(value).encode("utf-8", "surrogatepass")
+        key = digest(b"body", body)
+        self._put(self.bodies, key, {"hash": key, "body": body})
+        return key
+
+    def add_messages(self, messages: Sequence[Any]) -> bytes | None:
+        parent: bytes | None = None
+        for message in messages:
+            body = self.add_body(message)
+            key = digest(b"node", parent or b"", body)
+            self._put(self.nodes, key, {"hash": key, "parent": parent, "body": body})
+            parent = key
+        return parent
+
+    def add_prompt(self, ids: Sequence[int]) -> tuple[bytes | None, bytes]:
+        """The chain of full blocks, and the ids after them."""
+        packed, step = pack_ids(ids), 4 * BLOCK_TOKENS
+        full = len(packed) // step
+        parent: bytes | None = None
+        for i in range(full):
+            block = packed[i * step : (i + 1) * step]
+            key = digest(b"block", parent or b"", block)
+            self._put(self.blocks, key, {"hash": key, "parent": parent, "ids": block})
+            parent = key
+        return parent, packed[full * step :]
+
+    def _put(self, rows: dict[bytes, Row], key: bytes, row: Row) -> None:
+        if key not in self.seen:
+            rows[key] = row
+
+    def mark_stored(self) -> None:
+        """Call after the transaction committed, never before: a rolled-back row is not stored."""
+        self.seen.update([*self.bodies, *self.nodes, *self.blocks])

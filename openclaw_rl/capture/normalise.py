@@ -1,0 +1,82 @@
+"""What a conversation *means*, independent of how a client re-sends it.
+
+Clients rewrite ids, re-serialise tool arguments, strip thinking, prefix timestamps and inject
+context that is gone in the next request. Keys computed here ignore all of that, so the same
+conversation gives the same keys every time it comes back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from openclaw_rl.capture.content import digest, to_json
+from openclaw_rl.types import Message
+
+_EPHEMERAL = re.compile(
+    r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>", re.DOTALL
+)
+_THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
+#: "[Mon 2026-09-07 10:11 UTC] " and its relatives, at the start of a user message.
+_TIMESTAMP = re.compile(r"^\s*\[[^\]\n]*\d{1,2}:\d{2}[^\]\n]*\]\s*")
+_RUNTIME = re.compile(r"^Runtime: agent=.*$", re.MULTILINE)
+#: Requests rarely drop more than this many replies from the end of their history.
+_MAX_REPLIES = 8
+
+
+def strip_ephemeral(text: str) -> str:
+    """The text without context that the client injected for one request only."""
+    return _EPHEMERAL.sub("", text).strip()
+
+
+def is_ephemeral(message: Message) -> bool:
+    """A message that holds nothing but injected context."""
+    text = message.get("content") or ""
+    return message["role"] == "user" and bool(_EPHEMERAL.search(text)) and not strip_ephemeral(text)
+
+
+def meaning(message: Message) -> bytes:
+    """One message folded to role, text and tool calls; empty when nothing is left of it."""
+    text = _THINKING.sub("", strip_ephemeral(message.get("content") or ""))
+    if message["role"] == "user":
+        text = _RUNTIME.sub("", _TIMESTAMP.sub("", text))
+    calls = [(call["name"], _fold_arguments(call["arguments"])) for call in message.get("tool_calls") or []]
+    folded = " ".join(text.split())
+    if not folded and not calls:
+        return b""
+    return to_json([message["role"], folded, calls]).encode("utf-8", "surrogatepass")
+
+
+def _fold_arguments(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True, separators=(",", ":"))
+    except ValueError:
+        return " ".join(arguments.split())
+
+
+def conversation_keys(user: str, messages: Sequence[Message]) -> list[tuple[int, dict[str, str]]]:
+    """For each assistant message, newest first: its index and the keys a turn would have there.
+
+    ``chain`` covers everything up to and including the reply; ``pair`` only what directly
+    preceded it and the reply, and so survives an edited or compacted past.
+    """
+    chain = digest(b"user", user.encode())
+    previous = b""
+    found: list[tuple[int, dict[str, str]]] = []
+    for index, message in enumerate(messages):
+        folded = b"" if message["role"] == "system" else meaning(message)
+        if not folded:
+            continue
+        chain = digest(b"chain", chain, folded)
+        if message["role"] == "assistant":
+            pair = digest(b"pair", user.encode(), previous, folded)
+            found.append((index, {"chain": chain.hex(), "pair": pair.hex()}))
+        previous = folded
+    return found[::-1][:_MAX_REPLIES]
+
+
+def reply_keys(user: str, messages: Sequence[Message], reply: Message) -> dict[str, str]:
+    """The keys under which a turn with this request and reply will be found again."""
+    keys = conversation_keys(user, [*messages, reply])
+    return keys[0][1] if keys and keys[0][0] == len(messages) else {}

@@ -1,0 +1,181 @@
+"""The command ``openclaw-rl``. Heavy imports happen inside the commands, so help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl import __version__
+from openclaw_rl.config import Config, fields, load_config
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; a user's mistake is one line on stderr and exit code 2."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options) or 0)
+    except ValueError as error:
+        print(f"openclaw-rl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="openclaw-rl", description="Agents that get better by being used.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    serve = _command(commands, "serve", "serve the model", _serve)
+    _add_settings(serve)
+    status = _command(commands, "status", "what a running server is doing", _status)
+    status.add_argument("--json", action="store_true", help="print the API's own JSON")
+    _add_settings(status, only=("home",))
+    doctor = _command(commands, "doctor", "what this machine lacks, and the fix", _doctor)
+    _add_settings(doctor)
+
+    keys = _command(commands, "keys", "API keys, one per user", _keys)
+    keys.add_argument("action", choices=("list", "add", "remove"))
+    keys.add_argument("user", nargs="?", help="the user the key names")
+    _add_settings(keys, only=("home",))
+
+    data = _command(commands, "data", "captured turns in and out", _data)
+    data.add_argument("action", choices=("export", "import", "check"))
+    data.add_argument("file", nargs="?", default="-", help="JSONL file; - is standard input or output")
+    _add_settings(data, only=("home", "ledger_url"))
+    return parser
+
+
+def _command(commands: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_settings(command: argparse.ArgumentParser, only: Sequence[str] | None = None) -> None:
+    """One flag per setting, straight from the config tree."""
+    command.add_argument("--config", type=Path, help="TOML file (default: config.toml in the data folder)")
+    for section, name, field in fields():
+        if only is not None and name not in only:
+            continue
+        flag = "--" + name.replace("_", "-")
+        text = f"{field.description} [{field.default}]".replace("%", "%%")
+        if field.annotation is bool:
+            command.add_argument(
+                flag, dest=name, action=argparse.BooleanOptionalAction, default=None, help=text
+            )
+        else:
+            metavar = (section or name).upper() if section is None else name.split("_")[-1].upper()
+            command.add_argument(flag, dest=name, default=None, metavar=metavar, help=text)
+
+
+def _config(options: argparse.Namespace) -> Config:
+    names = [name for _, name, _ in fields()]
+    return load_config({name: getattr(options, name, None) for name in names}, file=options.config)
+
+
+def _serve(options: argparse.Namespace) -> None:
+    import asyncio
+    import logging
+
+    config = _config(options)
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    from openclaw_rl import loop
+
+    asyncio.run(loop.serve(config, lambda line: print(line, flush=True)))
+
+
+def _status(options: argparse.Namespace) -> int:
+    import httpx
+
+    from openclaw_rl.serve.auth import KeyRing
+
+    config = _config(options)
+    runtime = config.home / "serve.json"
+    text = runtime.read_text() if runtime.exists() else ""
+    if not text:
+        raise ValueError(
+            f"no server is running with the data folder {config.home}; start one: openclaw-rl serve"
+        )
+    url = json.loads(text)["url"]
+    key = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY")).key_of("default")
+    try:
+        answer = httpx.get(f"{url}/v1/status", headers={"authorization": f"Bearer {key}"}, timeout=10)
+        answer.raise_for_status()
+    except httpx.HTTPError as error:
+        raise ValueError(f"the server at {url} does not answer: {error}") from None
+    print(json.dumps(answer.json(), indent=2) if options.json else _describe(answer.json(), url))
+    return 0
+
+
+def _describe(status: dict[str, Any], url: str) -> str:
+    funnel = status["funnel"] or {"turns": "?", "sessions": "?", "by_state": {}, "by_reason": {}}
+    ledger = status["ledger"]
+    lines = [
+        f"{status['status']}: {status['model']} at {url}, policy version {status['policy_version']}",
+        f"turns     {funnel['turns']} in {funnel['sessions']} sessions",
+        *(f"  {state:<9} {count}" for state, count in funnel["by_state"].items()),
+        *(f"  not trained: {reason}: {count}" for reason, count in funnel["by_reason"].items()),
+        f"queues    {status['queues']['running']} running, {status['queues']['waiting']} waiting",
+        f"ledger    {'ok' if ledger['ok'] else ledger['error']}; "
+        f"{ledger['num_unsaved']} unsaved, {ledger['num_lost']} lost",
+    ]
+    return "\n".join(lines)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from openclaw_rl.doctor import print_doctor, run_doctor
+
+    config = _config(options)
+    checks = run_doctor(
+        config.home,
+        model=config.engine.model,
+        host=config.serve.host,
+        port=config.serve.port,
+        key_file=config.home / "keys.json",
+        database_url=config.ledger.ledger_url or "",
+    )
+    return print_doctor(checks)
+
+
+def _keys(options: argparse.Namespace) -> None:
+    from openclaw_rl.serve.auth import KeyRing
+
+    ring = KeyRing(_config(options).home / "keys.json")
+    if options.action == "list":
+        for user in ring.users:
+            print(f"{user}\t{ring.key_of(user)}")
+        return
+    if not options.user:
+        raise ValueError(f"keys {options.action} needs a user name")
+    if options.action == "add":
+        print(ring.add(options.user))
+    else:
+        ring.remove(options.user)
+
+
+def _data(options: argparse.Namespace) -> int:
+    from openclaw_rl.capture import transfer
+    from openclaw_rl.loop import open_ledger
+
+    ledger = open_ledger(_config(options))
+    if options.action == "check":
+        problems = ledger.check_integrity()
+        print("\n".join(problems) or "the ledger is sound")
+        return 1 if problems else 0
+    if options.action == "export":
+        with sys.stdout if options.file == "-" else open(options.file, "w", encoding="utf-8") as file:
+            number = transfer.export_sessions(ledger, file)
+        print(f"{number} sessions exported", file=sys.stderr)
+        return 0
+    with sys.stdin if options.file == "-" else open(options.file, encoding="utf-8") as file:
+        number = transfer.import_sessions(ledger, file)
+    print(f"{number} turns imported", file=sys.stderr)
+    return 0

@@ -1,0 +1,134 @@
+"""All settings in one frozen tree: defaults < TOML file < environment < command line.
+
+Each field's last name is unique in the tree, so it is also its flag (``--max-running``) and its
+variable (``OPENCLAW_RL_MAX_RUNNING``). Unknown keys are errors. Secrets are not settings: keys
+live in their own file or in ``OPENCLAW_RL_API_KEY``.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from openclaw_rl.models import DEFAULT_MODEL
+
+_PREFIX = "OPENCLAW_RL_"
+#: Short variables that scripts may use without a prefix.
+_ALIASES = {"HOST": "host", "PORT": "port"}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ServeConfig(_Section):
+    host: str = "127.0.0.1"
+    """Address to listen on; anything but loopback makes the API reachable from outside."""
+    port: int = Field(default=30000, ge=0, le=65535)
+    """Port to listen on; 0 picks a free one."""
+    auth: bool = True
+    """Require an API key."""
+    served_model_name: str | None = None
+    """Name clients use for the model; by default the last part of the model's own name."""
+    max_waiting: int = Field(default=64, ge=0)
+    """Requests that may wait for a place before the next one gets a 429."""
+    default_max_tokens: int = Field(default=1024, ge=1)
+    """Length of a reply when the request does not limit it."""
+    drain_timeout_s: int = Field(default=60, ge=0)
+    """How long a stop waits for replies in flight."""
+
+
+class EngineConfig(_Section):
+    model: str = DEFAULT_MODEL
+    """A Hugging Face id, a local folder or a GGUF file."""
+    renderer: str | None = None
+    """Model family for chat templates and tool calls; by default recognised."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+    dtype: str = "auto"
+    """Precision of activations and of the cache: fp32, bf16, or auto (fp32 on a CPU)."""
+    num_threads: int = Field(default=0, ge=0)
+    """CPU threads of the engine; 0 leaves it to torch."""
+    max_running: int = Field(default=16, ge=1)
+    """Sequences generated at the same time."""
+    chunk_tokens: int = Field(default=128, ge=1)
+    """Tokens of a new prompt run per step while others are being answered."""
+    cache_tokens: int = Field(default=0, ge=0)
+    """Tokens whose keys and values are kept; 0 sizes it by the machine's memory."""
+
+
+class LedgerConfig(_Section):
+    ledger_url: str | None = None
+    """sqlite:///PATH or postgresql://…; by default a SQLite file in the data folder."""
+
+
+class Config(_Section):
+    home: Path = Path("~/.openclaw-rl")
+    """Data folder: keys, ledger, policies."""
+    log_level: str = "warning"
+    """debug, info, warning or error. Prompts are never logged at the default level."""
+    serve: ServeConfig = ServeConfig()
+    engine: EngineConfig = EngineConfig()
+    ledger: LedgerConfig = LedgerConfig()
+
+
+def fields() -> Iterator[tuple[str | None, str, FieldInfo]]:
+    """Every setting as (section, name, field); the section is None at the root."""
+    for name, field in Config.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, _Section):
+            yield from ((name, inner, inner_field) for inner, inner_field in kind.model_fields.items())
+        else:
+            yield None, name, field
+
+
+def load_config(
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> Config:
+    """The resolved settings. ``flags`` maps setting names to values; None means not given."""
+    environment = os.environ if environment is None else environment
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    stated = _from_environment(environment) | given
+    home = Path(stated.get("home") or Config.model_fields["home"].default).expanduser()
+    tree = _read_file(file or home / "config.toml", required=file is not None)
+    sections = {name: section for section, name, _ in fields()}
+    for name, value in stated.items():
+        section = sections[name]
+        (tree if section is None else tree.setdefault(section, {}))[name] = value
+    tree["home"] = Path(tree.get("home") or home).expanduser()
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    names = {name for _, name, _ in fields()}
+    stated: dict[str, Any] = {}
+    for variable, name in _ALIASES.items():
+        if environment.get(variable):
+            stated[name] = environment[variable]
+    for name in names:
+        if value := environment.get(_PREFIX + name.upper()):
+            stated[name] = value
+    return stated
+
+
+def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
+    if not path.exists():
+        if required:
+            raise ValueError(f"there is no config file {path}")
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from None

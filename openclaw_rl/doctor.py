@@ -1,0 +1,244 @@
+"""What this machine has, what it lacks, and the command that fixes it.
+
+Guarantees: looks only, changes nothing, downloads nothing, and never prints a secret; a probe that
+breaks is reported as a failed check instead of stopping the others. The only connections made are to
+our own port and to the database that was configured.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import platform
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from openclaw_rl.models import DEFAULT_MODEL, cached_model, default_cache_dir
+
+_GIB = 1 << 30
+_MIN_TORCH = (2, 11)
+_MIN_MEMORY_GIB = 3.0
+_MIN_DISK_GIB = 1.0
+_CPU_FLAGS = {"avx2": "avx2", "avx512f": "avx512", "avx512_bf16": "bf16", "amx_tile": "amx"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. ``fix`` is empty when there is nothing to do; only a required check can fail a run."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+    required: bool = True
+
+
+def run_doctor(
+    home: Path,
+    *,
+    cache_dir: Path | None = None,
+    model: str = DEFAULT_MODEL,
+    host: str = "127.0.0.1",
+    port: int = 30000,
+    key_file: Path | None = None,
+    database_url: str = "",
+) -> list[Check]:
+    """Every check, in the order a person would fix them."""
+    cache = cache_dir or default_cache_dir()
+    probes: list[tuple[str, Callable[[], Check]]] = [
+        ("python", check_python),
+        ("torch", check_torch),
+        ("cpu", check_cpu),
+        ("gpu", check_gpu),
+        ("memory", check_memory),
+        ("disk: data", lambda: check_disk("disk: data", home)),
+        ("disk: cache", lambda: check_disk("disk: cache", cache)),
+        ("model", lambda: check_model(model, cache)),
+        ("port", lambda: check_port(host, port)),
+        ("key file", lambda: check_key_file(key_file or home / "api_key")),
+        ("node", check_node),
+    ]
+    if database_url.startswith("postgres"):
+        probes.append(("postgres", lambda: check_postgres(database_url)))
+    return [_run(name, probe) for name, probe in probes]
+
+
+def print_doctor(checks: list[Check]) -> int:
+    """Print a line per check and return the exit code: 1 if a required one failed."""
+    width = max((len(check.name) for check in checks), default=0)
+    for check in checks:
+        mark = "ok  " if check.ok else "FAIL" if check.required else "note"
+        print(f"{mark}  {check.name:<{width}}  {check.detail}")
+        if check.fix:
+            print(f"      {'':<{width}}  fix: {check.fix}")
+    num_failed = sum(1 for check in checks if check.required and not check.ok)
+    print(f"\n{num_failed} problem(s) to fix" if num_failed else "\neverything needed is here")
+    return 1 if num_failed else 0
+
+
+def _run(name: str, probe: Callable[[], Check]) -> Check:
+    try:
+        return probe()
+    except Exception as error:
+        return Check(name, False, f"could not check: {type(error).__name__}: {error}")
+
+
+# --- the machine -----------------------------------------------------------------------------
+
+
+def check_python() -> Check:
+    detail = f"{platform.python_version()} at {sys.executable}"
+    ok = sys.version_info >= (3, 11)
+    return Check("python", ok, detail, "" if ok else "install Python 3.11 or newer, then: make clean setup")
+
+
+def check_torch() -> Check:
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return Check("torch", False, f"cannot be imported: {error}", "make setup")
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    ok = version >= _MIN_TORCH
+    detail = f"{torch.__version__}, {torch.get_num_threads()} threads"
+    return Check("torch", ok, detail, "" if ok else "make clean setup (torch 2.11 or newer is needed)")
+
+
+def check_cpu() -> Check:
+    """Never fails: every CPU works, the flags only say how fast."""
+    flags = _cpu_flags(Path("/proc/cpuinfo"))
+    known = ", ".join(label for flag, label in _CPU_FLAGS.items() if flag in flags)
+    return Check(
+        "cpu", True, f"{platform.machine()}, {os.cpu_count()} cores, {known or 'no vector flags seen'}"
+    )
+
+
+def _cpu_flags(cpuinfo: Path) -> frozenset[str]:
+    if not cpuinfo.is_file():
+        return frozenset()
+    for line in cpuinfo.read_text().splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def check_gpu() -> Check:
+    """A GPU is optional; a card that torch cannot use is worth a note."""
+    import torch
+
+    if torch.cuda.is_available():
+        card = torch.cuda.get_device_properties(0)
+        return Check("gpu", True, f"{card.name}, {card.total_memory / _GIB:.0f} GiB", required=False)
+    if torch.backends.mps.is_available():
+        return Check("gpu", True, "Apple GPU", required=False)
+    if shutil.which("nvidia-smi"):
+        detail = f"there is an NVIDIA driver, but torch {torch.__version__} cannot use the card"
+        fix = ".venv/bin/pip install --force-reinstall torch from the index that matches your CUDA driver"
+        return Check("gpu", False, detail, fix, required=False)
+    return Check("gpu", True, "none; runs on the CPU", required=False)
+
+
+def check_memory() -> Check:
+    available = _available_memory_gib()
+    ok = available >= _MIN_MEMORY_GIB
+    fix = "" if ok else f"close other programs: at least {_MIN_MEMORY_GIB:.0f} GiB should be free"
+    return Check("memory", ok, f"{available:.1f} GiB available", fix)
+
+
+def _available_memory_gib() -> float:
+    """What can be used without swapping; where the kernel does not say, all there is."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024 / _GIB
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
+
+
+def check_disk(name: str, folder: Path) -> Check:
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free / _GIB
+    if not os.access(existing, os.W_OK):
+        return Check(name, False, f"{existing} cannot be written to", f"sudo chown -R $USER {existing}")
+    ok = free >= _MIN_DISK_GIB
+    detail = f"{free:.1f} GiB free for {folder}"
+    return Check(name, ok, detail, "" if ok else f"free at least {_MIN_DISK_GIB:.0f} GiB there")
+
+
+# --- the installation ------------------------------------------------------------------------
+
+
+def check_model(model: str, cache_dir: Path) -> Check:
+    """Not having the model yet is fine: the first start fetches it."""
+    folder = cached_model(model, cache_dir)
+    if folder is None:
+        return Check("model", True, f"{model} is not here yet; the first start gets it")
+    return Check("model", True, f"{model} in {folder}")
+
+
+def check_port(host: str, port: int) -> Check:
+    """Free, or held by a server of ours that answers."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if _is_ours(host, port):
+                return Check("port", True, f"openclaw-rl is running on {host}:{port}")
+            return Check("port", False, f"{host}:{port}: {error.strerror}", "PORT=30001 make serve")
+    return Check("port", True, f"{host}:{port} is free")
+
+
+def _is_ours(host: str, port: int) -> bool:
+    connection = http.client.HTTPConnection(host, port, timeout=2)
+    try:
+        connection.request("GET", "/readyz")
+        answer = json.loads(connection.getresponse().read(65536))
+    except (OSError, http.client.HTTPException, ValueError):
+        return False
+    finally:
+        connection.close()
+    return isinstance(answer, dict) and answer.get("status") in {"ok", "degraded"}
+
+
+def check_key_file(path: Path) -> Check:
+    """Only its owner may read the API key."""
+    if not path.exists():
+        return Check("key file", True, "none yet; the first start makes one")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    ok = mode & 0o077 == 0
+    return Check("key file", ok, f"{path} has mode {mode:03o}", "" if ok else f"chmod 600 {path}")
+
+
+def check_node() -> Check:
+    node = shutil.which("node")
+    if node is None:
+        return Check("node", True, "none; only some tests use it", required=False)
+    done = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    return Check("node", True, done.stdout.strip(), required=False)
+
+
+def check_postgres(database_url: str) -> Check:
+    """Connect once; the URL, which may hold a password, is not shown."""
+    try:
+        import psycopg
+    except ImportError:
+        return Check("postgres", False, "psycopg is not installed", "pip install 'openclaw-rl[postgres]'")
+    # SQLAlchemy's form names the driver, which libpq does not understand.
+    url = "postgresql://" + database_url.partition("://")[2]
+    try:
+        with psycopg.connect(url, connect_timeout=3) as connection:
+            version = connection.info.server_version
+    except psycopg.Error as error:
+        reason = str(error).strip().partition("\n")[0]
+        return Check("postgres", False, reason, "start PostgreSQL, or correct the database URL")
+    return Check("postgres", True, f"PostgreSQL {version // 10000} answers")

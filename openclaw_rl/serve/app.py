@@ -1,0 +1,248 @@
+"""The HTTP surface: routes, keys, and errors in OpenAI's shape.
+
+Routes only translate. Whatever goes wrong inside a request becomes one JSON error that says
+what to do; prompts and keys never reach a log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.serve import chat, sse
+from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
+from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.types import Json
+
+log = logging.getLogger(__name__)
+OPEN_PATHS = ("/healthz", "/readyz")
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """What the look-in routes show; wired in ``loop.py`` so that serving knows no other stage."""
+
+    sessions: Callable[[int, str | None], Json]
+    session: Callable[[str], Json | None]
+    turn: Callable[[str], Json | None]
+    policies: Callable[[], Json]
+    status: Callable[[], Json]
+    readiness: Callable[[], tuple[bool, Json]]
+    gauges: Callable[[], dict[str, float]]
+
+
+def create_app(
+    gateway: Gateway,
+    keys: KeyRing | None,
+    views: Views,
+    lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
+) -> FastAPI:
+    """``keys`` None switches authentication off."""
+    app = FastAPI(title="OpenClaw-RL", docs_url=None, redoc_url=None, lifespan=lifespan)
+    _add_errors(app, gateway)
+
+    app.add_middleware(Authentication, keys=keys)
+
+    @app.post("/v1/chat/completions", response_model=None, tags=["serve"])
+    async def chat_completions(parsed: chat.ChatCompletionRequest, request: Request) -> Response:
+        return await _answer_chat(gateway, parsed, request, request.state.user)
+
+    @app.get("/v1/models", tags=["serve"])
+    def models() -> Json:
+        versions = gateway.engine.status().versions
+        names = [gateway.model_name, *(f"{gateway.model_name}@{version}" for version in versions)]
+        return {"object": "list", "data": [_model(name) for name in names]}
+
+    @app.get("/v1/models/{name}", tags=["serve"])
+    def model(name: str) -> Json:
+        gateway.version_of(name)
+        return _model(name)
+
+    @app.get("/v1/sessions", tags=["look in"])
+    def sessions(limit: Annotated[int, Query(ge=1, le=1000)] = 100, after: str | None = None) -> Json:
+        return views.sessions(limit, after)
+
+    @app.get("/v1/sessions/{session_id}", tags=["look in"])
+    def session(session_id: str) -> Json:
+        return _found(views.session(session_id), "session", session_id)
+
+    @app.get("/v1/turns/{turn_id}", tags=["look in"])
+    def turn(turn_id: str) -> Json:
+        return _found(views.turn(turn_id), "turn", turn_id)
+
+    @app.get("/v1/policies", tags=["look in"])
+    def policies() -> Json:
+        return views.policies()
+
+    @app.get("/v1/status", tags=["look in"])
+    def status() -> Json:
+        return views.status()
+
+    @app.get("/healthz", tags=["health"])
+    async def healthz() -> Json:
+        return {"status": "ok"}
+
+    @app.get("/readyz", tags=["health"])
+    async def readyz() -> Response:
+        can_serve, report = views.readiness()
+        return JSONResponse(report, status_code=200 if can_serve else 503)
+
+    @app.get("/metrics", tags=["health"])
+    async def metrics() -> Response:
+        content = gateway.metrics.render(views.gauges())
+        return Response(content, media_type="text/plain; version=0.0.4")
+
+    return app
+
+
+async def _answer_chat(
+    gateway: Gateway, parsed: chat.ChatCompletionRequest, request: Request, user: str
+) -> Response:
+    for name in chat.ignored_fields(parsed):
+        gateway.metrics.ignored_fields.labels(name[:64]).inc()
+    internal = chat.to_internal(parsed, await request.json(), user, request.headers)
+    exchange = await gateway.open(internal)
+    gateway.metrics.requests.labels("chat", "200").inc()
+    logprobs = bool(parsed.logprobs)
+    if parsed.stream:
+        include_usage = bool(parsed.stream_options and parsed.stream_options.include_usage)
+        source = chat.stream(
+            exchange, gateway.model_name, gateway.renderer, logprobs=logprobs, include_usage=include_usage
+        )
+        return sse.EventStream(_with_errors(source), exchange.headers)
+    work = asyncio.create_task(
+        chat.completion(exchange, gateway.model_name, gateway.renderer, logprobs=logprobs)
+    )
+    try:
+        reply = await sse.run_unless_disconnected(request, work)
+    except asyncio.CancelledError:
+        return Response(status_code=499)
+    return JSONResponse(reply, headers=exchange.headers)
+
+
+async def _with_errors(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A failure after the first byte can no longer be a status code; it ends the stream, said."""
+    try:
+        async for piece in source:
+            yield piece
+    except Exception as error:
+        log.error("a reply failed while streaming: %s", type(error).__name__)
+        yield sse.event(error_body("The server failed while answering; try again.", "server_error"))
+
+
+# --- keys and errors -------------------------------------------------------------------------
+
+
+class Authentication:
+    """Names the user of every request's key before its body is even read.
+
+    Health checks are open. ``keys`` None lets everyone in as the default user.
+    """
+
+    def __init__(self, app: ASGIApp, keys: KeyRing | None) -> None:
+        self._app, self._keys = app, keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            try:
+                scope.setdefault("state", {})["user"] = self._user(Headers(scope=scope))
+            except RequestError as error:
+                await _error_response(error.status, error.message, error.code)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _user(self, headers: Headers) -> str:
+        if self._keys is None:
+            return DEFAULT_USER
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        if not key:
+            raise _unauthorised(
+                "No API key. Send 'Authorization: Bearer KEY'; 'openclaw-rl keys list' shows it."
+            )
+        if user := self._keys.user_of(key):
+            return user
+        self._keys.reload()
+        if user := self._keys.user_of(key):
+            return user
+        raise _unauthorised("This API key is not known here. 'openclaw-rl keys list' shows those that are.")
+
+
+def _unauthorised(message: str) -> RequestError:
+    return RequestError(message, status=401, code="invalid_api_key")
+
+
+def error_body(message: str, kind: str, code: str | None = None, param: str | None = None) -> Json:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _error_response(
+    status: int,
+    message: str,
+    code: str | None = None,
+    param: str | None = None,
+    retry_after_s: int | None = None,
+) -> JSONResponse:
+    kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
+    headers = {"retry-after": str(retry_after_s)} if retry_after_s is not None else None
+    if status >= 500:
+        kind = "server_error"
+    return JSONResponse(error_body(message, kind, code, param), status_code=status, headers=headers)
+
+
+def _add_errors(app: FastAPI, gateway: Gateway) -> None:
+    async def refused(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestError)
+        gateway.metrics.requests.labels(request.url.path[-32:], str(error.status)).inc()
+        return _error_response(error.status, error.message, error.code, error.param, error.retry_after_s)
+
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        gateway.metrics.requests.labels(request.url.path[-32:], "400").inc()
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
+        if first["type"] == "json_invalid":
+            return _error_response(
+                400, f"The body is not valid JSON: {first.get('ctx', {}).get('error', '')}"
+            )
+        return _error_response(400, f"{where or 'body'}: {first['msg']}", "invalid_value", where or None)
+
+    async def http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        response = _error_response(
+            error.status_code, message, "not_found" if error.status_code == 404 else None
+        )
+        response.headers.update(error.headers or {})
+        return response
+
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        log.error("request to %s failed: %s", request.url.path, type(error).__name__, exc_info=error)
+        return _error_response(500, "The server failed while answering; its log says why. Try again.")
+
+    app.add_exception_handler(RequestError, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, unexpected)
+
+
+def _model(name: str) -> Json:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "openclaw-rl"}
+
+
+def _found(value: Json | None, kind: str, name: str) -> Json:
+    if value is None:
+        raise RequestError(f"There is no {kind} '{name}'.", status=404, code="not_found")
+    return value

@@ -1,0 +1,86 @@
+"""API keys: one per user, in a file that only its owner may read.
+
+The first start writes a key for the user ``default``. ``OPENCLAW_RL_API_KEY`` fixes that key
+without touching the file. Keys are compared in constant time and never logged.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import re
+import secrets
+from pathlib import Path
+
+DEFAULT_USER = "default"
+_USER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")
+
+
+class KeyRing:
+    """The keys of one data folder: user -> key."""
+
+    def __init__(self, path: Path, fixed_key: str | None = None) -> None:
+        self.path = path
+        self._keys = self._read()
+        if DEFAULT_USER not in self._keys and not fixed_key:
+            self.add(DEFAULT_USER)
+        if fixed_key:
+            self._keys = {**self._keys, DEFAULT_USER: fixed_key}
+
+    def user_of(self, key: str) -> str | None:
+        """The user this key names, or None."""
+        found = None
+        for user, known in self._keys.items():
+            if hmac.compare_digest(known.encode(), key.encode()):
+                found = user
+        return found
+
+    def key_of(self, user: str) -> str | None:
+        return self._keys.get(user)
+
+    @property
+    def users(self) -> list[str]:
+        return sorted(self._keys)
+
+    def add(self, user: str) -> str:
+        if not _USER.match(user):
+            raise ValueError(f"{user!r} is no user name: up to 64 letters, digits and . _ @ - are allowed")
+        if user in self._keys:
+            raise ValueError(f"user {user!r} has a key already; remove it first to make a new one")
+        stored = {**self._read(), user: f"sk-ocrl-{secrets.token_urlsafe(24)}"}
+        self._write(stored)
+        self._keys[user] = stored[user]
+        return stored[user]
+
+    def remove(self, user: str) -> None:
+        stored = self._read()
+        if user not in stored:
+            raise ValueError(
+                f"no key for user {user!r}; users with a key: {', '.join(sorted(stored)) or 'none'}"
+            )
+        del stored[user]
+        self._write(stored)
+        self._keys.pop(user, None)
+
+    def reload(self) -> None:
+        """Take up keys that were added or removed by another process."""
+        fixed = self._keys.get(DEFAULT_USER)
+        self._keys = self._read()
+        if fixed:
+            self._keys.setdefault(DEFAULT_USER, fixed)
+
+    def _read(self) -> dict[str, str]:
+        if not self.path.exists():
+            return {}
+        keys: dict[str, str] = json.loads(self.path.read_text())
+        return keys
+
+    def _write(self, keys: dict[str, str]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
+        # Opened with its final mode: the key is never readable by others, not even for a moment.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(keys, file, indent=1)
+        temporary.replace(self.path)

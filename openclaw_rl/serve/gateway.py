@@ -1,0 +1,347 @@
+"""From one internal request to a stream of events, whatever the dialect.
+
+Renders, generates, parses and records. A turn is durable before its last event is given out.
+Nothing here waits for learning, and a ledger that is down costs the record, never the reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.serve.metrics import Metrics
+from openclaw_rl.serve.stopping import StopText
+from openclaw_rl.types import (
+    Capture,
+    ChatRequest,
+    Delta,
+    Engine,
+    FinishReason,
+    GenerateRequest,
+    Json,
+    Message,
+    Placement,
+    Renderer,
+    SamplingParams,
+    Token,
+    TurnRecord,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something one choice of a reply gained."""
+
+    choice: int
+    delta: Delta | None
+    tokens: tuple[Token, ...]
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_inflight: int
+    default_max_tokens: int
+
+
+@dataclass
+class _Choice:
+    """What accumulates while one choice is generated."""
+
+    tokens: list[Token] = field(default_factory=list)
+    deltas: list[Delta] = field(default_factory=list)
+    first_token_at: float | None = None
+    recorded: bool = False
+
+
+class Gateway:
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        capture: Capture,
+        model_name: str,
+        limits: Limits,
+        metrics: Metrics,
+    ) -> None:
+        self.engine, self.renderer, self.capture = engine, renderer, capture
+        self.model_name, self.limits, self.metrics = model_name, limits, metrics
+        self._inflight = 0
+        self._background: set[asyncio.Task[object]] = set()
+
+    @property
+    def num_inflight(self) -> int:
+        return self._inflight
+
+    async def open(self, request: ChatRequest) -> Exchange:
+        """Check everything that can be refused before the first byte is sent."""
+        arrived = time.time()
+        version = self.version_of(request.model)
+        try:
+            prompt_ids = self.renderer.render(request.messages, request.tools, thinking=request.thinking)
+        except ValueError as error:
+            raise RequestError(str(error), param="messages") from error
+        room = self.engine.context_length - len(prompt_ids)
+        if room < 1:
+            raise RequestError(
+                f"This model's maximum context length is {self.engine.context_length} tokens. However, your "
+                f"messages resulted in {len(prompt_ids)} tokens. Please reduce the length of the messages.",
+                code="context_length_exceeded",
+                param="messages",
+            )
+        if self._inflight + request.num_choices > self.limits.max_inflight:
+            raise RequestError(
+                f"{self._inflight} requests are being answered or waiting, the limit; retry in a second.",
+                status=429,
+                code="rate_limit_exceeded",
+                retry_after_s=1,
+            )
+        sampling = SamplingParams(
+            max_tokens=min(room, request.max_tokens or self.limits.default_max_tokens),
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            seed=request.seed,
+        )
+        # Claimed before the first await, so that a burst cannot pass the limit together.
+        self._inflight += request.num_choices
+        try:
+            placing = await self.capture.place(request)
+        except BaseException:
+            self._inflight -= request.num_choices
+            raise
+        return Exchange(self, request, prompt_ids, sampling, version, placing, arrived)
+
+    def release(self, num_choices: int) -> None:
+        self._inflight -= num_choices
+
+    def spawn(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload, arg-type]
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def drain(self) -> None:
+        """Wait for records that are still being written."""
+        while self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
+
+    def version_of(self, model: str) -> int:
+        """``name`` is the version being served, ``name@3`` a certain one, ``name@0`` the base."""
+        name, _, stated = model.partition("@")
+        status = self.engine.status()
+        if name.lower() not in (self.model_name.lower(), "default"):
+            raise RequestError(
+                f"The model '{model}' does not exist here. This server has '{self.model_name}'.",
+                status=404,
+                code="model_not_found",
+                param="model",
+            )
+        if not stated:
+            return status.serving_version
+        if not stated.isdigit() or int(stated) not in status.versions:
+            known = ", ".join(f"{self.model_name}@{version}" for version in status.versions)
+            raise RequestError(
+                f"The model '{model}' names no loaded policy version; loaded: {known}.",
+                status=404,
+                code="model_not_found",
+                param="model",
+            )
+        return int(stated)
+
+
+class Exchange:
+    """One accepted request: its identity, and its events exactly once."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        request: ChatRequest,
+        prompt_ids: list[int],
+        sampling: SamplingParams,
+        version: int,
+        placing: Placement,
+        arrived: float,
+    ) -> None:
+        self.id = f"chatcmpl-{secrets.token_hex(12)}"
+        self.request, self.prompt_ids, self.sampling = request, prompt_ids, sampling
+        self.version, self.session_id, self.arrived = version, placing.session_id, arrived
+        self._continues = placing.continues
+        self._gateway = gateway
+        self._choices = [_Choice() for _ in range(request.num_choices)]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {
+            "x-policy-version": str(self.version),
+            "x-session-id": self.session_id,
+            "x-request-id": self.id,
+        }
+
+    @property
+    def num_completion_tokens(self) -> int:
+        return sum(len(choice.tokens) for choice in self._choices)
+
+    def turn_id(self, index: int) -> str:
+        return self.id if len(self._choices) == 1 else f"{self.id}.{index}"
+
+    async def events(self) -> AsyncIterator[Event]:
+        """All choices' events as they happen. Closing early cancels and records what there was."""
+        finished = False
+        try:
+            if len(self._choices) == 1:
+                async with aclosing(self._run(0)) as run:  # type: ignore[type-var]
+                    async for event in run:
+                        yield event
+            else:
+                async with aclosing(self._merged()) as merged:  # type: ignore[type-var]
+                    async for event in merged:
+                        yield event
+            finished = True
+        finally:
+            self._gateway.release(len(self._choices))
+            self._gateway.spawn(self._after(finished))
+
+    async def _merged(self) -> AsyncIterator[Event]:
+        queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
+
+        async def pump(index: int) -> None:
+            try:
+                async for event in self._run(index):
+                    queue.put_nowait(event)
+                queue.put_nowait(None)
+            except Exception as error:
+                queue.put_nowait(error)
+
+        tasks = [asyncio.create_task(pump(index)) for index in range(len(self._choices))]
+        try:
+            for _ in tasks:
+                while (event := await queue.get()) is not None:
+                    if isinstance(event, BaseException):
+                        raise event
+                    yield event
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, index: int) -> AsyncIterator[Event]:
+        choice, renderer = self._choices[index], self._gateway.renderer
+        detokenizer, stopping = renderer.detokenizer(), StopText(self.request.stop)
+        parser = renderer.parser(self.prompt_ids, self.request.tools)
+        pending: list[Token] = []
+        async with aclosing(self._gateway.engine.generate(self._generate_request(index))) as stream:  # type: ignore[type-var]
+            async for token in stream:
+                if choice.first_token_at is None:
+                    choice.first_token_at = time.time()
+                choice.tokens.append(token)
+                pending.append(token)
+                text = stopping.feed(detokenizer.feed(token.id))
+                deltas = parser.feed(text) if text else []
+                choice.deltas += deltas
+                for delta in deltas or [None]:
+                    yield Event(index, delta, tuple(pending))
+                    pending = []
+                if stopping.stopped:
+                    break
+        rest = "" if stopping.stopped else stopping.feed(detokenizer.finish()) + stopping.finish()
+        deltas = [*(parser.feed(rest) if rest else []), *parser.finish()]
+        choice.deltas += deltas
+        for delta in deltas:
+            yield Event(index, delta, ())
+        reason: FinishReason = "stop" if stopping.stopped else choice.tokens[-1].finish_reason or "stop"
+        await self._record(index, reason)
+        yield Event(index, None, (), reason)
+
+    def _generate_request(self, index: int) -> GenerateRequest:
+        sampling = self.sampling
+        if sampling.seed is not None and index:
+            # Choices of one request differ, yet each is reproducible.
+            sampling = SamplingParams(
+                sampling.max_tokens,
+                sampling.temperature,
+                sampling.top_p,
+                sampling.top_k,
+                sampling.seed + index,
+            )
+        return GenerateRequest(
+            self.prompt_ids,
+            sampling,
+            stop_ids=self._gateway.renderer.stop_ids,
+            policy_version=self.version,
+            top_logprobs=max(8, self.request.top_logprobs),
+        )
+
+    async def _record(self, index: int, reason: FinishReason) -> None:
+        choice, body = self._choices[index], self.request.body
+        now = time.time()
+        reply = reply_message(choice.deltas, self.turn_id(index))
+        turn = TurnRecord(
+            id=self.turn_id(index),
+            session_id=self.session_id,
+            user=self.request.user,
+            dialect=self.request.dialect,
+            kind="unknown",
+            messages=list(body.get("messages") or []),
+            tools=body.get("tools"),
+            params={name: value for name, value in body.items() if name not in ("messages", "tools")},
+            reply=reply,
+            prompt_ids=self.prompt_ids,
+            tokens=choice.tokens,
+            sampling=self.sampling,
+            policy_version=self.version,
+            finish_reason=reason,
+            created_at=self.arrived,
+            timings={
+                "first_token_s": (choice.first_token_at or now) - self.arrived,
+                "total_s": now - self.arrived,
+            },
+            continues=self._continues,
+        )
+        choice.recorded = True
+        await self._gateway.capture.record(turn, self.request.messages)
+
+    async def _after(self, finished: bool) -> None:
+        """Count, and note for every choice whether its reply reached the client's connection."""
+        metrics = self._gateway.metrics
+        metrics.tokens.labels("prompt").inc(len(self.prompt_ids))
+        metrics.tokens.labels("completion").inc(self.num_completion_tokens)
+        metrics.duration.observe(time.time() - self.arrived)
+        if first := [c.first_token_at for c in self._choices if c.first_token_at is not None]:
+            metrics.first_token.observe(min(first) - self.arrived)
+        for index, choice in enumerate(self._choices):
+            if choice.tokens and not choice.recorded:
+                await self._record(index, "cancelled")
+            if choice.recorded:
+                await self._gateway.capture.delivered(self.turn_id(index), finished)
+
+
+def reply_message(deltas: Sequence[Delta], turn_id: str) -> Message:
+    """The assistant message that the deltas add up to, in the internal form."""
+    calls: dict[int, Json] = {}
+    for delta in deltas:
+        if delta.tool_index is not None:
+            call = calls.setdefault(
+                delta.tool_index,
+                {"id": tool_call_id(turn_id, delta.tool_index), "name": "", "arguments": ""},
+            )
+            call["name"] += delta.tool_name
+            call["arguments"] += delta.arguments
+    message: Message = {"role": "assistant", "content": "".join(delta.content for delta in deltas)}
+    if reasoning := "".join(delta.reasoning for delta in deltas):
+        message["reasoning"] = reasoning
+    if calls:
+        message["tool_calls"] = list(calls.values())
+    return message
+
+
+def tool_call_id(turn_id: str, index: int) -> str:
+    """Unique, and derived: the same call has the same id in the stream and in the ledger."""
+    return f"call_{turn_id.removeprefix('chatcmpl-').replace('.', 'c')}t{index}"

@@ -1,0 +1,55 @@
+"""Taking the port and the data folder before any slow work, so that a clash is said at once."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from pathlib import Path
+from typing import TextIO
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound, not yet listening socket; ValueError with the remedy if the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ValueError(f"port {port} on {host} is in use; choose another with --port") from None
+        raise ValueError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return listener
+
+
+class Claim:
+    """A data folder claimed by this process. The kernel frees it when the process dies."""
+
+    def __init__(self, file: TextIO, home: Path) -> None:
+        self._file, self._home = file, home
+
+    def announce(self, text: str) -> None:
+        """Say where we listen, for ``openclaw-rl status`` and friends."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(text)
+        self._file.flush()
+
+
+def claim_home(home: Path) -> Claim:
+    """Two servers on one ledger would both believe to be its writer: the second is refused."""
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = (home / "serve.json").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ValueError(
+            f"another server is using {home}; stop it, or choose another folder with --home"
+        ) from None
+    os.chmod(home / "serve.json", 0o600)
+    file.truncate(0)
+    return Claim(file, home)

@@ -1,0 +1,70 @@
+"""Server-sent events that stop working the moment nobody listens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, suppress
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+
+
+class EventStream(Response):
+    """Sends each piece as it comes; a client that leaves closes the source at once.
+
+    Starlette's own streaming response notices a disconnect only when it next sends, which for a
+    request that waits in the queue is too late.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, source: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
+        self._source = source
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.create_task(self._send(send))
+        leaving = asyncio.create_task(wait_for_disconnect(receive))
+        await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        leaving.cancel()
+        if not sending.done():
+            sending.cancel()
+        with suppress(asyncio.CancelledError, OSError):
+            await sending
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with aclosing(self._source) as source:  # type: ignore[type-var]
+            async for piece in source:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def run_unless_disconnected(request: Request, work: asyncio.Task[Any]) -> Any:
+    """The task's result; if the client leaves first, the task is cancelled."""
+    leaving = asyncio.create_task(wait_for_disconnect(request.receive))
+    try:
+        await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+        return await work
+    finally:
+        leaving.cancel()
