@@ -258,9 +258,8 @@ def _turn_row(turn: TurnRecord, content: ContentRows) -> Row:
 
 def _read_turn(connection: sa.Connection, row: Any) -> TurnRecord:
     def body(key: bytes) -> Any:
-        return json.loads(
-            connection.scalar(sa.select(schema.bodies.c.body).where(schema.bodies.c.hash == key))
-        )
+        query = sa.select(schema.bodies.c.body).where(schema.bodies.c.hash == key)
+        return json.loads(connection.execute(query).scalar_one())
 
     ids = unpack_ids(b"".join(_chain(connection, schema.blocks, "ids", row.block)) + row.prompt_tail)
     messages = [body(key) for key in _chain(connection, schema.nodes, "body", row.node)]
@@ -290,8 +289,10 @@ def _chain(connection: sa.Connection, table: sa.Table, column: str, last: bytes 
 
 def _read_tokens(row: Any) -> list[Token]:
     count = row.completion_tokens
-    top_ids = np.frombuffer(row.top_ids, dtype="<i4").reshape(count, -1) if count else []
-    top_logprobs = np.frombuffer(row.top_logprobs, dtype="<f4").reshape(count, -1) if count else []
+    if not count:
+        return []
+    top_ids = np.frombuffer(row.top_ids, dtype="<i4").reshape(count, -1)
+    top_logprobs = np.frombuffer(row.top_logprobs, dtype="<f4").reshape(count, -1)
     return [
         Token(
             id=int(token_id), logprob=float(logprob), sampled_logprob=float(sampled),

@@ -21,6 +21,8 @@ from openclaw_rl.types import TurnRecord
 
 log = logging.getLogger(__name__)
 
+#: An entry, and how to tell whoever waits for it.
+_Arrival = tuple[Entry, Callable[[], object]]
 _MAX_WAIT_S = 5.0
 _RETRY_S = 1.0
 _BACKLOG = 1000
@@ -42,7 +44,7 @@ class Recorder:
 
     def __init__(self, ledger: Ledger, backlog: int = _BACKLOG) -> None:
         self._ledger = ledger
-        self._inbox: SimpleQueue[tuple[Entry, Callable[[], None]] | None] = SimpleQueue()
+        self._inbox: SimpleQueue[_Arrival | None] = SimpleQueue()
         self._backlog: deque[Entry] = deque()
         self._backlog_limit = backlog
         self._error: str | None = None
@@ -86,9 +88,9 @@ class Recorder:
                 self._checkpoint()
                 checkpointed = time.monotonic()
 
-    def _gather(self) -> tuple[list[tuple[Entry, Callable[[], None]]], bool]:
+    def _gather(self) -> tuple[list[_Arrival], bool]:
         """What has arrived, waiting for the first; False when closing."""
-        arrived: list[tuple[Entry, Callable[[], None]]] = []
+        arrived: list[_Arrival] = []
         timeout = _RETRY_S if self._backlog else _CHECKPOINT_S
         try:
             while (item := self._inbox.get(block=not arrived, timeout=timeout)) is not None:

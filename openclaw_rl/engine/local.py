@@ -57,8 +57,8 @@ class LocalEngine:
 
     capabilities = Capabilities()
 
-    def __init__(self, model: Path, options: LocalEngineOptions = LocalEngineOptions()) -> None:
-        self.options = options
+    def __init__(self, model: Path, options: LocalEngineOptions | None = None) -> None:
+        options = options or LocalEngineOptions()
         checkpoint = read_checkpoint(model)
         self.context_length = checkpoint.shape.context_length
         self.device = torch.device(_pick_device(options.device))

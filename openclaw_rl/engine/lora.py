@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ PROJECTIONS = {
 
 
 def load_adapter(
-    path: Path, num_layers: int, widths: dict[str, Sequence[int]], device: torch.device, dtype: torch.dtype
+    path: Path, num_layers: int, widths: Mapping[str, Sequence[int]], device: torch.device, dtype: torch.dtype
 ) -> Adapter:
     """Read a PEFT LoRA folder. ``widths`` gives the output rows of each projection's parts."""
     from safetensors.torch import load_file

@@ -185,7 +185,8 @@ class Scheduler:
         self._finish_scored(batch)
 
     def _sample(self, job: Job, raw_V: torch.Tensor, top_ids: list[int], top_logprobs: list[float]) -> None:
-        assert job.sampler and job.request
+        assert job.sampler is not None
+        assert job.request is not None
         sampled = job.sampler.sample(raw_V, top_ids, top_logprobs, None)
         job.ids.append(sampled.id)
         reason = None

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -75,7 +75,7 @@ class Gateway:
         self.engine, self.renderer, self.capture = engine, renderer, capture
         self.model_name, self.limits, self.metrics = model_name, limits, metrics
         self._inflight = 0
-        self._background: set[asyncio.Task[object]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     @property
     def num_inflight(self) -> int:
@@ -123,8 +123,9 @@ class Gateway:
     def release(self, num_choices: int) -> None:
         self._inflight -= num_choices
 
-    def spawn(self, work: object) -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[call-overload, arg-type]
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Run to the end whatever becomes of the request; ``drain`` waits for it."""
+        task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -246,7 +247,8 @@ class Exchange:
                 text = stopping.feed(detokenizer.feed(token.id))
                 deltas = parser.feed(text) if text else []
                 choice.deltas += deltas
-                for delta in deltas or [None]:
+                shown: Sequence[Delta | None] = deltas or [None]
+                for delta in shown:
                     yield Event(index, delta, tuple(pending))
                     pending = []
                 if stopping.stopped:
