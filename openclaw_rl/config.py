@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -53,6 +53,8 @@ class EngineConfig(_Section):
     """cpu, cuda, or auto."""
     dtype: str = "auto"
     """Precision of activations and of the cache: fp32, bf16, or auto (fp32 on a CPU)."""
+    kernel: str = "auto"
+    """Products of the frozen base: float, bf16, int4, int4+bf16, or auto (measured at start)."""
     num_threads: int = Field(default=0, ge=0)
     """CPU threads of the engine; 0 leaves it to torch."""
     max_running: int = Field(default=16, ge=1)
@@ -71,7 +73,7 @@ class LedgerConfig(_Section):
 class Config(_Section):
     home: Path = Path("~/.openclaw-rl")
     """Data folder: keys, ledger, policies."""
-    log_level: str = "warning"
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
     """debug, info, warning or error. Prompts are never logged at the default level."""
     serve: ServeConfig = ServeConfig()
     engine: EngineConfig = EngineConfig()
@@ -102,7 +104,9 @@ def load_config(
     sections = {name: section for section, name, _ in fields()}
     for name, value in stated.items():
         section = sections[name]
-        (tree if section is None else tree.setdefault(section, {}))[name] = value
+        table = tree if section is None else tree.setdefault(section, {})
+        if isinstance(table, dict):  # if not, the check below names it
+            table[name] = value
     tree["home"] = Path(tree.get("home") or home).expanduser()
     try:
         return Config.model_validate(tree)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -135,16 +136,20 @@ class System:
 def build(config: Config, say: Callable[[str], None] = lambda line: None) -> System:
     """Load the model and open the ledger; nothing listens yet."""
     config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    keys = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
     ledger = open_ledger(config)
     say(f"model {config.engine.model}: looking for it")
     path = resolve_model(config.engine.model, default_cache_dir())
     say("loading the model")
-    engine = build_engine(config, path)
+    return assemble(config, ledger, build_engine(config, path), build_renderer(config, path))
+
+
+def assemble(config: Config, ledger: Ledger, engine: Engine, renderer: Renderer) -> System:
+    """Wire the parts; whatever serves the protocols may stand in for the engine and the renderer."""
+    keys = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
     recorder = Recorder(ledger)
     gateway = Gateway(
         engine,
-        build_renderer(config, path),
+        renderer,
         LedgerCapture(ledger, recorder),
         model_name=config.serve.served_model_name or Path(config.engine.model).name.removesuffix(".gguf"),
         limits=Limits(config.engine.max_running + config.serve.max_waiting, config.serve.default_max_tokens),
@@ -158,6 +163,7 @@ def build_engine(config: Config, path: Path) -> LocalEngine:
     options = LocalEngineOptions(
         device=chosen.device,
         dtype=chosen.dtype,
+        kernel=chosen.kernel,
         num_threads=chosen.num_threads,
         max_running=chosen.max_running,
         chunk_tokens=chosen.chunk_tokens,
@@ -199,6 +205,10 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
     )
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn drains, then raises the signal again for whoever listened before: that must not
+        # turn a clean stop into a death by signal.
+        asyncio.get_running_loop().add_signal_handler(number, server.handle_exit, number, None)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not running.done():
         await asyncio.sleep(0.02)
@@ -206,6 +216,7 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
         claim.announce(json.dumps({"url": url, "pid": os.getpid()}))
         _greet(system, url, say)
     await running
+    claim.announce("")
 
 
 def _greet(system: System, url: str, say: Callable[[str], None]) -> None:

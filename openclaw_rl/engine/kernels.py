@@ -1,23 +1,33 @@
 """Matrix products of the frozen base, one class per way to compute them.
 
 A kernel holds one *projection*: the rows of one or more checkpoint matrices that share their
-input (q, k and v; gate and up). Inputs and outputs are in the engine's activation dtype; what
-happens inside is the kernel's business, and its log-prob error is measured, not assumed.
+input (q, k and v; gate and up). Inputs are in the engine's activation dtype; what happens inside
+is the kernel's business, and its log-prob error is measured, not assumed.
+
+The low-precision products are private torch operators. They are named only in this file, probed
+before they are used, and chosen by measurement (``choose.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
+_GROUP = 32
+
 
 class Kernel(Protocol):
-    """``x_RI -> y_RO`` for one projection."""
+    """``x_RI -> y_RO`` for one projection; the result may be in a lower precision than ``x``."""
 
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor: ...
+
+
+Weights = Sequence[torch.Tensor]
+Biases = Sequence[torch.Tensor | None]
 
 
 class FloatKernel:
@@ -26,7 +36,7 @@ class FloatKernel:
     Matrices stay separate tensors: joining them would copy them out of the memory-mapped file.
     """
 
-    def __init__(self, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None]) -> None:
+    def __init__(self, weights: Weights, biases: Biases) -> None:
         self._parts = list(zip(weights, biases, strict=True))
 
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
@@ -34,3 +44,158 @@ class FloatKernel:
             weight, bias = self._parts[0]
             return F.linear(x_RI, weight, bias)
         return torch.cat([F.linear(x_RI, weight, bias) for weight, bias in self._parts], dim=-1)
+
+
+class Bf16Kernel:
+    """bf16 weights and products, fp32 outside: half the bytes, twice the arithmetic."""
+
+    def __init__(self, weights: Weights, biases: Biases) -> None:
+        self._weight = torch.cat([weight.bfloat16() for weight in weights])
+        self._bias = _join_biases(weights, biases)
+
+    def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
+        y_RO = F.linear(x_RI.bfloat16(), self._weight)
+        return y_RO if self._bias is None else y_RO + self._bias
+
+
+class Int4Kernel:
+    """int4 weights in groups of 32 with scale and zero point, bf16 activations.
+
+    Weights that came from a 4-bit file lie on such a grid already; ``quantise_int4`` finds it, so
+    for them only the scales are rounded.
+    """
+
+    def __init__(self, weights: Weights, biases: Biases) -> None:
+        quantised = [quantise_int4(weight.float()) for weight in weights]
+        codes, scale, low = (torch.cat(parts) for parts in zip(*quantised, strict=True))
+        self._packed = _pack_int4(codes, scale, low + 8 * scale)
+        self._bias = _join_biases(weights, biases)
+
+    def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
+        y_RO = _int4_product(x_RI.bfloat16(), self._packed)
+        return y_RO if self._bias is None else y_RO + self._bias
+
+
+class WideInt4Kernel:
+    """8-bit weights as two int4 products, high and low digit: twice the cost, 1/16 the step.
+
+    For matrices that 4-bit files keep in 8 bits, such as the token embedding.
+    """
+
+    def __init__(self, weight_OI: torch.Tensor) -> None:
+        rows, columns = weight_OI.shape
+        groups = weight_OI.float().reshape(rows, columns // _GROUP, _GROUP)
+        scale = (groups.abs().amax(-1, keepdim=True) / 127).clamp_min(1e-12)
+        codes = ((groups / scale).round() + 128).reshape(rows, columns).to(torch.int32)
+        # w = scale * (16 * high + low - 128) = (high - 8) * 16 * scale + (low - 8) * scale + 8 * scale.
+        self._high = _pack_int4(codes // 16, 16 * scale[..., 0], torch.zeros_like(scale[..., 0]))
+        self._low = _pack_int4(codes % 16, scale[..., 0], 8 * scale[..., 0])
+
+    def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
+        x = x_RI.bfloat16()
+        return _int4_product(x, self._high).to(x_RI.dtype) + _int4_product(x, self._low)
+
+
+class RefinedHead:
+    """Logits by a low-precision product, then the best candidates again in full precision.
+
+    Rounding of the cheap product only touches candidates that matter least; the log-probs of the
+    likely tokens are as good as the hidden state they come from.
+    """
+
+    def __init__(self, weight_VH: torch.Tensor, num_exact: int = 256) -> None:
+        self._approximate = WideInt4Kernel(weight_VH)
+        self._weight_VH, self._num_exact = weight_VH, num_exact
+
+    def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
+        logits_RV = self._approximate(x_RI)
+        best_RN = logits_RV.topk(self._num_exact, dim=-1, sorted=False).indices
+        exact_RN = torch.bmm(self._weight_VH[best_RN], x_RI.unsqueeze(-1)).squeeze(-1)
+        return logits_RV.scatter_(1, best_RN, exact_RN)
+
+
+class SplitKernel:
+    """One kernel for few rows (decoding), another for many (prompts)."""
+
+    def __init__(self, few: Kernel, many: Kernel, threshold: int) -> None:
+        self._few, self._many, self._threshold = few, many, threshold
+
+    def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
+        return self._few(x_RI) if x_RI.shape[0] < self._threshold else self._many(x_RI)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSet:
+    """How to build a model's products: its layers' projections and its head."""
+
+    projection: Callable[[Weights, Biases], Kernel]
+    head: Callable[[torch.Tensor], Kernel]
+
+
+def _float_head(weight_VH: torch.Tensor) -> Kernel:
+    return FloatKernel([weight_VH], [None])
+
+
+def _int4_head(weight_VH: torch.Tensor) -> Kernel:
+    return SplitKernel(RefinedHead(weight_VH), _float_head(weight_VH), threshold=16)
+
+
+#: Kernels by name. ``float`` is the reference, in whatever dtype the engine runs. The thresholds
+#: are where the two products cross on AVX-512 machines; being a little off costs little.
+KERNELS: dict[str, KernelSet] = {
+    "float": KernelSet(FloatKernel, _float_head),
+    "bf16": KernelSet(Bf16Kernel, _float_head),
+    "int4": KernelSet(lambda w, b: SplitKernel(Int4Kernel(w, b), FloatKernel(w, b), 64), _int4_head),
+    "int4+bf16": KernelSet(lambda w, b: SplitKernel(Int4Kernel(w, b), Bf16Kernel(w, b), 12), _int4_head),
+}
+
+
+# --- the int4 operators ----------------------------------------------------------------------
+
+
+def quantise_int4(weight_OI: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Codes 0..15 and, per group of 32, the step and the lowest value.
+
+    Weights out of a 4-bit file use up to 16 levels of a grid; a group that happens to use fewer
+    would be spoilt by stretching its range over all 16, so fewer levels are tried where 16 fail.
+    """
+    rows, columns = weight_OI.shape
+    groups = weight_OI.reshape(-1, _GROUP)
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    step = ((high - low) / 15).clamp_min(1e-12)
+    error = _grid_error(groups, low, step)
+    for levels in range(14, 0, -1):
+        off = (error > 1e-3 * step).squeeze(-1).nonzero().squeeze(-1)
+        if not len(off):
+            break
+        coarser = ((high[off] - low[off]) / levels).clamp_min(1e-12)
+        fits = _grid_error(groups[off], low[off], coarser) <= 1e-3 * coarser
+        step[off] = torch.where(fits, coarser, step[off])
+        error[off] = torch.where(fits, torch.zeros_like(coarser), error[off])
+    codes = ((groups - low) / step).round().clamp(0, 15)
+    shape = (rows, columns // _GROUP)
+    return codes.reshape(rows, columns).to(torch.int32), step.reshape(shape), low.reshape(shape)
+
+
+def _grid_error(groups: torch.Tensor, low: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    return (((groups - low) / step).round() * step + low - groups).abs().amax(-1, keepdim=True)
+
+
+def _pack_int4(
+    codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For the operator, which computes ``(code - 8) * scale + zero``, scale and zero in bf16."""
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
+    return packed, torch.stack([scale.T, zero.T], dim=-1).contiguous().bfloat16()
+
+
+def _int4_product(x_RI: torch.Tensor, packed: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    product: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x_RI, packed[0], _GROUP, packed[1])
+    return product
+
+
+def _join_biases(weights: Weights, biases: Biases) -> torch.Tensor | None:
+    if all(bias is None for bias in biases):
+        return None
+    pairs = zip(weights, biases, strict=True)
+    return torch.cat([torch.zeros(w.shape[0]) if b is None else b.float() for w, b in pairs])

@@ -9,6 +9,7 @@ prefix of one it must not disturb. Contents never cross versions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,6 +19,15 @@ _SMALLEST = 256
 _MAX_LOSS = 0.25
 #: Prefixes shorter than this are cheaper to compute again than to track.
 _MIN_PREFIX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRows:
+    """Per layer: where new keys and values go, and all of them including the new ones."""
+
+    new_2HTD: Sequence[torch.Tensor]
+    keys_1HTD: Sequence[torch.Tensor]
+    values_1HTD: Sequence[torch.Tensor]
 
 
 class SequenceCache:
@@ -55,15 +65,15 @@ class SequenceCache:
         ids[: self.length] = self.ids
         self._kv_L2HTD, self._ids = grown, ids
 
-    def write(
-        self, layer: int, start: int, k_THD: torch.Tensor, v_THD: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store one layer's new rows; return all keys and values of that layer, ``[H, T, D]``."""
-        end = start + k_THD.shape[0]
-        keys, values = self._kv_L2HTD[layer, 0, :, :end], self._kv_L2HTD[layer, 1, :, :end]
-        keys[:, start:] = k_THD.transpose(0, 1)
-        values[:, start:] = v_THD.transpose(0, 1)
-        return keys, values
+    def open(self, count: int) -> OpenRows:
+        """Room for the next ``count`` tokens, as views of every layer made in one go.
+
+        Made per step, not per layer: on a CPU, making a view costs as much as a small copy.
+        """
+        self.reserve(self.length + count)
+        new = self._kv_L2HTD.narrow(3, self.length, count)
+        seen = self._kv_L2HTD.narrow(3, 0, self.length + count).unsqueeze(2).flatten(0, 1).unbind(0)
+        return OpenRows(new.unbind(0), seen[0::2], seen[1::2])
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """Declare the rows written by a finished pass valid."""

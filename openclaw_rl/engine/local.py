@@ -19,6 +19,8 @@ from typing import TypeVar
 
 import torch
 
+from openclaw_rl.engine.choose import choose_kernel
+from openclaw_rl.engine.kernels import KERNELS
 from openclaw_rl.engine.kv import CachePool, SequenceCache
 from openclaw_rl.engine.lora import Adapter, load_adapter
 from openclaw_rl.engine.model import Decoder
@@ -44,6 +46,7 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 class LocalEngineOptions:
     device: str = "auto"
     dtype: str = "auto"
+    kernel: str = "auto"
     num_threads: int = 0
     max_running: int = 16
     chunk_tokens: int = 128
@@ -65,7 +68,10 @@ class LocalEngine:
         dtype = _pick_dtype(options.dtype, self.device)
         if options.num_threads:
             torch.set_num_threads(options.num_threads)
-        self._decoder = Decoder(checkpoint, self.device, dtype)
+        choice = choose_kernel(checkpoint, self.device, dtype, options.kernel)
+        self.kernel = choice.name
+        log.info("kernel %s; %s", choice.name, "; ".join(choice.reasons))
+        self._decoder = Decoder(checkpoint, self.device, dtype, KERNELS[choice.name])
         shape = checkpoint.shape
         new_cache = partial(
             SequenceCache, shape.num_layers, shape.num_kv_heads, shape.head_dim, self.device, dtype

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from openclaw_rl.engine.kernels import FloatKernel, Kernel
-from openclaw_rl.engine.kv import SequenceCache
+from openclaw_rl.engine.kernels import KERNELS, Kernel, KernelSet
+from openclaw_rl.engine.kv import OpenRows, SequenceCache
 from openclaw_rl.engine.lora import PROJECTIONS, Adapter
 from openclaw_rl.engine.weights import Checkpoint, load_tensors
 
-KernelFactory = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor | None]], Kernel]
+#: Below this many rows operators cost more than arithmetic.
+_MANY_ROWS = 16
 
 
 @dataclass(slots=True)
@@ -34,22 +35,40 @@ class Chunk:
 
 @dataclass(slots=True)
 class _Span:
-    """Where a chunk's rows lie in the packed batch, and what they may attend to."""
+    """Where a chunk's rows lie in the packed batch and in its sequence."""
 
-    rows: slice
-    cache: SequenceCache
+    batch: slice
     start: int
     end: int
+    rows: OpenRows
     mask: torch.Tensor | None
+
+
+class Norm:
+    """RMS norm over the last dimension."""
+
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        self._weight, self._eps = weight, eps
+        size = weight.shape[0]
+        self._scaled = weight * size**0.5
+        self._floor = torch.tensor((size * eps) ** 0.5, device=weight.device, dtype=weight.dtype)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype != torch.float32 or x.shape[0] >= _MANY_ROWS:
+            return F.rms_norm(x, (x.shape[-1],), self._weight, self._eps)
+        # The same number in half the operators: sqrt(mean(x^2) + eps) = hypot(|x|, sqrt(n eps)) / sqrt(n).
+        length = torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self._floor)
+        normed: torch.Tensor = x * (self._scaled / length)
+        return normed
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    input_norm: torch.Tensor
-    post_norm: torch.Tensor
+    input_norm: Norm
+    post_norm: Norm
     projections: dict[str, Kernel]
-    q_norm: torch.Tensor | None
-    k_norm: torch.Tensor | None
+    q_norm: Norm | None
+    k_norm: Norm | None
 
 
 class Decoder:
@@ -60,7 +79,7 @@ class Decoder:
         checkpoint: Checkpoint,
         device: torch.device,
         dtype: torch.dtype,
-        make_kernel: KernelFactory = FloatKernel,
+        kernels: KernelSet = KERNELS["float"],
     ) -> None:
         self.shape = checkpoint.shape
         self.device, self.dtype = device, dtype
@@ -70,29 +89,35 @@ class Decoder:
         }
         self.embedding_VH = tensors["model.embed_tokens.weight"]
         head = self.embedding_VH if self.shape.tied else tensors["lm_head.weight"]
-        self.head = make_kernel([head], [None])
-        self.final_norm = tensors["model.norm.weight"]
-        self.layers = [self._layer(tensors, index, make_kernel) for index in range(self.shape.num_layers)]
+        self.head = kernels.head(head)
+        self.final_norm = Norm(tensors["model.norm.weight"], self.shape.norm_eps)
+        self.layers = [
+            self._layer(tensors, index, kernels.projection) for index in range(self.shape.num_layers)
+        ]
         self.widths = {
             projection: [tensors[f"model.layers.0.{module}.weight"].shape[0] for module in modules]
             for projection, modules in PROJECTIONS.items()
         }
         self._rope = _rope_table(checkpoint, device, dtype)
 
-    def _layer(self, tensors: dict[str, torch.Tensor], index: int, make_kernel: KernelFactory) -> _Layer:
+    def _layer(self, tensors: dict[str, torch.Tensor], index: int, project: Callable[..., Kernel]) -> _Layer:
         prefix = f"model.layers.{index}"
+
+        def norm(name: str) -> Norm:
+            return Norm(tensors[f"{prefix}.{name}.weight"], self.shape.norm_eps)
+
         return _Layer(
-            input_norm=tensors[f"{prefix}.input_layernorm.weight"],
-            post_norm=tensors[f"{prefix}.post_attention_layernorm.weight"],
+            input_norm=norm("input_layernorm"),
+            post_norm=norm("post_attention_layernorm"),
             projections={
-                projection: make_kernel(
+                projection: project(
                     [tensors[f"{prefix}.{module}.weight"] for module in modules],
                     [tensors.get(f"{prefix}.{module}.bias") for module in modules],
                 )
                 for projection, modules in PROJECTIONS.items()
             },
-            q_norm=tensors.get(f"{prefix}.self_attn.q_norm.weight"),
-            k_norm=tensors.get(f"{prefix}.self_attn.k_norm.weight"),
+            q_norm=norm("self_attn.q_norm") if self.shape.has_qk_norm else None,
+            k_norm=norm("self_attn.k_norm") if self.shape.has_qk_norm else None,
         )
 
     @torch.inference_mode()
@@ -103,13 +128,14 @@ class Decoder:
         positions = torch.cat([torch.arange(span.start, span.end, device=self.device) for span in spans])
         cos_RD, sin_RD = (table[positions].unsqueeze(1) for table in self._rope)
         groups = _adapter_groups(chunks, spans)
+        sizes = [len(chunk.token_ids) for chunk in chunks]
         hidden_RH = self.embedding_VH[ids]
         for index, layer in enumerate(self.layers):
-            normed = self._norm(hidden_RH, layer.input_norm)
+            normed = layer.input_norm(hidden_RH)
             qkv = self._project(layer, index, "qkv", normed, groups)
-            attended = self._attend(layer, index, qkv, cos_RD, sin_RD, spans)
+            attended = self._attend(layer, index, qkv.to(self.dtype), cos_RD, sin_RD, spans, sizes)
             hidden_RH = hidden_RH + self._project(layer, index, "o", attended, groups)
-            normed = self._norm(hidden_RH, layer.post_norm)
+            normed = layer.post_norm(hidden_RH)
             gate, up = self._project(layer, index, "gate_up", normed, groups).chunk(2, dim=-1)
             hidden_RH = hidden_RH + self._project(layer, index, "down", F.silu(gate) * up, groups)
         for chunk in chunks:
@@ -117,16 +143,15 @@ class Decoder:
         wanted = _wanted_rows(chunks, spans)
         if not wanted:
             return torch.empty(0, self.shape.vocab)
-        last_WH = self._norm(hidden_RH[torch.tensor(wanted, device=self.device)], self.final_norm)
+        last_WH = self.final_norm(hidden_RH[torch.tensor(wanted, device=self.device)])
         return self.head(last_WH).float()
 
     def _spans(self, chunks: Sequence[Chunk]) -> list[_Span]:
         spans, row = [], 0
         for chunk in chunks:
             count, start = len(chunk.token_ids), chunk.cache.length
-            chunk.cache.reserve(start + count)
             mask = None if count == 1 else self._causal_mask(start, start + count)
-            spans.append(_Span(slice(row, row + count), chunk.cache, start, start + count, mask))
+            spans.append(_Span(slice(row, row + count), start, start + count, chunk.cache.open(count), mask))
             row += count
         return spans
 
@@ -134,16 +159,15 @@ class Decoder:
         mask = torch.full((end - start, end), float("-inf"), dtype=self.dtype, device=self.device)
         return mask.triu_(start + 1)
 
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, self.shape.norm_eps)
-
     def _project(
         self, layer: _Layer, index: int, name: str, x_RI: torch.Tensor, groups: list[tuple[slice, Adapter]]
     ) -> torch.Tensor:
         y_RO = layer.projections[name](x_RI)
-        for rows, adapter in groups:
-            if low_rank := adapter.get((index, name)):
-                low_rank.add_to(y_RO[rows], x_RI[rows])
+        if groups:
+            y_RO = y_RO.to(self.dtype)
+            for rows, adapter in groups:
+                if low_rank := adapter.get((index, name)):
+                    low_rank.add_to(y_RO[rows], x_RI[rows].to(self.dtype))
         return y_RO
 
     def _attend(
@@ -154,29 +178,32 @@ class Decoder:
         cos_RD: torch.Tensor,
         sin_RD: torch.Tensor,
         spans: Sequence[_Span],
+        sizes: list[int],
     ) -> torch.Tensor:
         shape = self.shape
-        heads_RND = qkv_RO.view(qkv_RO.shape[0], -1, shape.head_dim)
-        num_qk = shape.num_heads + shape.num_kv_heads
-        qk, v = heads_RND[:, :num_qk], heads_RND[:, num_qk:]
+        num_rows, num_q, num_kv, dim = qkv_RO.shape[0], shape.num_heads, shape.num_kv_heads, shape.head_dim
+        heads_RND = qkv_RO.view(num_rows, -1, dim)
+        qk = heads_RND.narrow(1, 0, num_q + num_kv)
         if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = qk[:, : shape.num_heads], qk[:, shape.num_heads :]
-            qk = torch.cat([self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)], dim=1)
-        # rotate_half(x) is a roll by half with the first half's sign in the sine table.
-        qk = torch.addcmul(qk * cos_RD, qk.roll(shape.head_dim // 2, -1), sin_RD)
-        q, k = qk[:, : shape.num_heads], qk[:, shape.num_heads :]
-        out = torch.empty_like(q)
-        for span in spans:
-            keys, values = span.cache.write(index, span.start, k[span.rows], v[span.rows])
+            qk.copy_(torch.cat([layer.q_norm(qk[:, :num_q]), layer.k_norm(qk[:, num_q:])], dim=1))
+        # rotate_half(x) is a roll by half with the first half's sign in the sine table. In place:
+        # rotated keys then lie beside their values, and both go into the cache in one copy.
+        torch.addcmul(qk * cos_RD, qk.roll(dim // 2, -1), sin_RD, out=qk)
+        q = heads_RND.narrow(1, 0, num_q).split(sizes)
+        kv = heads_RND.narrow(1, num_q, 2 * num_kv).view(num_rows, 2, num_kv, dim).split(sizes)
+        parts = []
+        for span, q_TND, kv_T2HD in zip(spans, q, kv, strict=True):
+            rows = span.rows
+            rows.new_2HTD[index].copy_(kv_T2HD.permute(1, 2, 0, 3))
             attended = F.scaled_dot_product_attention(
-                q[span.rows].transpose(0, 1).unsqueeze(0),
-                keys.unsqueeze(0),
-                values.unsqueeze(0),
+                q_TND.transpose(0, 1).unsqueeze(0),
+                rows.keys_1HTD[index],
+                rows.values_1HTD[index],
                 attn_mask=span.mask,
-                enable_gqa=shape.num_heads != shape.num_kv_heads,
+                enable_gqa=num_q != num_kv,
             )
-            out[span.rows] = attended[0].transpose(0, 1)
-        return out.flatten(1)
+            parts.append(attended.squeeze(0).transpose(0, 1))
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(num_rows, -1)
 
 
 def _rope_table(
@@ -196,10 +223,10 @@ def _adapter_groups(chunks: Sequence[Chunk], spans: Sequence[_Span]) -> list[tup
     for chunk, span in zip(chunks, spans, strict=True):
         if chunk.adapter is None:
             continue
-        if groups and groups[-1][1] is chunk.adapter and groups[-1][0].stop == span.rows.start:
-            groups[-1] = (slice(groups[-1][0].start, span.rows.stop), chunk.adapter)
+        if groups and groups[-1][1] is chunk.adapter and groups[-1][0].stop == span.batch.start:
+            groups[-1] = (slice(groups[-1][0].start, span.batch.stop), chunk.adapter)
         else:
-            groups.append((span.rows, chunk.adapter))
+            groups.append((span.batch, chunk.adapter))
     return groups
 
 
@@ -207,5 +234,5 @@ def _wanted_rows(chunks: Sequence[Chunk], spans: Sequence[_Span]) -> list[int]:
     return [
         row
         for chunk, span in zip(chunks, spans, strict=True)
-        for row in range(span.rows.stop - chunk.num_logits, span.rows.stop)
+        for row in range(span.batch.stop - chunk.num_logits, span.batch.stop)
     ]

@@ -12,7 +12,9 @@ from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.types import GenerateRequest, Priority, SamplingParams, Token
 
 #: Small chunks, so that ordinary test prompts are prefilled in several pieces.
-OPTIONS = LocalEngineOptions(device="cpu", dtype="fp32", chunk_tokens=24, idle_chunk_tokens=40)
+OPTIONS = LocalEngineOptions(
+    device="cpu", dtype="fp32", kernel="float", chunk_tokens=24, idle_chunk_tokens=40
+)
 
 
 @pytest.fixture

@@ -1,0 +1,130 @@
+"""Which kernels to use on this machine, by measuring rather than by guessing.
+
+A candidate is built for a few real layers and timed against the float reference; it must be
+faster and its products close to the reference. A CPU without the instructions, or weights that
+do not lie on a 4-bit grid, therefore rule a kernel out by themselves, and the reason is said.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from openclaw_rl.engine.kernels import KERNELS, Kernel
+from openclaw_rl.engine.lora import PROJECTIONS
+from openclaw_rl.engine.weights import Checkpoint, load_tensors
+
+#: Relative error of a layer's products; bf16 rounding alone gives about 0.003.
+MAX_ERROR = 0.01
+#: A kernel must win by more than the noise of the measurement.
+_MIN_GAIN = 1.15
+_ROUNDS = 5
+#: On a crowded machine fewer rounds must do: the start should not wait for a quiet moment.
+_LIMIT_S = 1.0
+_LAYERS = 6
+_MANY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    name: str
+    reasons: tuple[str, ...]
+    """One line per candidate: what was measured, or why it was ruled out."""
+
+
+def choose_kernel(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, wanted: str = "auto"
+) -> Choice:
+    """The fastest kernel that is close enough; ``wanted`` names one to be used regardless."""
+    if wanted != "auto":
+        if wanted not in KERNELS:
+            raise ValueError(f"unknown kernel {wanted!r}; known: auto, {', '.join(KERNELS)}")
+        return Choice(wanted, (f"{wanted}: as asked",))
+    if device.type != "cpu" or dtype != torch.float32:
+        return Choice("float", ("float: low-precision kernels are for fp32 on a CPU",))
+    weights = _some_layers(checkpoint)
+    candidates: dict[str, _Kernels] = {}
+    errors: dict[str, float] = {}
+    reasons: list[str] = []
+    for name in KERNELS:
+        try:
+            candidates[name] = _build(name, weights)
+            errors[name] = _error(candidates[name], candidates["float"])
+        except RuntimeError as problem:
+            candidates.pop(name, None)
+            reasons.append(f"{name}: not on this machine ({str(problem).splitlines()[0]})")
+    costs = _measure(candidates)
+    reasons += [f"{name}: {cost}, relative error {errors[name]:.4f}" for name, cost in costs.items()]
+    best = "float"
+    for name, cost in costs.items():
+        if errors[name] <= MAX_ERROR and cost.total * _MIN_GAIN < costs[best].total:
+            best = name
+    return Choice(best, tuple(reasons))
+
+
+_Kernels = list[tuple[torch.Tensor, Kernel]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    one_row_s: float
+    many_rows_s: float
+
+    @property
+    def total(self) -> float:
+        """Agents send about eight new prompt tokens for each one they get."""
+        return self.one_row_s + 8 * self.many_rows_s / _MANY
+
+    def __str__(self) -> str:
+        return f"{self.one_row_s * 1e3:.2f} ms at 1 row, {self.many_rows_s * 1e3:.1f} ms at {_MANY}"
+
+
+def _measure(candidates: dict[str, _Kernels]) -> dict[str, _Cost]:
+    """Best of several rounds, taken in turns: a busy machine then slows all of them alike."""
+    best = dict.fromkeys(candidates, _Cost(float("inf"), float("inf")))
+    deadline = time.perf_counter() + _LIMIT_S
+    for measured in range(_ROUNDS):
+        if measured and time.perf_counter() > deadline:
+            break
+        for name, kernels in candidates.items():
+            best[name] = _Cost(
+                min(best[name].one_row_s, _time(kernels, 1)),
+                min(best[name].many_rows_s, _time(kernels, _MANY)),
+            )
+    return best
+
+
+def _build(name: str, weights: list[torch.Tensor]) -> _Kernels:
+    return [(weight, KERNELS[name].projection([weight], [None])) for weight in weights]
+
+
+def _some_layers(checkpoint: Checkpoint) -> list[torch.Tensor]:
+    """Enough weights that they do not all stay in the processor's cache, as in real use."""
+    tensors = load_tensors(checkpoint.path)
+    layers = range(0, checkpoint.shape.num_layers, max(1, checkpoint.shape.num_layers // _LAYERS))
+    names = [module for modules in PROJECTIONS.values() for module in modules]
+    return [tensors[f"model.layers.{layer}.{name}.weight"].float() for layer in layers for name in names]
+
+
+@torch.inference_mode()
+def _error(kernels: _Kernels, reference: _Kernels) -> float:
+    """The largest relative error of any product, for few and for many rows."""
+    generator = torch.Generator().manual_seed(0)
+    worst = 0.0
+    for (weight, mine), (_, theirs) in zip(kernels, reference, strict=True):
+        for rows in (4, 128):
+            x = torch.randn(rows, weight.shape[1], generator=generator)
+            expected = theirs(x)
+            worst = max(worst, float((mine(x).float() - expected).norm() / expected.norm()))
+    return worst
+
+
+@torch.inference_mode()
+def _time(kernels: _Kernels, rows: int) -> float:
+    inputs = [torch.ones(rows, weight.shape[1]) for weight, _ in kernels]
+    start = time.perf_counter()
+    for (_, kernel), x in zip(kernels, inputs, strict=True):
+        kernel(x)
+    return time.perf_counter() - start
