@@ -59,8 +59,10 @@ class EngineConfig(_Section):
     """CPU threads of the engine; 0 leaves it to torch."""
     max_running: int = Field(default=16, ge=1)
     """Sequences generated at the same time."""
-    chunk_tokens: int = Field(default=128, ge=1)
-    """Tokens of a new prompt run per step while others are being answered."""
+    chunk_tokens: int = Field(default=256, ge=1)
+    """Tokens of a new prompt run per step while others are being answered, at most."""
+    max_step_s: float = Field(default=0.2, gt=0)
+    """Where a step takes longer, prompts are run in smaller pieces, so that no stream stalls."""
     cache_tokens: int = Field(default=0, ge=0)
     """Tokens whose keys and values are kept; 0 sizes it by the machine's memory."""
 

@@ -167,6 +167,7 @@ def build_engine(config: Config, path: Path) -> LocalEngine:
         num_threads=chosen.num_threads,
         max_running=chosen.max_running,
         chunk_tokens=chosen.chunk_tokens,
+        max_step_s=chosen.max_step_s,
         cache_tokens=chosen.cache_tokens,
     )
     return LocalEngine(path, options)

@@ -59,7 +59,7 @@ class GenerateRequest:
     top_logprobs: int = 8
     """How many raw alternatives to keep per token."""
     grammar: str | None = None
-    """A grammar in the engine's own language that the reply must follow."""
+    """A grammar that the reply must follow, in llguidance's dialect of Lark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,9 @@ class Engine(Protocol):
 
     async def unload(self, version: int) -> None: ...
 
+    def check_grammar(self, grammar: str) -> None:
+        """Raises ValueError that says what is wrong with it."""
+
     def status(self) -> EngineStatus: ...
 
     async def close(self) -> None: ...
@@ -191,6 +194,12 @@ class Renderer(Protocol):
 
     def detokenizer(self) -> Detokenizer: ...
 
+    def tool_grammar(self, tools: Sequence[Tool]) -> str:
+        """A grammar for exactly one call of one of the tools."""
+
+    def json_grammar(self, schema: Json) -> str:
+        """A grammar for one JSON value of the schema."""
+
     def token_bytes(self, token_id: int) -> bytes:
         """The exact bytes of one token (control tokens: their written form)."""
 
@@ -245,6 +254,10 @@ class ChatRequest:
     model: str
     messages: list[Message]
     tools: list[Tool]
+    must_call: list[Tool]
+    """The reply has to be a call of one of these; empty leaves it free."""
+    json_schema: Json | None
+    """The reply has to be JSON of this schema."""
     max_tokens: int | None
     temperature: float
     top_p: float

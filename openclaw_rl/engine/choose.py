@@ -20,9 +20,7 @@ from openclaw_rl.engine.weights import Checkpoint, load_tensors
 MAX_ERROR = 0.01
 #: A kernel must win by more than the noise of the measurement.
 _MIN_GAIN = 1.15
-_ROUNDS = 5
-#: On a crowded machine fewer rounds must do: the start should not wait for a quiet moment.
-_LIMIT_S = 1.0
+_ROUNDS = 3
 _LAYERS = 6
 _MANY = 64
 
@@ -44,7 +42,15 @@ def choose_kernel(
         return Choice(wanted, (f"{wanted}: as asked",))
     if device.type != "cpu" or dtype != torch.float32:
         return Choice("float", ("float: low-precision kernels are for fp32 on a CPU",))
-    weights = _some_layers(checkpoint)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _choose(_some_layers(checkpoint))
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _choose(weights: list[torch.Tensor]) -> Choice:
     candidates: dict[str, _Kernels] = {}
     errors: dict[str, float] = {}
     reasons: list[str] = []
@@ -82,12 +88,12 @@ class _Cost:
 
 
 def _measure(candidates: dict[str, _Kernels]) -> dict[str, _Cost]:
-    """Best of several rounds, taken in turns: a busy machine then slows all of them alike."""
+    """CPU seconds of one thread, best of several rounds taken in turns.
+
+    Wall-clock time would let whatever else the machine is doing choose the kernel.
+    """
     best = dict.fromkeys(candidates, _Cost(float("inf"), float("inf")))
-    deadline = time.perf_counter() + _LIMIT_S
-    for measured in range(_ROUNDS):
-        if measured and time.perf_counter() > deadline:
-            break
+    for _ in range(_ROUNDS):
         for name, kernels in candidates.items():
             best[name] = _Cost(
                 min(best[name].one_row_s, _time(kernels, 1)),
@@ -124,7 +130,7 @@ def _error(kernels: _Kernels, reference: _Kernels) -> float:
 @torch.inference_mode()
 def _time(kernels: _Kernels, rows: int) -> float:
     inputs = [torch.ones(rows, weight.shape[1]) for weight, _ in kernels]
-    start = time.perf_counter()
+    start = time.thread_time()
     for (_, kernel), x in zip(kernels, inputs, strict=True):
         kernel(x)
-    return time.perf_counter() - start
+    return time.thread_time() - start

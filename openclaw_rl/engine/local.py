@@ -20,6 +20,7 @@ from typing import TypeVar
 import torch
 
 from openclaw_rl.engine.choose import choose_kernel
+from openclaw_rl.engine.grammar import Grammars, GrammarState
 from openclaw_rl.engine.kernels import KERNELS
 from openclaw_rl.engine.kv import CachePool, SequenceCache
 from openclaw_rl.engine.lora import Adapter, load_adapter
@@ -49,8 +50,9 @@ class LocalEngineOptions:
     kernel: str = "auto"
     num_threads: int = 0
     max_running: int = 16
-    chunk_tokens: int = 128
+    chunk_tokens: int = 256
     idle_chunk_tokens: int = 512
+    max_step_s: float = 0.2
     cache_tokens: int = 0
     """0: as many as an eighth of the RAM, or half of the GPU's free memory, holds."""
 
@@ -58,7 +60,7 @@ class LocalEngineOptions:
 class LocalEngine:
     """Engine protocol over our own decoder, on a CPU or one GPU."""
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(grammars=True)
 
     def __init__(self, model: Path, options: LocalEngineOptions | None = None) -> None:
         options = options or LocalEngineOptions()
@@ -84,7 +86,9 @@ class LocalEngine:
             max_running=options.max_running,
             chunk_tokens=options.chunk_tokens,
             idle_chunk_tokens=options.idle_chunk_tokens,
+            max_step_s=options.max_step_s,
         )
+        self._grammars = Grammars(model, shape.vocab, checkpoint.eos_ids)
         self._adapters: dict[int, Adapter | None] = {BASE_VERSION: None}
         self._serving = BASE_VERSION
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -111,6 +115,7 @@ class LocalEngine:
             emit=partial(self._emit, asyncio.get_running_loop(), results),
             request=request,
             sampler=Sampler(request.sampling),
+            grammar=await self._start_grammar(request.grammar),
             top_k=request.top_logprobs,
         )
         self._inbox.put(partial(self._scheduler.add, job))
@@ -168,6 +173,12 @@ class LocalEngine:
             raise ValueError(f"policy version {version} is in use and cannot be unloaded")
         self._adapters.pop(version, None)
         self._inbox.put(partial(self._scheduler.pool.drop_version, version))
+
+    def check_grammar(self, grammar: str) -> None:
+        self._grammars.check(grammar)
+
+    async def _start_grammar(self, grammar: str | None) -> GrammarState | None:
+        return None if grammar is None else await asyncio.to_thread(self._grammars.start, grammar)
 
     def status(self) -> EngineStatus:
         scheduler = self._scheduler

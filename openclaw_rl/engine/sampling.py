@@ -59,7 +59,7 @@ class Sampler:
         )
 
     def _draw(self, logprobs_V: torch.Tensor, top_ids: list[int] | None) -> tuple[int, float]:
-        if self.params.temperature == 0:
+        if self.params.temperature < 1e-6:  # smaller ones overflow, and every reply of the pass fails
             return top_ids[0] if top_ids else int(logprobs_V.argmax()), 0.0
         scaled_V = logprobs_V / self.params.temperature if self.params.temperature != 1 else logprobs_V
         candidates, kept_logprobs = self._truncate(torch.log_softmax(scaled_V, dim=-1))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from openclaw_rl.engine.grammar import GrammarState
 from openclaw_rl.engine.kv import CachePool, SequenceCache
 from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder
@@ -24,6 +25,7 @@ from openclaw_rl.types import GenerateRequest, Priority, Scores, Token
 
 #: One step in this many goes to lower priorities even under constant live load.
 _LOW_PRIORITY_SHARE = 8
+_SMALLEST_CHUNK = 16
 
 
 @dataclass(eq=False, slots=True)
@@ -38,6 +40,7 @@ class Job:
     emit: Callable[[Token | Scores | Exception], None]
     request: GenerateRequest | None = None
     sampler: Sampler | None = None
+    grammar: GrammarState | None = None
     targets: list[int] = field(default_factory=list)
     """Scoring: ``targets[i]`` is the token that position ``i`` must predict."""
     score_start: int = 0
@@ -69,6 +72,7 @@ class Scheduler:
         max_running: int,
         chunk_tokens: int,
         idle_chunk_tokens: int,
+        max_step_s: float,
     ) -> None:
         self.decoder, self.pool = decoder, pool
         self.max_running, self.chunk_tokens, self.idle_chunk_tokens = (
@@ -78,6 +82,8 @@ class Scheduler:
         )
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
+        self.max_step_s = max_step_s
+        self._chunk = chunk_tokens
         self._steps = 0
 
     def has_work(self) -> bool:
@@ -99,7 +105,9 @@ class Scheduler:
             for job, count in batch
             if job.cache is not None and (cached := job.cache.length) >= 0
         ]
+        started = time.monotonic()
         logits_RV = self.decoder.forward(chunks)
+        self._adapt_chunk(batch, time.monotonic() - started)
         self._deliver(batch, [chunk.num_logits for chunk in chunks], logits_RV)
 
     # --- admission ---------------------------------------------------------------------------
@@ -148,9 +156,17 @@ class Scheduler:
         prefilling = [job for job in ready if job.num_pending > 1]
         if prefilling:
             job = min(prefilling, key=lambda job: job.priority)
-            budget = self.chunk_tokens if decoding or job.priority > Priority.LIVE else self.idle_chunk_tokens
+            budget = self._chunk if decoding or job.priority > Priority.LIVE else self.idle_chunk_tokens
             batch.append((job, min(budget, job.num_pending)))
         return sorted(batch, key=lambda entry: entry[0].version)
+
+    def _adapt_chunk(self, batch: Sequence[tuple[Job, int]], elapsed_s: float) -> None:
+        """Prompts in smaller pieces where a piece holds up others for too long, and back."""
+        if len(batch) > 1 and any(count > 1 for _, count in batch):
+            if elapsed_s > self.max_step_s:
+                self._chunk = max(_SMALLEST_CHUNK, int(self._chunk * self.max_step_s / elapsed_s))
+            elif elapsed_s < 0.6 * self.max_step_s:
+                self._chunk = min(self.chunk_tokens, self._chunk * 5 // 4)
 
     def _num_logits(self, job: Job, count: int) -> int:
         assert job.cache is not None
@@ -187,7 +203,10 @@ class Scheduler:
     def _sample(self, job: Job, raw_V: torch.Tensor, top_ids: list[int], top_logprobs: list[float]) -> None:
         assert job.sampler is not None
         assert job.request is not None
-        sampled = job.sampler.sample(raw_V, top_ids, top_logprobs, None)
+        allowed_V = job.grammar.allowed() if job.grammar else None
+        sampled = job.sampler.sample(raw_V, top_ids, top_logprobs, allowed_V)
+        if job.grammar and sampled.id not in job.request.stop_ids:
+            job.grammar.consume(sampled.id)
         job.ids.append(sampled.id)
         reason = None
         if sampled.id in job.request.stop_ids:

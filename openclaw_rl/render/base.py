@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from openclaw_rl.render import messages as shape
 from openclaw_rl.render.calls import CallScanner, JsonCalls
 from openclaw_rl.render.detokenize import StreamDetokenizer, TokenBytes
+from openclaw_rl.render.grammar import call_schema, json_grammar, json_rule, literal
 from openclaw_rl.render.guard import TextGuard, new_mark
 from openclaw_rl.render.stream import THINK, THINK_END, StreamParser
 from openclaw_rl.types import Delta, Detokenizer, Json, Message, Reply, ReplyParser, Tool, ToolCall
@@ -56,6 +57,7 @@ class TemplateRenderer:
         ends = {id_ for id_, token in added.items() if token.content in self.turn_ends}
         eos = tokenizer.eos_token_id
         self.stop_ids = frozenset(ends | set(extra_stop_ids) | ({eos} if eos is not None else set()))
+        self._added = {id_: token.content for id_, token in added.items()}
         self._special = {id_: token.content for id_, token in added.items() if token.special}
         self._mark = new_mark()
         self._own_guard = TextGuard(self._special.values(), self._mark)
@@ -105,6 +107,19 @@ class TemplateRenderer:
     def calls_text(self, calls: Sequence[ToolCall]) -> str:
         """Tool calls as the family writes them, for templates that do not know tools."""
         return "\n".join(f"<tool_call>\n{call_json(call)}\n</tool_call>" for call in calls)
+
+    call_frame: ClassVar[tuple[str, str, str]] = ("<tool_call>\n", "\n</tool_call>", "arguments")
+    """What stands around a JSON call, and the key of its arguments."""
+
+    def tool_grammar(self, tools: Sequence[Tool]) -> str:
+        """A grammar for exactly one call of one of the tools, as the family writes it."""
+        opening, closing, key = self.call_frame
+        parts = [literal(opening, self._added), "call", literal(closing, self._added)]
+        return f"start: {' '.join(filter(None, parts))}\ncall: {json_rule(call_schema(tools, key))}\n"
+
+    def json_grammar(self, schema: Json) -> str:
+        """A grammar for one JSON value of the schema and nothing else."""
+        return json_grammar(schema)
 
     def _fill(self, chat: list[Json], specs: list[Json], thinking: bool | None, open_reply: bool) -> str:
         options = {} if thinking is None else {"enable_thinking": thinking}

@@ -25,6 +25,7 @@ LLAMA3_TEMPLATE = (
 
 class Llama3Renderer(TemplateRenderer):
     turn_ends = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
+    call_frame = ("", "", "parameters")
 
     def calls_text(self, calls: Sequence[ToolCall]) -> str:
         return "; ".join(call_json(call, "parameters") for call in calls)

@@ -61,7 +61,7 @@ def _add_assistant(item: Json, message: Message, parse_arguments: bool) -> None:
 def _parsed(arguments: str) -> Any:
     try:
         value = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
     return value if isinstance(value, dict) else arguments
 

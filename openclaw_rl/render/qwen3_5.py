@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from openclaw_rl.render.base import TemplateRenderer
 from openclaw_rl.render.calls import CallScanner, NotACall, Reader, expect, skip_space
+from openclaw_rl.render.grammar import arguments_schema, json_rule, literal
 from openclaw_rl.render.schema import typed_json, types_of
 from openclaw_rl.render.stream import partial_suffix
 from openclaw_rl.types import Json, Tool, ToolCall
@@ -18,6 +19,10 @@ from openclaw_rl.types import Json, Tool, ToolCall
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
 _CALL_END = "</tool_call>"
+
+
+#: A text runs up to its closing tag, as the parser reads it.
+_TEXT_RULE = f'text[suffix="{_PARAMETER_END}"]: /(.|\\n)*/'
 
 
 class Qwen35Renderer(TemplateRenderer):
@@ -28,6 +33,32 @@ class Qwen35Renderer(TemplateRenderer):
 
     def calls_text(self, calls: Sequence[ToolCall]) -> str:
         return "\n".join(_call_text(call) for call in calls)
+
+    def tool_grammar(self, tools: Sequence[Tool]) -> str:
+        rules = [self._call_rule(tool, number) for number, tool in enumerate(tools)]
+        names = " | ".join(f"call_{number}" for number in range(len(tools)))
+        opening, closing = (literal(text, self._added) for text in ("<tool_call>\n", f"\n{_CALL_END}"))
+        return "\n".join([f"start: {opening} ({names}) {closing}", *rules, _TEXT_RULE, ""])
+
+    def _call_rule(self, tool: Tool, number: int) -> str:
+        """Required parameters in the schema's order, then any of the optional ones."""
+        schema = arguments_schema(tool)
+        required = set(schema.get("required") or ())
+        parts = [json.dumps(f"{_FUNCTION}{tool['name']}>\n")]
+        properties = schema.get("properties") or {}
+        for key, value in sorted(properties.items(), key=lambda item: item[0] not in required):
+            part = f"{json.dumps(f'{_PARAMETER}{key}>{chr(10)}')} {_value_rule(value)} {json.dumps(chr(10))}"
+            parts.append(part if key in required else f"({part})?")
+        return f"call_{number}: {' '.join(parts)} {json.dumps(_FUNCTION_END)}"
+
+
+def _value_rule(schema: Json) -> str:
+    """A parameter's value up to and including its closing tag."""
+    closing = json.dumps(f"\n{_PARAMETER_END}")
+    choices = schema.get("enum")
+    if choices and all(isinstance(choice, str) for choice in choices):
+        return f"({' | '.join(json.dumps(choice) for choice in choices)}) {closing}"
+    return "text" if types_of(schema) == {"string"} else f"{json_rule(schema)} {closing}"
 
 
 def _call_text(call: ToolCall) -> str:

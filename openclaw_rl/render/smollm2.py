@@ -12,5 +12,7 @@ from openclaw_rl.types import ToolCall
 
 
 class SmolLM2Renderer(TemplateRenderer):
+    call_frame = ("<tool_call>[", "]</tool_call>", "arguments")
+
     def calls_text(self, calls: Sequence[ToolCall]) -> str:
         return f"<tool_call>[{', '.join(call_json(call) for call in calls)}]</tool_call>"

@@ -1,0 +1,228 @@
+"""What a turn costs in the ledger, in time and bytes, as the ledger grows.
+
+    python bench/ledger.py --sizes 1000,100000 [--url postgresql://…] [--folder /path/on/the/disk]
+
+Turns are those of an agent that resends everything: sessions of 8 turns, prompts that grow from
+2,000 to 3,500 tokens of which 1,900 are a system prompt shared by all, replies of 60 tokens with
+their top 8. The ledger is filled in bulk up to each size; then, through the same classes that serve:
+turns of 1 client and of 8 at once, look-ups of random old sessions as after a restart, and the
+counts that ``/v1/status`` shows.
+
+It measures the ledger alone: no engine and no gateway compete for the cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import random
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import sqlalchemy as sa
+from tqdm import tqdm
+
+from openclaw_rl.capture.ledger import Delivery, Ledger, sqlite_url
+from openclaw_rl.capture.normalise import reply_keys
+from openclaw_rl.capture.recorder import Recorder
+from openclaw_rl.capture.sessions import SessionFinder
+from openclaw_rl.types import Message, SamplingParams, Token, TurnRecord
+
+TURNS = 8
+SYSTEM_TOKENS, PROMPT_TOKENS, REPLY_TOKENS, TOP = 1900, 3500, 60, 8
+#: Tokens that a turn adds to the prompt before its reply.
+USER_TOKENS = (PROMPT_TOKENS - SYSTEM_TOKENS - (TURNS - 1) * REPLY_TOKENS) // TURNS
+LETTERS_PER_TOKEN = 4
+BATCH = 400
+COLUMNS = (
+    "turns", "append, 1 client ms (p50 / p99)", "append, 8 clients ms per turn", "CPU ms per turn",
+    "look-up ms (p50 / p99)", "status ms", "kB per turn", "file GB",
+)  # fmt: skip
+
+_random = random.Random(0)
+_POOL = "".join(_random.choices("abcdefghijklmnopqrstuvwxyz ", k=1_000_000))
+_SYSTEM: Message = {"role": "system", "content": _POOL[: SYSTEM_TOKENS * LETTERS_PER_TOKEN]}
+_TOOLS = [{"name": f"tool{i}", "description": _POOL[i * 500 : (i + 1) * 500]} for i in range(8)]
+_SYSTEM_IDS = _random.choices(range(49152), k=SYSTEM_TOKENS)
+
+
+def session(number: int, now: float) -> list[TurnRecord]:
+    """Session ``number``; the same again whenever it is asked for."""
+    source = random.Random(number)
+    messages: list[Message] = [_SYSTEM]
+    prompt_ids = list(_SYSTEM_IDS)
+    turns: list[TurnRecord] = []
+    for i in range(TURNS):
+        messages = [*messages, {"role": "user", "content": _text(source, USER_TOKENS, f"{number}.{i}")}]
+        prompt_ids = prompt_ids + source.choices(range(49152), k=USER_TOKENS)
+        tokens = _reply(source)
+        reply: Message = {"role": "assistant", "content": _text(source, REPLY_TOKENS, f"{number}.{i}")}
+        turns.append(
+            TurnRecord(
+                id=f"chatcmpl-{source.getrandbits(96):024x}", session_id=f"sess-{number:016x}",
+                user="default",
+                dialect="chat", kind="unknown", messages=messages, tools=_TOOLS,
+                params={"model": "m", "stream": True, "max_completion_tokens": 1024}, reply=reply,
+                prompt_ids=prompt_ids, tokens=tokens, sampling=SamplingParams(1024), policy_version=0,
+                finish_reason="stop", created_at=now, timings={"first_token_s": 0.1, "total_s": 1.0},
+                continues=turns[-1].id if turns else None, keys=reply_keys("default", messages, reply),
+            )
+        )  # fmt: skip
+        messages = [*messages, reply]
+        prompt_ids = prompt_ids + [token.id for token in tokens]
+    return turns
+
+
+def _text(source: random.Random, num_tokens: int, unique: str) -> str:
+    start = source.randrange(len(_POOL) - 10_000)
+    return f"{unique} {_POOL[start : start + num_tokens * LETTERS_PER_TOKEN]}"
+
+
+def _reply(source: random.Random) -> list[Token]:
+    tokens = []
+    for _ in range(REPLY_TOKENS):
+        ids = tuple(source.choices(range(49152), k=TOP))
+        values = tuple(-source.random() * k for k in range(1, TOP + 1))
+        tokens.append(Token(ids[0], values[0], values[0], ids, values, 0))
+    return tokens
+
+
+def fill(ledger: Ledger, start: int, stop: int, now: float) -> None:
+    """Sessions ``start`` to ``stop`` in bulk."""
+    batch: list[TurnRecord] = []
+    bar = tqdm(total=(stop - start) * TURNS, desc=f"filling to {stop * TURNS}", unit=" turns", mininterval=1)
+    for number in range(start, stop):
+        batch += session(number, now)
+        if len(batch) >= BATCH or number == stop - 1:
+            ledger.append([*batch, *(Delivery(turn.id, True, now) for turn in batch)])
+            ledger.checkpoint()
+            bar.update(len(batch))
+            batch = []
+    bar.close()
+
+
+async def record(
+    ledger: Ledger, sessions: Sequence[list[TurnRecord]], clients: int
+) -> tuple[list[float], float]:
+    """Record turns as the gateway does; each turn's latency, and the whole time, in seconds."""
+    recorder = Recorder(ledger)
+    latencies: list[float] = []
+    waiting: Iterator[list[TurnRecord]] = iter(sessions)
+
+    async def client() -> None:
+        for turns in waiting:
+            for turn in turns:
+                began = time.perf_counter()
+                if not await recorder.record(turn):
+                    raise RuntimeError(recorder.health().error)
+                latencies.append(time.perf_counter() - began)
+                await recorder.record(Delivery(turn.id, True, turn.created_at))
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    took = time.perf_counter() - began
+    await recorder.close()
+    return latencies, took
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def look_up(ledger: Ledger, stored: int, samples: int) -> list[float]:
+    """The next request of random old sessions, asked of a server that has just started."""
+    source = random.Random(1)
+    times = []
+    for _ in range(samples):
+        turn = session(source.randrange(stored), 0)[-1]
+        request = [*turn.messages, turn.reply, {"role": "user", "content": "and then?"}]
+        finder = SessionFinder(ledger)
+        began = time.perf_counter()
+        placement = finder.place("default", request, {}, {})
+        times.append(time.perf_counter() - began)
+        if placement.continues != turn.id:
+            raise RuntimeError(f"{turn.id} was not found")
+    return times
+
+
+def measure(ledger: Ledger, size: int, samples: int, now: float) -> tuple[str, ...]:
+    stored = size // TURNS
+    new = [session(stored + i, now) for i in range(samples * 2 // TURNS)]
+    latencies, _ = asyncio.run(record(ledger, new[: len(new) // 2], clients=1))
+    cpu = time.process_time()
+    _, took = asyncio.run(record(ledger, new[len(new) // 2 :], clients=8))
+    cpu = time.process_time() - cpu
+    num_turns = len(new) // 2 * TURNS
+    found = look_up(ledger, stored, samples)
+    status = statistics.median(timed(ledger.counts) for _ in range(20))
+    ledger.checkpoint()
+    total, turns = file_bytes(ledger), ledger.counts()["turns"]
+    return (
+        f"{size:,}", _spread(latencies), f"{took / num_turns * 1e3:.2f}", f"{cpu / num_turns * 1e3:.2f}",
+        _spread(found), f"{status * 1e3:.2f}", f"{total / turns / 1e3:.1f}", f"{total / 1e9:.2f}",
+    )  # fmt: skip
+
+
+def _spread(times: list[float]) -> str:
+    ordered = sorted(times)
+    return f"{ordered[len(ordered) // 2] * 1e3:.2f} / {ordered[int(len(ordered) * 0.99)] * 1e3:.2f}"
+
+
+def file_bytes(ledger: Ledger) -> int:
+    if ledger.db.dialect.name == "sqlite":
+        return os.path.getsize(str(ledger.url.database))
+    with ledger.db.connect() as connection:
+        return int(connection.scalar(sa.select(sa.func.pg_database_size(sa.func.current_database()))) or 0)
+
+
+def describe_machine(ledger: Ledger) -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    cpu = next(
+        (line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine()
+    )
+    if ledger.db.dialect.name == "sqlite":
+        database = f"SQLite {sqlite3.sqlite_version}"
+    else:
+        with ledger.db.connect() as connection:
+            database = f"PostgreSQL {connection.scalar(sa.text('SHOW server_version'))}"
+    python = f"Python {platform.python_version()}, SQLAlchemy {sa.__version__}"
+    return f"{database}, {python}, {os.cpu_count()} × {cpu}, {platform.system()} {platform.release()}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--sizes", default="1000,100000,1000000", help="turns already stored, ascending")
+    parser.add_argument("--url", help="an empty database; by default a temporary SQLite file")
+    parser.add_argument("--folder", type=Path, help="where to put that file: the disk to measure")
+    parser.add_argument("--samples", type=int, default=800, help="turns measured per size and way")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        ledger = Ledger(options.url or sqlite_url(Path(folder) / "ledger.db"))
+        if ledger.counts()["turns"]:
+            sys.exit("the ledger is not empty; its turns would be counted with ours")
+        run(ledger, [int(size) for size in options.sizes.split(",")], options.samples)
+        ledger.close()
+
+
+def run(ledger: Ledger, sizes: Sequence[int], samples: int) -> None:
+    now = time.time()
+    print(describe_machine(ledger))
+    print(f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
+    stored = 0
+    for size in sizes:
+        fill(ledger, stored, size // TURNS, now)
+        print(f"| {' | '.join(measure(ledger, size, samples, now))} |", flush=True)
+        stored = size // TURNS + samples * 2 // TURNS
+
+
+if __name__ == "__main__":
+    main()

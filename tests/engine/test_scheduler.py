@@ -1,0 +1,149 @@
+"""Who runs when: priorities, chunks, limits, cancellation, seeds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.types import GenerateRequest, Priority, SamplingParams
+from tests.engine.conftest import run_generation
+
+
+async def until(condition: Any, deadline_s: float = 20) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        await asyncio.sleep(0.01)
+
+
+async def test_a_long_prompt_does_not_freeze_other_streams(engine: LocalEngine, tokenizer: Any) -> None:
+    """While the long prompt is prefilled, the running stream keeps getting tokens."""
+    events: list[str] = []
+
+    async def stream() -> None:
+        request = GenerateRequest(tokenizer("Once upon a time").input_ids, SamplingParams(60))
+        async for _ in engine.generate(request):
+            events.append("token")
+
+    async def long_prompt() -> None:
+        await until(lambda: len(events) >= 3)
+        events.append("arrives")
+        await run_generation(engine, tokenizer("An old tale. " * 100).input_ids, max_tokens=1)
+        events.append("answered")
+
+    await asyncio.gather(stream(), long_prompt())
+    between = events[events.index("arrives") : events.index("answered")]
+    assert between.count("token") >= 5
+
+
+async def test_live_requests_go_before_the_judge(engine: LocalEngine, tokenizer: Any) -> None:
+    order: list[str] = []
+    judge_prompts = [tokenizer(f"Case {i}. " * 40).input_ids for i in range(4)]
+
+    async def run(name: str, ids: list[int], priority: Priority) -> None:
+        await run_generation(engine, ids, max_tokens=8, priority=priority)
+        order.append(name)
+
+    judges = [asyncio.create_task(run("judge", ids, Priority.JUDGE)) for ids in judge_prompts]
+    await until(lambda: engine.status().num_running > 0)
+    await run("live", tokenizer("Hello there. " * 20).input_ids, Priority.LIVE)
+    await asyncio.gather(*judges)
+    assert order.index("live") <= 1
+
+
+async def test_low_priorities_are_not_starved(engine: LocalEngine, tokenizer: Any) -> None:
+    """A judge's request finishes while live requests never stop coming."""
+    stop = False
+
+    async def live(i: int) -> None:
+        while not stop:
+            await run_generation(engine, tokenizer(f"Live {i}").input_ids, max_tokens=4)
+
+    streams = [asyncio.create_task(live(i)) for i in range(2)]
+    await asyncio.wait_for(
+        run_generation(engine, tokenizer("A case. ").input_ids, max_tokens=5, priority=Priority.JUDGE), 60
+    )
+    stop = True
+    await asyncio.gather(*streams)
+
+
+async def test_a_seed_gives_the_same_reply_in_any_company(engine: LocalEngine, tokenizer: Any) -> None:
+    prompt = tokenizer("The best thing about rain is").input_ids
+    alone = await run_generation(engine, prompt, seed=7, temperature=0.9, top_p=0.9)
+    others = [run_generation(engine, tokenizer(f"Noise {i} ").input_ids) for i in range(3)]
+    together, *_ = await asyncio.gather(
+        run_generation(engine, prompt, seed=7, temperature=0.9, top_p=0.9), *others
+    )
+    assert [token.id for token in alone] == [token.id for token in together]
+    other_seed = await run_generation(engine, prompt, seed=8, temperature=0.9, top_p=0.9)
+    assert [token.id for token in other_seed] != [token.id for token in alone]
+
+
+async def test_cancelled_requests_leave_at_once(engine: LocalEngine, tokenizer: Any) -> None:
+    stream = engine.generate(GenerateRequest(tokenizer("Count: 1, 2").input_ids, SamplingParams(5000)))
+    await anext(stream)
+    assert engine.status().num_running == 1
+    await stream.aclose()  # type: ignore[attr-defined]
+    await until(lambda: engine.status().num_running == 0)
+
+
+async def test_identical_prompts_are_prefilled_once(engine: LocalEngine, tokenizer: Any) -> None:
+    """Choices of one request share the prompt's keys and values."""
+    prompt = tokenizer("The same long question for everyone. " * 12).input_ids
+    steps_before = engine._scheduler._steps
+    await asyncio.gather(*(run_generation(engine, prompt, max_tokens=2, seed=i) for i in range(4)))
+    steps = engine._scheduler._steps - steps_before
+    assert steps < 2 * (len(prompt) // 24 + 4)
+
+
+async def test_the_cache_stays_within_its_budget(model_path: Path, tokenizer: Any) -> None:
+    options = LocalEngineOptions(device="cpu", dtype="fp32", kernel="float", cache_tokens=1200)
+    engine = LocalEngine(model_path, options)
+    try:
+        for i in range(8):
+            await run_generation(engine, tokenizer(f"Topic {i}. " * 60).input_ids, max_tokens=2)
+            assert engine.status().cached_tokens <= 1200
+    finally:
+        await engine.close()
+
+
+async def test_bad_requests_are_refused_with_the_reason(engine: LocalEngine, tokenizer: Any) -> None:
+    ids = tokenizer("Hello there").input_ids
+    with pytest.raises(ValueError, match="version 9"):
+        await run_generation(engine, ids, version=9)
+    with pytest.raises(ValueError, match="8192"):
+        await run_generation(engine, ids * 5000)
+    with pytest.raises(ValueError, match="start"):
+        await engine.score(ids, 0)
+    with pytest.raises(ValueError, match="in use"):
+        await engine.unload(0)
+
+
+async def test_temperature_zero_is_greedy_and_stop_ids_end_the_reply(
+    engine: LocalEngine, tokenizer: Any
+) -> None:
+    prompt = tokenizer("One two three four").input_ids
+    tokens = await run_generation(engine, prompt, temperature=0.0, max_tokens=6)
+    assert all(token.id == token.top_ids[0] for token in tokens)
+    assert tokens[-1].finish_reason == "length"
+    stopped = await run_generation(engine, prompt, temperature=0.0, stop_ids=frozenset({tokens[2].id}))
+    assert stopped[-1].finish_reason == "stop"
+    assert stopped[-1].id == tokens[2].id
+
+
+async def test_swapping_versions_leaves_running_requests_alone(
+    engine: LocalEngine, adapters: dict[int, Path], tokenizer: Any
+) -> None:
+    prompt = tokenizer("A story about a swap.").input_ids
+    stream = engine.generate(GenerateRequest(prompt, SamplingParams(20)))
+    first = await anext(stream)
+    await engine.load(1, adapters[1])
+    await engine.serve_version(1)
+    rest = [token async for token in stream]
+    assert {token.policy_version for token in [first, *rest]} == {0}
+    assert (await run_generation(engine, prompt, version=None))[0].policy_version == 1

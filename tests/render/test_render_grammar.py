@@ -1,0 +1,88 @@
+"""A call written by a grammar is a call its family's parser reads back, for every family."""
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+
+from openclaw_rl.render import RENDERERS, collect
+
+TOOLS = [
+    {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "maxLength": 8},
+                "days": {"type": "integer", "minimum": 1, "maximum": 20},
+                "units": {"enum": ["C", "F"]},
+            },
+            "required": ["city", "days"],
+        },
+    },
+    {"name": "now"},
+]
+
+
+def walk(tokenizer: Any, grammar: str, rng: random.Random, stop_ids: frozenset[int]) -> list[int]:
+    """A random reply that the grammar allows, texts cut short so that it ends."""
+    backend = LLTokenizer(tokenizer.backend_tokenizer.to_str(), eos_token=sorted(stop_ids))
+    matcher = LLMatcher(backend, grammar, log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    vocab = len(tokenizer)
+    mask = allocate_token_bitmask(1, vocab)
+    ids: list[int] = []
+    closings = [tokenizer.encode(text, add_special_tokens=False) for text in ("\n</parameter>", '"')]
+    for _ in range(400):
+        fill_next_token_bitmask(matcher, mask)
+        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")[:vocab]).tolist()
+        assert allowed
+        if stop_ids & set(allowed):
+            return ids
+        printable = [i for i in allowed if tokenizer.decode([i]).isprintable()]
+        chosen = [rng.choice(printable or allowed)]
+        # Somewhere inside a free text, end it: chance alone would write for ever.
+        if len(allowed) > 50 and rng.random() < 0.3:
+            chosen = next(
+                (c for c in closings if matcher.deep_copy().try_consume_tokens(c) == len(c)), chosen
+            )
+        assert matcher.consume_tokens(chosen)
+        ids += chosen
+    pytest.fail(f"no end after 400 tokens: {tokenizer.decode(ids)!r}")
+
+
+@pytest.mark.parametrize("family", list(RENDERERS))
+@pytest.mark.parametrize("seed", range(5))
+def test_a_forced_call_parses(
+    family: str, seed: int, renderer_of: Callable[[str], Any], tokenizer_of: Callable[[str], Any]
+) -> None:
+    renderer, tokenizer = renderer_of(family), tokenizer_of(family)
+    named = TOOLS[:1] if seed % 2 else TOOLS
+    ids = walk(tokenizer, renderer.tool_grammar(named), random.Random(seed), renderer.stop_ids)
+    detokenizer, parser = renderer.detokenizer(), renderer.parser([], named)
+    text = "".join(detokenizer.feed(i) for i in ids) + detokenizer.finish()
+    reply = collect([*parser.feed(text), *parser.finish()])
+    assert len(reply.tool_calls) == 1, text
+    assert not reply.content.strip()
+    call = reply.tool_calls[0]
+    assert call.name in [tool["name"] for tool in named]
+    arguments = json.loads(call.arguments)
+    if call.name == "get_weather":
+        assert isinstance(arguments["city"], str)
+        assert 1 <= arguments["days"] <= 20
+        assert arguments.get("units", "C") in ("C", "F")
+
+
+def test_json_grammar_follows_the_schema(
+    renderer_of: Callable[[str], Any], tokenizer_of: Callable[[str], Any]
+) -> None:
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
+              "additionalProperties": False}  # fmt: skip
+    renderer, tokenizer = renderer_of("qwen3"), tokenizer_of("qwen3")
+    ids = walk(tokenizer, renderer.json_grammar(schema), random.Random(0), renderer.stop_ids)
+    assert json.loads(tokenizer.decode(ids)).keys() == {"ok"}
