@@ -50,7 +50,18 @@ _random = random.Random(0)
 _POOL = "".join(_random.choices("abcdefghijklmnopqrstuvwxyz ", k=1_000_000))
 _SYSTEM: Message = {"role": "system", "content": _POOL[: SYSTEM_TOKENS * LETTERS_PER_TOKEN]}
 _TOOLS = [{"name": f"tool{i}", "description": _POOL[i * 500 : (i + 1) * 500]} for i in range(8)]
-_SYSTEM_IDS = _random.choices(range(49152), k=SYSTEM_TOKENS)
+_IDS = _random.choices(range(49152), k=1_000_000)
+_SYSTEM_IDS = _IDS[:SYSTEM_TOKENS]
+
+
+def _token() -> Token:
+    ids = tuple(_random.choices(range(49152), k=TOP))
+    values = tuple(-_random.random() * k for k in range(1, TOP + 1))
+    return Token(ids[0], values[0], values[0], ids, values, policy_version=0)
+
+
+#: Text, ids and tokens of all turns are stretches of these, from places that chance chooses.
+_TOKENS = [_token() for _ in range(20_000)]
 
 
 def session(number: int, now: float) -> list[TurnRecord]:
@@ -61,8 +72,10 @@ def session(number: int, now: float) -> list[TurnRecord]:
     turns: list[TurnRecord] = []
     for i in range(TURNS):
         messages = [*messages, {"role": "user", "content": _text(source, USER_TOKENS, f"{number}.{i}")}]
-        prompt_ids = prompt_ids + source.choices(range(49152), k=USER_TOKENS)
-        tokens = _reply(source)
+        start = source.randrange(len(_IDS) - USER_TOKENS)
+        prompt_ids = prompt_ids + _IDS[start : start + USER_TOKENS]
+        start = source.randrange(len(_TOKENS) - REPLY_TOKENS)
+        tokens = _TOKENS[start : start + REPLY_TOKENS]
         reply: Message = {"role": "assistant", "content": _text(source, REPLY_TOKENS, f"{number}.{i}")}
         turns.append(
             TurnRecord(
@@ -83,15 +96,6 @@ def session(number: int, now: float) -> list[TurnRecord]:
 def _text(source: random.Random, num_tokens: int, unique: str) -> str:
     start = source.randrange(len(_POOL) - 10_000)
     return f"{unique} {_POOL[start : start + num_tokens * LETTERS_PER_TOKEN]}"
-
-
-def _reply(source: random.Random) -> list[Token]:
-    tokens = []
-    for _ in range(REPLY_TOKENS):
-        ids = tuple(source.choices(range(49152), k=TOP))
-        values = tuple(-source.random() * k for k in range(1, TOP + 1))
-        tokens.append(Token(ids[0], values[0], values[0], ids, values, 0))
-    return tokens
 
 
 def fill(ledger: Ledger, start: int, stop: int, now: float) -> None:

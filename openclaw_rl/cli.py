@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options) or 0)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"openclaw-rl: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -45,8 +46,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(keys, only=("home",))
 
     data = _command(commands, "data", "captured turns in and out", _data)
-    data.add_argument("action", choices=("export", "import", "check"))
+    data.add_argument("action", choices=("export", "import", "check", "prune"))
     data.add_argument("file", nargs="?", default="-", help="JSONL file; - is standard input or output")
+    data.add_argument("--older-than", type=float, metavar="DAYS", help="prune sessions idle for longer")
+    data.add_argument("--max-gb", type=float, metavar="GB", help="prune the oldest sessions above this size")
+    data.add_argument("--dry-run", action="store_true", help="prune nothing, only say what would go")
     _add_settings(data, only=("home", "ledger_url"))
     return parser
 
@@ -166,16 +170,45 @@ def _data(options: argparse.Namespace) -> int:
     from openclaw_rl.loop import open_ledger
 
     ledger = open_ledger(_config(options))
-    if options.action == "check":
-        problems = ledger.check_integrity()
-        print("\n".join(problems) or "the ledger is sound")
-        return 1 if problems else 0
-    if options.action == "export":
-        with sys.stdout if options.file == "-" else open(options.file, "w", encoding="utf-8") as file:
-            number = transfer.export_sessions(ledger, file)
-        print(f"{number} sessions exported", file=sys.stderr)
+    try:
+        if options.action == "check":
+            problems = ledger.check_integrity()
+            print("\n".join(problems) or "the ledger is sound")
+            return 1 if problems else 0
+        if options.action == "prune":
+            print(_prune(options, ledger))
+        elif options.action == "export":
+            with (
+                nullcontext(sys.stdout)
+                if options.file == "-"
+                else open(options.file, "w", encoding="utf-8") as file
+            ):
+                number = transfer.export_sessions(ledger, file)
+            print(f"{number} sessions exported", file=sys.stderr)
+        else:
+            with (
+                nullcontext(sys.stdin)
+                if options.file == "-"
+                else open(options.file, encoding="utf-8") as file
+            ):
+                number = transfer.import_sessions(ledger, file)
+            print(f"{number} turns imported", file=sys.stderr)
         return 0
-    with sys.stdin if options.file == "-" else open(options.file, encoding="utf-8") as file:
-        number = transfer.import_sessions(ledger, file)
-    print(f"{number} turns imported", file=sys.stderr)
-    return 0
+    finally:
+        ledger.close()
+
+
+def _prune(options: argparse.Namespace, ledger: Any) -> str:
+    from openclaw_rl.capture.prune import prune
+
+    report = prune(
+        ledger,
+        older_than_s=None if options.older_than is None else options.older_than * 86400,
+        max_bytes=None if options.max_gb is None else int(options.max_gb * 1e9),
+        dry_run=options.dry_run,
+    )
+    return (
+        f"{'would remove' if options.dry_run else 'removed'} {report.sessions} sessions with {report.turns} "
+        f"turns and {report.content_rows} rows of content, {report.bytes / 1e6:.1f} MB; "
+        f"{report.bytes_left / 1e6:.1f} MB stay; {report.file_bytes_freed / 1e6:.1f} MB of disk given back"
+    )

@@ -25,7 +25,6 @@ from openclaw_rl.capture.capture import LedgerCapture
 from openclaw_rl.capture.ledger import Ledger, sqlite_url
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.config import Config
-from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.models import default_cache_dir, resolve_model
 from openclaw_rl.render import create_renderer
 from openclaw_rl.serve.app import Views, create_app
@@ -36,6 +35,8 @@ from openclaw_rl.types import Engine, Json, Renderer
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from openclaw_rl.engine.local import LocalEngine
 
 
 @dataclass
@@ -159,6 +160,9 @@ def assemble(config: Config, ledger: Ledger, engine: Engine, renderer: Renderer)
 
 
 def build_engine(config: Config, path: Path) -> LocalEngine:
+    # torch takes seconds to import: the ledger's commands do without, and a clash is said before.
+    from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+
     chosen = config.engine
     options = LocalEngineOptions(
         device=chosen.device,

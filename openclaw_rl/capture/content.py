@@ -14,21 +14,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
+
+from openclaw_rl.capture import schema
 
 BLOCK_TOKENS = 256
 Row = dict[str, Any]
 
 
 def digest(*parts: bytes) -> bytes:
-    state = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        state.update(len(part).to_bytes(4, "little"))
-        state.update(part)
-    return state.digest()
+    framed = b"".join([len(part).to_bytes(4, "little") + part for part in parts])
+    return hashlib.blake2b(framed, digest_size=16).digest()
 
 
-def to_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+#: Made once: ``json.dumps`` would make an encoder for every message.
+to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
@@ -41,9 +41,13 @@ def unpack_ids(data: bytes) -> list[int]:
 
 
 class Seen:
-    """Hashes known to be stored already: a bounded memory that spares repeated inserts."""
+    """Hashes known to be stored already: a bounded memory that spares repeated inserts.
 
-    def __init__(self, capacity: int = 200_000) -> None:
+    What it says holds for one prune generation only; the writer starts a new one with the next.
+    """
+
+    def __init__(self, generation: int = 0, capacity: int = 200_000) -> None:
+        self.generation = generation
         self._capacity = capacity
         self._hashes: OrderedDict[bytes, None] = OrderedDict()
 
@@ -98,7 +102,10 @@ class ContentRows:
 
     def _put(self, rows: dict[bytes, Row], key: bytes, row: Row) -> None:
         if key not in self.seen:
-            rows[key] = row
+            rows[key] = {**row, "epoch": self.seen.generation}
+
+    def tables(self) -> list[tuple[sa.Table, dict[bytes, Row]]]:
+        return [(schema.bodies, self.bodies), (schema.nodes, self.nodes), (schema.blocks, self.blocks)]
 
     def mark_stored(self) -> None:
         """Call after the transaction committed, never before: a rolled-back row is not stored."""

@@ -11,8 +11,10 @@ _CANCELLED = "the client left before the reply was complete"
 
 def view_turn(ledger: Ledger, turn_id: str) -> Json | None:
     summary = ledger.turn_summary(turn_id)
-    if summary is None:
-        return None
+    return None if summary is None else _describe(summary)
+
+
+def _describe(summary: Json) -> Json:
     cancelled = summary["finish_reason"] == "cancelled"
     return {
         "id": summary["id"],
@@ -37,7 +39,7 @@ def view_session(ledger: Ledger, session_id: str) -> Json | None:
     session = ledger.session(session_id)
     if session is None:
         return None
-    turns = [view_turn(ledger, turn_id) for turn_id in ledger.turn_ids(session_id)]
+    turns = [_describe(summary) for summary in ledger.turn_summaries(session_id)]
     return {"id": session_id, "user": session["user"], "opened_at": session["opened_at"], "turns": turns}
 
 
@@ -49,7 +51,7 @@ def view_sessions(ledger: Ledger, limit: int, after: str | None) -> Json:
 
 def view_counts(ledger: Ledger) -> Json:
     counts = ledger.counts()
-    excluded = counts.pop("finish_cancelled", 0)
+    excluded = counts["finish_cancelled"]
     return {
         "sessions": counts["sessions"],
         "turns": counts["turns"],

@@ -6,19 +6,31 @@ ledger only stores and finds; which session a turn belongs to is decided before 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from openclaw_rl.capture import schema
-from openclaw_rl.capture.content import ContentRows, Row, Seen, pack_ids, to_json, unpack_ids
-from openclaw_rl.types import Json, SamplingParams, Token, TurnRecord
+from openclaw_rl.capture import database, schema
+from openclaw_rl.capture.content import ContentRows, Row, Seen
+from openclaw_rl.capture.database import batched, sqlite_url
+from openclaw_rl.capture.integrity import find_damage
+from openclaw_rl.capture.rows import decode_turns, encode_turn
+from openclaw_rl.types import Json, TurnRecord
+
+__all__ = ["Delivery", "Entry", "Ledger", "sqlite_url"]
+
+#: Sessions whose turns are read together.
+_PAGE = 20
+_LIGHT_COLUMNS = (
+    "id", "user", "kind", "continues", "policy_version", "prompt_tokens", "completion_tokens",
+    "finish_reason", "created_at",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,75 +48,134 @@ class Ledger:
 
     def __init__(self, url: str) -> None:
         self.url = sa.make_url(url)
-        self._insert: Any = (
-            postgresql.insert if self.url.get_backend_name() == "postgresql" else sqlite.insert
-        )
-        self._db = _connect(self.url)
-        schema.migrate(self._db)
+        self.db = database.connect(self.url)
+        try:
+            with database.creating(self.db) as connection:
+                schema.migrate(connection)
+        except sa.exc.DBAPIError as error:
+            self.db.dispose()
+            shown = self.url.render_as_string(hide_password=True)
+            raise ValueError(f"the ledger {shown} cannot be opened: {error.orig}") from None
+        except BaseException:
+            self.db.dispose()
+            raise
+        self._statements = _Statements(self.db.dialect.name)
         self._seen = Seen()
+        self._appending = threading.Lock()
 
     # --- writing -----------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Store all entries in one transaction. A turn that is already there stays as it is."""
-        content = ContentRows(self._seen)
-        turns = [entry for entry in entries if isinstance(entry, TurnRecord)]
-        rows = [_turn_row(turn, content) for turn in turns]
-        keys = [{"key": bytes.fromhex(k), "turn_id": t.id} for t in turns for k in t.keys.values()]
-        opened = {t.session_id: t for t in reversed(turns)}
-        with self._db.begin() as connection:
-            self._add(connection, schema.bodies, list(content.bodies.values()))
-            self._add(connection, schema.nodes, list(content.nodes.values()))
-            self._add(connection, schema.blocks, list(content.blocks.values()))
-            self._add(
-                connection,
-                schema.sessions,
-                [{"id": t.session_id, "user": t.user, "opened_at": t.created_at} for t in opened.values()],
-            )
-            self._add(connection, schema.turns, rows)
-            self._add(connection, schema.turn_keys, keys)
-            deliveries = [asdict(entry) for entry in entries if isinstance(entry, Delivery)]
-            self._add(connection, schema.deliveries, deliveries)
+        """Store all entries in one transaction. A turn that is already there stays as it is.
+
+        A ValueError means that an entry is at fault; with any other error, none of them is.
+        """
+        turns: dict[str, TurnRecord] = {}
+        deliveries: dict[str, Delivery] = {}
+        for entry in entries:
+            if isinstance(entry, TurnRecord):
+                turns.setdefault(entry.id, entry)
+            else:
+                deliveries.setdefault(entry.turn_id, entry)
+        try:
+            with self._appending:
+                self._append(list(turns.values()), list(deliveries.values()))
+        except (TypeError, OverflowError, RecursionError, sa.exc.DataError, sa.exc.IntegrityError) as error:
+            raise ValueError(f"an entry cannot be stored: {type(error).__name__}") from error
+
+    def _append(self, turns: Sequence[TurnRecord], deliveries: Sequence[Delivery]) -> None:
+        # Encoded before the lock is taken, and once more if a prune made `_seen` outdated.
+        content, rows = _encode(turns, self._seen)
+        with self.writing() as connection:
+            counters = lock_counters(connection)
+            if counters["generation"] != self._seen.generation:
+                self._seen = Seen(counters["generation"])
+                content, rows = _encode(turns, self._seen)
+            for table, new_rows in content.tables():
+                _add(connection, self._statements.content[table], list(new_rows.values()))
+            seqs = _find_turns(connection, [*rows, *(delivery.turn_id for delivery in deliveries)])
+            new = [turn for turn in turns if turn.id not in seqs]
+            if new:
+                seqs |= self._store_turns(connection, new, rows, counters)
+            told = [d for d in deliveries if d.turn_id in seqs]
+            rows_told = [{"turn": seqs[d.turn_id], "delivered": d.delivered, "at": d.at} for d in told]
+            _add(connection, self._statements.delivery, rows_told)
         content.mark_stored()
 
-    def _add(self, connection: sa.Connection, table: sa.Table, rows: list[Row]) -> None:
-        if rows:
-            connection.execute(self._insert(table).on_conflict_do_nothing(), rows)
+    def _store_turns(
+        self,
+        connection: sa.Connection,
+        turns: Sequence[TurnRecord],
+        rows: Mapping[str, Row],
+        counters: Counter[str],
+    ) -> dict[str, int]:
+        """Number, store, index and count turns that are not there yet; turn id -> seq."""
+        sessions = self._open_sessions(connection, turns, counters)
+        seqs = {turn.id: seq for seq, turn in enumerate(turns, counters["last_turn"] + 1)}
+        numbered = [
+            {**rows[turn.id], "seq": seqs[turn.id], "session": sessions[turn.session_id]} for turn in turns
+        ]
+        _add(connection, schema.turns.insert(), numbered)
+        keys = {bytes.fromhex(key): seqs[turn.id] for turn in turns for key in turn.keys.values()}
+        _add(connection, self._statements.key, [{"key": key, "turn": seq} for key, seq in keys.items()])
+        counters.update(f"finish_{turn.finish_reason}" for turn in turns)
+        counters.update(turns=len(turns), last_turn=len(turns))
+        self.set_counters(connection, counters)
+        return seqs
 
-    def checkpoint(self) -> None:
-        """Move SQLite's log into the main file without blocking writers."""
-        if self.url.get_backend_name() == "sqlite":
-            connection = self._db.raw_connection()
-            try:
-                connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
-            finally:
-                connection.close()
+    def _open_sessions(
+        self, connection: sa.Connection, turns: Sequence[TurnRecord], counters: Counter[str]
+    ) -> dict[str, int]:
+        """session id -> seq for all of them."""
+        table = schema.sessions
+        first: dict[str, TurnRecord] = {}
+        for turn in turns:
+            first.setdefault(turn.session_id, turn)
+        known = {
+            row.id: row.seq
+            for batch in batched(first)
+            for row in connection.execute(sa.select(table.c.id, table.c.seq).where(table.c.id.in_(batch)))
+        }
+        opened = [turn for session_id, turn in first.items() if session_id not in known]
+        rows = [
+            {"seq": seq, "id": turn.session_id, "user": turn.user, "opened_at": turn.created_at}
+            for seq, turn in enumerate(opened, counters["last_session"] + 1)
+        ]
+        _add(connection, table.insert(), rows)
+        counters.update(sessions=len(rows), last_session=len(rows))
+        return known | {row["id"]: row["seq"] for row in rows}
+
+    def set_counters(self, connection: sa.Connection, values: Mapping[str, int]) -> None:
+        rows = [{"name": name, "value": value} for name, value in values.items()]
+        _add(connection, self._statements.counter, rows)
+
+    def writing(self) -> AbstractContextManager[sa.Connection]:
+        return database.writing(self.db)
+
+    def checkpoint(self) -> int:
+        """Move SQLite's log into the main file without blocking anybody; see ``database``."""
+        return database.checkpoint(self.db)
 
     # --- reading -----------------------------------------------------------------------------
 
     def find_by_keys(self, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
         """Newest turn under each key: key -> (turn id, session id). One indexed query."""
-        table, turns = schema.turn_keys, schema.turns
+        table = schema.turn_keys
         query = (
-            sa.select(table.c.key, turns.c.id, turns.c.session_id)
-            .join(turns, turns.c.id == table.c.turn_id)
+            sa.select(table.c.key, schema.turns.c.id, schema.sessions.c.id.label("session_id"))
+            .join(schema.turns, schema.turns.c.seq == table.c.turn)
+            .join(schema.sessions, schema.sessions.c.seq == schema.turns.c.session)
             .where(table.c.key.in_([bytes.fromhex(key) for key in keys]))
-            .order_by(turns.c.seq)
         )
-        with self._db.connect() as connection:
+        with self.db.connect() as connection:
             return {row.key.hex(): (row.id, row.session_id) for row in connection.execute(query)}
-
-    def has_session(self, session_id: str) -> bool:
-        query = sa.select(schema.sessions.c.seq).where(schema.sessions.c.id == session_id)
-        with self._db.connect() as connection:
-            return connection.execute(query).first() is not None
 
     def list_sessions(self, limit: int, after: str | None = None) -> list[Json]:
         """Newest first; ``after`` is the id of the last session of the page before."""
         table, turns = schema.sessions, schema.turns
         count = (
             sa.select(sa.func.count())
-            .where(turns.c.session_id == table.c.id)
+            .where(turns.c.session == table.c.seq)
             .correlate(table)
             .scalar_subquery()
         )
@@ -113,201 +184,152 @@ class Ledger:
             marker = sa.select(table.c.seq).where(table.c.id == after).scalar_subquery()
             query = query.where(table.c.seq < marker)
         query = query.order_by(table.c.seq.desc()).limit(limit)
-        with self._db.connect() as connection:
+        with self.db.connect() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
 
     def session(self, session_id: str) -> Json | None:
-        query = sa.select(schema.sessions).where(schema.sessions.c.id == session_id)
-        with self._db.connect() as connection:
+        table = schema.sessions
+        query = sa.select(table.c.id, table.c.user, table.c.opened_at).where(table.c.id == session_id)
+        with self.db.connect() as connection:
             row = connection.execute(query).first()
         return None if row is None else dict(row._mapping)
-
-    def turn_ids(self, session_id: str) -> list[str]:
-        turns = schema.turns
-        query = sa.select(turns.c.id).where(turns.c.session_id == session_id).order_by(turns.c.seq)
-        with self._db.connect() as connection:
-            return list(connection.scalars(query))
 
     def turn_summary(self, turn_id: str) -> Json | None:
         """The light columns of a turn, and whether it was delivered."""
-        turns, deliveries = schema.turns, schema.deliveries
-        names = (
-            "id session_id user kind continues policy_version prompt_tokens completion_tokens "
-            "finish_reason created_at"
-        ).split()
-        query = (
-            sa.select(*(turns.c[name] for name in names), deliveries.c.delivered)
-            .outerjoin(deliveries, deliveries.c.turn_id == turns.c.id)
-            .where(turns.c.id == turn_id)
-        )
-        with self._db.connect() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else dict(row._mapping)
+        return next(iter(self._summaries(schema.turns.c.id == turn_id)), None)
 
-    def counts(self) -> dict[str, int]:
-        """How many sessions and turns there are, and turns by finish reason."""
-        turns = schema.turns
-        by_reason = sa.select(turns.c.finish_reason, sa.func.count()).group_by(turns.c.finish_reason)
-        with self._db.connect() as connection:
-            counts = {f"finish_{reason}": number for reason, number in connection.execute(by_reason)}
-            counts["sessions"] = (
-                connection.scalar(sa.select(sa.func.count()).select_from(schema.sessions)) or 0
-            )
-        counts["turns"] = sum(n for name, n in counts.items() if name.startswith("finish_"))
-        return counts
+    def turn_summaries(self, session_id: str) -> list[Json]:
+        """The same for all turns of a session, in order."""
+        return self._summaries(schema.sessions.c.id == session_id)
+
+    def _summaries(self, condition: sa.ColumnElement[bool]) -> list[Json]:
+        turns, deliveries = schema.turns, schema.deliveries
+        columns = (turns.c[name] for name in _LIGHT_COLUMNS)
+        query = (
+            sa.select(*columns, schema.sessions.c.id.label("session_id"), deliveries.c.delivered)
+            .join(schema.sessions, schema.sessions.c.seq == turns.c.session)
+            .outerjoin(deliveries, deliveries.c.turn == turns.c.seq)
+            .where(condition)
+            .order_by(turns.c.seq)
+        )
+        with self.db.connect() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
+
+    def counts(self) -> Counter[str]:
+        """How many sessions and turns there are, and turns by finish reason. Constant cost."""
+        with self.db.connect() as connection:
+            return schema.read_counters(connection)
 
     def load_turn(self, turn_id: str) -> TurnRecord | None:
         """A turn exactly as it was appended."""
-        with self._db.connect() as connection:
-            row = connection.execute(sa.select(schema.turns).where(schema.turns.c.id == turn_id)).first()
-            return None if row is None else _read_turn(connection, row)
+        with self.db.connect() as connection:
+            rows = connection.execute(_whole_turns().where(schema.turns.c.id == turn_id)).all()
+            return next(iter(decode_turns(connection, rows)), None)
 
-    def iter_turns(self) -> Iterator[TurnRecord]:
-        """All turns, session by session, in order."""
-        turns = schema.turns
-        order = sa.select(turns.c.id).order_by(turns.c.session_id, turns.c.seq)
-        with self._db.connect() as connection:
-            ids = list(connection.scalars(order))
-        for turn_id in ids:
-            turn = self.load_turn(turn_id)
-            assert turn is not None
-            yield turn
+    def iter_sessions(self) -> Iterator[tuple[list[TurnRecord], dict[str, Delivery]]]:
+        """Session by session, oldest first: its turns in order, and what is known of their delivery.
+
+        Holds a few sessions at a time, and no transaction in between.
+        """
+        last = 0
+        while True:
+            with self.db.connect() as connection:
+                page = _page_of_sessions(connection, last)
+                if not page:
+                    return
+                rows = connection.execute(
+                    _whole_turns()
+                    .where(schema.turns.c.session.in_(page))
+                    .order_by(schema.turns.c.session, schema.turns.c.seq)
+                ).all()
+                turns = decode_turns(connection, rows)
+                deliveries = _load_deliveries(connection, [row.seq for row in rows])
+            last = page[-1]
+            by_session: dict[int, list[TurnRecord]] = {}
+            for row, turn in zip(rows, turns, strict=True):
+                by_session.setdefault(row.session, []).append(turn)
+            yield from ((group, deliveries) for group in by_session.values())
 
     def check_integrity(self) -> list[str]:
-        """Problems found by the database itself and dangling references; empty when sound."""
-        problems: list[str] = []
-        with self._db.connect() as connection:
-            if self.url.get_backend_name() == "sqlite":
-                result = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
-                problems += [line for line in result if line != "ok"]
-            for table, column, target in (
-                (schema.nodes, "parent", schema.nodes), (schema.nodes, "body", schema.bodies),
-                (schema.blocks, "parent", schema.blocks), (schema.turns, "node", schema.nodes),
-                (schema.turns, "reply", schema.bodies), (schema.turns, "tools", schema.bodies),
-                (schema.turns, "block", schema.blocks),
-            ):  # fmt: skip
-                known = sa.select(target.c.hash)
-                dangling = sa.select(sa.func.count()).where(
-                    table.c[column].is_not(None), table.c[column].not_in(known)
-                )
-                if number := connection.scalar(dangling):
-                    problems.append(f"{number} rows of {table.name} lack their {column}")
-        return problems
+        """What is damaged, one line each; empty when sound. Reads everything."""
+        return find_damage(self.db)
 
     def close(self) -> None:
-        self._db.dispose()
+        self.db.dispose()
 
 
-def sqlite_url(path: Path) -> str:
-    return f"sqlite:///{path}"
+class _Statements:
+    """Inserts that meet rows which are already there; built once, for one kind of database."""
+
+    def __init__(self, backend: str) -> None:
+        insert = postgresql.insert if backend == "postgresql" else sqlite.insert
+        #: A row that is there only gets the newest epoch, which keeps prunes off it.
+        self.content = {
+            table: _or_update(insert(table), "epoch", only_higher=True)
+            for table in (schema.bodies, schema.nodes, schema.blocks)
+        }
+        #: The newest turn under a key replaces the one before it.
+        self.key = _or_update(insert(schema.turn_keys), "turn")
+        self.counter = _or_update(insert(schema.counters), "value")
+        self.delivery = insert(schema.deliveries).on_conflict_do_nothing()
 
 
-def _connect(url: sa.URL) -> sa.Engine:
-    if url.get_backend_name() == "postgresql":
-        url = url.set(drivername="postgresql+psycopg")
-        options = {"connect_timeout": 5, "options": "-c statement_timeout=10000"}
-        return sa.create_engine(url, pool_pre_ping=True, hide_parameters=True, connect_args=options)
-    if url.get_backend_name() != "sqlite":
-        raise ValueError(f"unknown ledger {url.get_backend_name()!r}; use sqlite:///PATH or postgresql://…")
-    if url.database:
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-    # hide_parameters: an error message must never carry somebody's prompt into a log.
-    engine = sa.create_engine(url, hide_parameters=True, connect_args={"timeout": 10})
-
-    @sa.event.listens_for(engine, "connect")
-    def _configure(connection: Any, _record: object) -> None:
-        connection.isolation_level = None
-        # Checkpoints run in the background (`checkpoint`), not inside somebody's commit.
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0", "cache_size=-16000"):
-            connection.execute(f"PRAGMA {pragma}")
-
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
-        # The driver's own BEGIN leaves schema changes outside the transaction.
-        connection.exec_driver_sql("BEGIN")
-
-    return engine
+def _or_update(insert: Any, column: str, only_higher: bool = False) -> Any:
+    table, value = insert.table, insert.excluded[column]
+    return insert.on_conflict_do_update(
+        index_elements=list(table.primary_key),
+        set_={column: value},
+        where=table.c[column] < value if only_higher else None,
+    )
 
 
-def _turn_row(turn: TurnRecord, content: ContentRows) -> Row:
-    block, tail = content.add_prompt(turn.prompt_ids)
-    tokens = turn.tokens
-    width = {len(token.top_ids) for token in tokens} | {len(token.top_logprobs) for token in tokens}
-    if len(width) > 1:
-        raise ValueError(f"turn {turn.id}: tokens carry top-k lists of different lengths {sorted(width)}")
+def lock_counters(connection: sa.Connection) -> Counter[str]:
+    """Wait until no other transaction writes, then read all counters."""
+    table = schema.counters
+    connection.execute(sa.select(table.c.value).where(table.c.name == "generation").with_for_update())
+    return schema.read_counters(connection)
+
+
+def _encode(turns: Sequence[TurnRecord], seen: Seen) -> tuple[ContentRows, dict[str, Row]]:
+    content = ContentRows(seen)
+    return content, {turn.id: encode_turn(turn, content) for turn in turns}
+
+
+def _add(connection: sa.Connection, insert: Any, rows: Sequence[Row]) -> None:
+    if rows:
+        connection.execute(insert, rows)
+
+
+def _find_turns(connection: sa.Connection, turn_ids: Sequence[str]) -> dict[str, int]:
+    table = schema.turns
     return {
-        "id": turn.id, "session_id": turn.session_id, "user": turn.user, "dialect": turn.dialect,
-        "kind": turn.kind, "continues": turn.continues,
-        "node": content.add_messages(turn.messages),
-        "tools": content.add_body(turn.tools) if turn.tools is not None else None,
-        "params": to_json(turn.params),
-        "reply": content.add_body(turn.reply),
-        "block": block, "prompt_tail": tail,
-        "prompt_tokens": len(turn.prompt_ids), "completion_tokens": len(tokens),
-        "ids": pack_ids([token.id for token in tokens]),
-        "logprobs": _pack_floats([token.logprob for token in tokens]),
-        "sampled_logprobs": _pack_floats([token.sampled_logprob for token in tokens]),
-        "top_ids": pack_ids([i for token in tokens for i in token.top_ids]),
-        "top_logprobs": _pack_floats([value for token in tokens for value in token.top_logprobs]),
-        "forced": bytes(token.forced for token in tokens),
-        "sampling": to_json(asdict(turn.sampling)),
-        "policy_version": turn.policy_version, "finish_reason": turn.finish_reason,
-        "created_at": turn.created_at, "timings": to_json(turn.timings),
-    }  # fmt: skip
+        row.id: row.seq
+        for batch in batched(turn_ids)
+        for row in connection.execute(sa.select(table.c.id, table.c.seq).where(table.c.id.in_(batch)))
+    }
 
 
-def _read_turn(connection: sa.Connection, row: Any) -> TurnRecord:
-    def body(key: bytes) -> Any:
-        query = sa.select(schema.bodies.c.body).where(schema.bodies.c.hash == key)
-        return json.loads(connection.execute(query).scalar_one())
-
-    ids = unpack_ids(b"".join(_chain(connection, schema.blocks, "ids", row.block)) + row.prompt_tail)
-    messages = [body(key) for key in _chain(connection, schema.nodes, "body", row.node)]
-    keys = sa.select(schema.turn_keys.c.key).where(schema.turn_keys.c.turn_id == row.id)
-    return TurnRecord(
-        id=row.id, session_id=row.session_id, user=row.user, dialect=row.dialect, kind=row.kind,
-        messages=messages, tools=body(row.tools) if row.tools is not None else None,
-        params=json.loads(row.params), reply=body(row.reply), prompt_ids=ids, tokens=_read_tokens(row),
-        sampling=SamplingParams(**json.loads(row.sampling)), policy_version=row.policy_version,
-        finish_reason=row.finish_reason, created_at=row.created_at, timings=json.loads(row.timings),
-        continues=row.continues,
-        keys={str(i): key.hex() for i, key in enumerate(connection.scalars(keys))},
-    )  # fmt: skip
+def _whole_turns() -> sa.Select[Any]:
+    turns, sessions = schema.turns, schema.sessions
+    return sa.select(turns, sessions.c.id.label("session_id")).join(
+        sessions, sessions.c.seq == turns.c.session
+    )
 
 
-def _chain(connection: sa.Connection, table: sa.Table, column: str, last: bytes | None) -> list[bytes]:
-    """A hash chain's values from its beginning to ``last``, by one recursive query."""
-    if last is None:
-        return []
-    depth = sa.literal(0).label("depth")
-    links = sa.select(table.c.parent, table.c[column], depth).where(table.c.hash == last)
-    chain = links.cte(recursive=True)
-    earlier = sa.select(table.c.parent, table.c[column], chain.c.depth + 1)
-    chain = chain.union_all(earlier.join(chain, table.c.hash == chain.c.parent))
-    return list(connection.scalars(sa.select(chain.c[column]).order_by(chain.c.depth.desc())))
+def _page_of_sessions(connection: sa.Connection, after: int) -> list[int]:
+    table = schema.sessions
+    query = sa.select(table.c.seq).where(table.c.seq > after).order_by(table.c.seq).limit(_PAGE)
+    return list(connection.scalars(query))
 
 
-def _read_tokens(row: Any) -> list[Token]:
-    count = row.completion_tokens
-    if not count:
-        return []
-    top_ids = np.frombuffer(row.top_ids, dtype="<i4").reshape(count, -1)
-    top_logprobs = np.frombuffer(row.top_logprobs, dtype="<f4").reshape(count, -1)
-    return [
-        Token(
-            id=int(token_id), logprob=float(logprob), sampled_logprob=float(sampled),
-            top_ids=tuple(top_ids[i].tolist()), top_logprobs=tuple(top_logprobs[i].tolist()),
-            policy_version=row.policy_version, forced=bool(row.forced[i]),
-            finish_reason=row.finish_reason if i == count - 1 else None,
+def _load_deliveries(connection: sa.Connection, seqs: Sequence[int]) -> dict[str, Delivery]:
+    turns, table = schema.turns, schema.deliveries
+    return {
+        row.id: Delivery(row.id, row.delivered, row.at)
+        for batch in batched(seqs)
+        for row in connection.execute(
+            sa.select(turns.c.id, table.c.delivered, table.c.at)
+            .join(turns, turns.c.seq == table.c.turn)
+            .where(table.c.turn.in_(batch))
         )
-        for i, (token_id, logprob, sampled) in enumerate(
-            zip(
-                unpack_ids(row.ids), np.frombuffer(row.logprobs, dtype="<f4"),
-                np.frombuffer(row.sampled_logprobs, dtype="<f4"), strict=True,
-            )
-        )
-    ]  # fmt: skip
-
-
-def _pack_floats(values: Sequence[float]) -> bytes:
-    return np.asarray(values, dtype="<f4").tobytes()
+    }

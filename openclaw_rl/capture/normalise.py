@@ -45,14 +45,24 @@ def meaning(message: Message) -> bytes:
     folded = " ".join(text.split())
     if not folded and not calls:
         return b""
-    return to_json([message["role"], folded, calls]).encode("utf-8", "surrogatepass")
+    return _encode(to_json([message["role"], folded, calls]))
 
 
 def _fold_arguments(arguments: str) -> str:
+    """Numbers as JavaScript sees them, for a client that parses and writes them again."""
     try:
-        return json.dumps(json.loads(arguments), sort_keys=True, separators=(",", ":"))
-    except ValueError:
+        value = json.loads(arguments, parse_int=_number, parse_float=_number)
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    except (ValueError, RecursionError):
         return " ".join(arguments.split())
+
+
+def _number(text: str) -> float:
+    return float(text) + 0.0  # minus zero becomes zero
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def conversation_keys(user: str, messages: Sequence[Message]) -> list[tuple[int, dict[str, str]]]:
@@ -61,7 +71,8 @@ def conversation_keys(user: str, messages: Sequence[Message]) -> list[tuple[int,
     ``chain`` covers everything up to and including the reply; ``pair`` only what directly
     preceded it and the reply, and so survives an edited or compacted past.
     """
-    chain = digest(b"user", user.encode())
+    owner = _encode(user)
+    chain = digest(b"user", owner)
     previous = b""
     found: list[tuple[int, dict[str, str]]] = []
     for index, message in enumerate(messages):
@@ -70,7 +81,7 @@ def conversation_keys(user: str, messages: Sequence[Message]) -> list[tuple[int,
             continue
         chain = digest(b"chain", chain, folded)
         if message["role"] == "assistant":
-            pair = digest(b"pair", user.encode(), previous, folded)
+            pair = digest(b"pair", owner, previous, folded)
             found.append((index, {"chain": chain.hex(), "pair": pair.hex()}))
         previous = folded
     return found[::-1][:_MAX_REPLIES]

@@ -1,8 +1,8 @@
 """Durable before the last chunk, at the price of one fsync for everybody waiting.
 
 A thread gathers what arrived while the last commit ran and commits it together. If the ledger
-cannot be written (disk full, database down), nobody's reply waits for it: turns stay in a
-bounded backlog that is retried, what overflows is counted as lost, and ``health`` says so.
+cannot be written (disk full, database down or stuck), nobody's reply waits for it: entries stay in
+a bounded backlog that is retried, what does not fit is counted as lost, and ``health`` says so.
 """
 
 from __future__ import annotations
@@ -10,23 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 
 from openclaw_rl.capture.ledger import Entry, Ledger
 from openclaw_rl.types import TurnRecord
 
 log = logging.getLogger(__name__)
 
-#: An entry, and how to tell whoever waits for it.
-_Arrival = tuple[Entry, Callable[[], object]]
-_MAX_WAIT_S = 5.0
-_RETRY_S = 1.0
-_BACKLOG = 1000
+#: Entries of one transaction: after an outage the backlog is written in several.
+_BATCH = 256
 _CHECKPOINT_S = 5.0
+#: SQLite's log may grow to this under constant load before the writer itself empties it.
+_MAX_LOG_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,112 +35,152 @@ class RecorderHealth:
     num_lost: int
 
 
+class _Pending:
+    """An entry on its way, and whoever waits for it."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.is_turn = isinstance(entry, TurnRecord)
+        self._loop = asyncio.get_running_loop()
+        self.outcome: asyncio.Future[bool] = self._loop.create_future()
+
+    def tell(self, durable: bool) -> None:
+        """From the recorder's thread; whoever asked may have gone long ago."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._set, durable)
+
+    def _set(self, durable: bool) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(durable)
+
+
 class Recorder:
     """Writes entries to one ledger from one thread; ``record`` returns when they are durable."""
 
-    def __init__(self, ledger: Ledger, backlog: int = _BACKLOG) -> None:
+    def __init__(
+        self, ledger: Ledger, backlog: int = 1000, max_wait_s: float = 5.0, retry_s: float = 1.0
+    ) -> None:
         self._ledger = ledger
-        self._inbox: SimpleQueue[_Arrival | None] = SimpleQueue()
-        self._backlog: deque[Entry] = deque()
-        self._backlog_limit = backlog
+        self._limit, self._max_wait_s, self._retry_s = backlog, max_wait_s, retry_s
+        # Guards everything below; never held while the ledger is being used.
+        self._changed = threading.Condition()
+        self._pending: deque[_Pending] = deque()
         self._error: str | None = None
+        self._closing = False
         self._recorded = 0
         self._lost = 0
-        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
-        self._thread.start()
+        self._log_is_long = False
+        self._writer = threading.Thread(target=self._write_all, name="recorder", daemon=True)
+        self._checkpointer = threading.Thread(target=self._checkpoint_all, name="checkpointer", daemon=True)
+        self._writer.start()
+        self._checkpointer.start()
 
     async def record(self, entry: Entry) -> bool:
         """True once the entry is durable; False, without waiting, while the ledger is down."""
-        loop = asyncio.get_running_loop()
-        done = asyncio.Event()
-        self._inbox.put((entry, lambda: loop.call_soon_threadsafe(done.set)))
-        try:
-            await asyncio.wait_for(done.wait(), _MAX_WAIT_S)
-        except TimeoutError:
-            self._error = f"the ledger did not answer within {_MAX_WAIT_S:.0f} s"
-        return self._error is None
+        pending = _Pending(entry)
+        with self._changed:
+            if len(self._pending) >= self._limit or self._closing:
+                self._lost += pending.is_turn
+                return False
+            self._pending.append(pending)
+            self._changed.notify_all()
+            if self._error is not None:
+                return False
+        done, _ = await asyncio.wait([pending.outcome], timeout=self._max_wait_s)
+        if not done:
+            with self._changed:
+                # Unless it was dealt with in this very moment: then nothing must say otherwise.
+                if pending in self._pending:
+                    self._fail(f"the ledger did not answer within {self._max_wait_s:g} s")
+                    return False
+        return await pending.outcome
 
     def health(self) -> RecorderHealth:
-        return RecorderHealth(
-            self._error is None, self._error, self._recorded, _num_turns(self._backlog), self._lost
-        )
+        with self._changed:
+            unsaved = sum(pending.is_turn for pending in self._pending) if self._error else 0
+            return RecorderHealth(self._error is None, self._error, self._recorded, unsaved, self._lost)
 
     async def close(self) -> None:
-        self._inbox.put(None)
-        await asyncio.to_thread(self._thread.join)
-        self._lost += _num_turns(self._backlog)
+        """Write what is pending if the ledger lets us; what it does not take is lost."""
+        with self._changed:
+            if self._closing:
+                return
+            self._closing = True
+            self._changed.notify_all()
+        for thread in (self._writer, self._checkpointer):
+            await asyncio.to_thread(thread.join, self._max_wait_s)
+        with self._changed:
+            self._lost += sum(pending.is_turn for pending in self._pending)
 
-    # --- the thread --------------------------------------------------------------------------
+    # --- the writer's thread -----------------------------------------------------------------
 
-    def _run(self) -> None:
-        checkpointed = time.monotonic()
-        open_ = True
-        while open_:
-            arrived, open_ = self._gather()
-            self._write([entry for entry, _ in arrived])
-            for _, notify in arrived:
-                notify()
-            if not self._error and time.monotonic() - checkpointed > _CHECKPOINT_S:
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending or self._closing)
+                batch = [self._pending[i] for i in range(min(_BATCH, len(self._pending)))]
+                if not batch:
+                    return
+            if self._write(batch):
+                continue
+            with self._changed:
+                if self._closing or self._changed.wait_for(lambda: self._closing, self._retry_s):
+                    return
+
+    def _write(self, batch: list[_Pending]) -> bool:
+        """True if all of the batch is dealt with: durable, or refused for its own fault."""
+        try:
+            if self._log_is_long:
                 self._checkpoint()
-                checkpointed = time.monotonic()
-
-    def _gather(self) -> tuple[list[_Arrival], bool]:
-        """What has arrived, waiting for the first; False when closing."""
-        arrived: list[_Arrival] = []
-        timeout = _RETRY_S if self._backlog else _CHECKPOINT_S
-        try:
-            while (item := self._inbox.get(block=not arrived, timeout=timeout)) is not None:
-                arrived.append(item)
-        except Empty:
-            return arrived, True
-        return arrived, False
-
-    def _write(self, entries: list[Entry]) -> None:
-        self._backlog.extend(entries)
-        if not self._backlog:
-            return
-        try:
-            self._append(list(self._backlog))
-        except Exception as error:
-            if self._error is None:
-                log.error("the ledger cannot be written, serving goes on: %s", _first_line(error))
-            self._error = _first_line(error)
-            while len(self._backlog) > self._backlog_limit:
-                self._lost += isinstance(self._backlog.popleft(), TurnRecord)
-            return
-        if self._error is not None:
-            log.warning("the ledger can be written again")
-        self._error = None
-        self._backlog.clear()
-
-    def _append(self, entries: list[Entry]) -> None:
-        try:
-            self._ledger.append(entries)
-        except ValueError:
-            # One malformed entry must not hold up the others: it alone is refused and counted.
-            for entry in entries:
-                self._append_one(entry)
-        else:
-            self._recorded += _num_turns(entries)
-
-    def _append_one(self, entry: Entry) -> None:
-        try:
-            self._ledger.append([entry])
-            self._recorded += isinstance(entry, TurnRecord)
+            self._ledger.append([pending.entry for pending in batch])
         except ValueError as error:
+            if len(batch) > 1:
+                # One malformed entry must not hold up the others: it alone is refused and counted.
+                return all(self._write([pending]) for pending in batch)
             log.error("an entry was refused by the ledger: %s", error)
-            self._lost += isinstance(entry, TurnRecord)
+            self._settle(batch, durable=False)
+        except Exception as error:
+            with self._changed:
+                self._fail(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+                for pending in self._pending:
+                    pending.tell(False)
+            return False
+        else:
+            self._settle(batch, durable=True)
+        return True
+
+    def _settle(self, batch: list[_Pending], durable: bool) -> None:
+        with self._changed:
+            num_turns = sum(pending.is_turn for pending in batch)
+            if durable:
+                self._recorded += num_turns
+            else:
+                self._lost += num_turns
+            for pending in batch:
+                self._pending.popleft()
+                pending.tell(durable)
+            if self._error is not None:
+                log.warning("the ledger can be written again")
+            self._error = None
+
+    def _fail(self, error: str) -> None:
+        if self._error is None:
+            log.error("the ledger cannot be written, serving goes on: %s", error)
+        self._error = error
+
+    # --- the checkpointer's thread -----------------------------------------------------------
+
+    def _checkpoint_all(self) -> None:
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._closing, _CHECKPOINT_S):
+                    return
+            if self._error is None:
+                self._checkpoint()
 
     def _checkpoint(self) -> None:
+        """Beside the writer; in its place only when that cannot keep SQLite's log short."""
         try:
-            self._ledger.checkpoint()
+            self._log_is_long = self._ledger.checkpoint() > _MAX_LOG_BYTES
         except Exception as error:
-            log.warning("checkpoint failed: %s", _first_line(error))
-
-
-def _num_turns(entries: deque[Entry] | list[Entry]) -> int:
-    return sum(isinstance(entry, TurnRecord) for entry in entries)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            log.warning("checkpoint failed: %s", type(error).__name__)

@@ -3,82 +3,108 @@
 Append-only: a later fact is a new row that points at the old one. What agents resend with every
 request is stored once, by content: message bodies by their hash, conversations as chains of
 messages, prompt ids as chains of token blocks. A session therefore grows with its new text only.
+Only ``counters`` and ``turn_keys`` are updated: they are a summary and an index, not a record.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import sqlalchemy as sa
 
 metadata = sa.MetaData()
 Hash = sa.LargeBinary(16)
-#: SQLite only auto-numbers a column typed exactly INTEGER.
-Serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+#: SQLite's own row number is a column typed exactly INTEGER.
+Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
-def _content_table(name: str, *columns: sa.Column[object]) -> sa.Table:
-    return sa.Table(
-        name, metadata, sa.Column("hash", Hash, primary_key=True), *columns, sqlite_with_rowid=False
-    )
+def _epoch() -> sa.Column[int]:
+    """The prune generation in which a row was last needed by a new turn; see ``prune``."""
+    return sa.Column("epoch", sa.Integer, nullable=False)
 
 
-#: JSON text of one message, tool list or reply, exactly as sent.
-bodies = _content_table("bodies", sa.Column("body", sa.LargeBinary, nullable=False))
+#: JSON text of one message, tool list, reply or set of parameters, exactly as sent.
+bodies = sa.Table(
+    "bodies",
+    metadata,
+    sa.Column("hash", Hash, primary_key=True),
+    _epoch(),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
 
 #: A conversation prefix: the one before it plus one message.
-nodes = _content_table("nodes", sa.Column("parent", Hash), sa.Column("body", Hash, nullable=False))
+nodes = sa.Table(
+    "nodes",
+    metadata,
+    sa.Column("hash", Hash, primary_key=True),
+    _epoch(),
+    sa.Column("parent", Hash),
+    sa.Column("body", Hash, nullable=False),
+    sqlite_with_rowid=False,
+)
 
 #: A prompt prefix: the one before it plus a fixed number of token ids (int32, little-endian).
-blocks = _content_table("blocks", sa.Column("parent", Hash), sa.Column("ids", sa.LargeBinary, nullable=False))
+blocks = sa.Table(
+    "blocks",
+    metadata,
+    sa.Column("hash", Hash, primary_key=True),
+    _epoch(),
+    sa.Column("parent", Hash),
+    sa.Column("ids", sa.LargeBinary, nullable=False),
+)
 
 sessions = sa.Table(
     "sessions",
     metadata,
-    sa.Column("seq", Serial, primary_key=True, autoincrement=True),
+    sa.Column("seq", Number, primary_key=True, autoincrement=False),
     sa.Column("id", sa.Text, nullable=False, unique=True),
     sa.Column("user", sa.Text, nullable=False),
     sa.Column("opened_at", sa.Double, nullable=False),
 )
 
+#: ``seq`` follows the order of commits without gaps, so a reader that asks for "seq > the last one I
+#: saw" misses nothing. The light columns come first: SQLite reads a long row only as far as it must.
 turns = sa.Table(
     "turns",
     metadata,
-    sa.Column("seq", Serial, primary_key=True, autoincrement=True),
+    sa.Column("seq", Number, primary_key=True, autoincrement=False),
     sa.Column("id", sa.Text, nullable=False, unique=True),
-    sa.Column("session_id", sa.Text, nullable=False),
+    sa.Column("session", Number, nullable=False, comment="sessions.seq"),
     sa.Column("user", sa.Text, nullable=False),
     sa.Column("dialect", sa.Text, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("continues", sa.Text),
-    sa.Column("node", Hash, comment="the request's messages"),
-    sa.Column("tools", Hash),
-    sa.Column("params", sa.Text, nullable=False, comment="the rest of the request, JSON"),
-    sa.Column("reply", Hash, nullable=False),
-    sa.Column("block", Hash, comment="the prompt's full blocks"),
-    sa.Column("prompt_tail", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("policy_version", sa.Integer, nullable=False),
+    sa.Column("finish_reason", sa.Text, nullable=False),
+    sa.Column("engine_finish", sa.Text, comment="finish reason of the last token, as the engine gave it"),
     sa.Column("prompt_tokens", sa.Integer, nullable=False),
     sa.Column("completion_tokens", sa.Integer, nullable=False),
+    sa.Column("node", Hash, comment="the request's messages"),
+    sa.Column("tools", Hash),
+    sa.Column("params", Hash, nullable=False, comment="the rest of the request"),
+    sa.Column("reply", Hash, nullable=False),
+    sa.Column("block", Hash, comment="the prompt's full blocks"),
+    sa.Column("sampling", sa.Text, nullable=False, comment="JSON, like the next two"),
+    sa.Column("timings", sa.Text, nullable=False),
+    sa.Column("lookup_keys", sa.Text, nullable=False),
+    sa.Column("prompt_tail", sa.LargeBinary, nullable=False),
     sa.Column("ids", sa.LargeBinary, nullable=False),
     sa.Column("logprobs", sa.LargeBinary, nullable=False),
     sa.Column("sampled_logprobs", sa.LargeBinary, nullable=False),
+    sa.Column("forced", sa.LargeBinary, nullable=False),
     sa.Column("top_ids", sa.LargeBinary, nullable=False),
     sa.Column("top_logprobs", sa.LargeBinary, nullable=False),
-    sa.Column("forced", sa.LargeBinary, nullable=False),
-    sa.Column("sampling", sa.Text, nullable=False),
-    sa.Column("policy_version", sa.Integer, nullable=False),
-    sa.Column("finish_reason", sa.Text, nullable=False),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("timings", sa.Text, nullable=False),
-    sa.Index("turns_by_session", "session_id", "seq"),
+    sa.Index("turns_by_session", "session", "seq"),
 )
 
-#: Under which normalised conversations a later request finds a turn.
+#: The newest turn under each key by which later requests find a turn.
 turn_keys = sa.Table(
     "turn_keys",
     metadata,
     sa.Column("key", Hash, primary_key=True),
-    sa.Column("turn_id", sa.Text, primary_key=True),
+    sa.Column("turn", Number, nullable=False, comment="turns.seq"),
     sqlite_with_rowid=False,
 )
 
@@ -86,35 +112,49 @@ turn_keys = sa.Table(
 deliveries = sa.Table(
     "deliveries",
     metadata,
-    sa.Column("turn_id", sa.Text, primary_key=True),
+    sa.Column("turn", Number, primary_key=True, autoincrement=False, comment="turns.seq"),
     sa.Column("delivered", sa.Boolean, nullable=False),
     sa.Column("at", sa.Double, nullable=False),
-    sqlite_with_rowid=False,
+)
+
+#: ``generation`` (of prunes), ``last_turn`` and ``last_session`` (the highest seq ever given), and how
+#: many ``sessions``, ``turns`` and ``finish_<reason>`` there are. Writers lock the first of these rows.
+counters = sa.Table(
+    "counters",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("value", Number, nullable=False),
 )
 
 schema_version = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, primary_key=True))
 
 
+def read_counters(connection: sa.Connection) -> Counter[str]:
+    """By name; one that is not there yet is 0."""
+    rows = connection.execute(sa.select(counters.c.name, counters.c.value))
+    return Counter({row.name: row.value for row in rows})
+
+
 def _first(connection: sa.Connection) -> None:
     metadata.create_all(connection)
+    connection.execute(counters.insert().values(name="generation", value=0))
 
 
 #: Migration n brings a ledger from version n to n + 1. Entries are never edited, only added.
 MIGRATIONS: list[Callable[[sa.Connection], None]] = [_first]
 
 
-def migrate(engine: sa.Engine) -> int:
-    """Bring the ledger to the newest schema, in one transaction; returns the version."""
-    with engine.begin() as connection:
-        schema_version.create(connection, checkfirst=True)
-        current = connection.execute(sa.select(sa.func.max(schema_version.c.version))).scalar() or 0
-        if current > len(MIGRATIONS):
-            raise ValueError(
-                f"this ledger has schema version {current}, newer than this program's {len(MIGRATIONS)}; "
-                "upgrade openclaw-rl"
-            )
-        for step in MIGRATIONS[current:]:
-            step(connection)
-            current += 1
-            connection.execute(schema_version.insert().values(version=current))
+def migrate(connection: sa.Connection) -> int:
+    """Bring the ledger to the newest schema, inside the caller's transaction; returns the version."""
+    schema_version.create(connection, checkfirst=True)
+    current = connection.execute(sa.select(sa.func.max(schema_version.c.version))).scalar() or 0
+    if current > len(MIGRATIONS):
+        raise ValueError(
+            f"this ledger has schema version {current}, newer than this program's {len(MIGRATIONS)}; "
+            "upgrade openclaw-rl"
+        )
+    for step in MIGRATIONS[current:]:
+        step(connection)
+        current += 1
+        connection.execute(schema_version.insert().values(version=current))
     return current

@@ -3,88 +3,131 @@
 ``session_id`` and ``turns[]`` with ``type``, ``prompt``, ``response``, ``next_state`` and
 ``trainable`` are the common trajectory format; ``exact`` beside them holds what a ledger needs to
 be restored to the last bit. Lines without ``exact`` cannot be imported: text is no substitute for
-the sampled tokens.
+the sampled tokens. docs/ledger.md describes every field.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from itertools import groupby
 from typing import Any, TextIO
 
-from openclaw_rl.capture.content import to_json
-from openclaw_rl.capture.ledger import Ledger
+from openclaw_rl.capture.ledger import Delivery, Entry, Ledger
+from openclaw_rl.capture.normalise import is_ephemeral
 from openclaw_rl.types import Json, SamplingParams, Token, TurnRecord
 
 _BATCH = 200
+_TOKEN_COLUMNS = ("id", "logprob", "sampled_logprob", "top_ids", "top_logprobs", "forced")
+#: Fields of a turn under their own names in ``exact``; the others have a place of their own.
+_EXACT = (
+    "session_id", "user", "dialect", "tools", "params", "prompt_ids", "policy_version", "finish_reason",
+    "created_at", "timings", "continues", "keys",
+)  # fmt: skip
 
 
 def export_sessions(ledger: Ledger, file: TextIO) -> int:
-    """Write every session; returns how many."""
+    """Write every session, oldest first; returns how many."""
     number = 0
-    for session_id, turns in groupby(ledger.iter_turns(), key=lambda turn: turn.session_id):
-        lines = list(turns)
-        user = lines[0].user
-        file.write(to_json({"session_id": session_id, "user": user, "turns": _turns(lines)}) + "\n")
+    for turns, deliveries in ledger.iter_sessions():
+        lines = _describe_turns(turns, deliveries)
+        session = {"session_id": turns[0].session_id, "user": turns[0].user, "turns": lines}
+        # ASCII, because a client's lone surrogate has no place in a UTF-8 file.
+        file.write(json.dumps(session, separators=(",", ":")) + "\n")
         number += 1
     return number
 
 
-def _turns(turns: list[TurnRecord]) -> list[Json]:
-    """A turn's next state is what its continuation added after the reply."""
+def _describe_turns(turns: list[TurnRecord], deliveries: Mapping[str, Delivery]) -> list[Json]:
     following = {turn.continues: turn for turn in reversed(turns) if turn.continues}
-    return [_turn(turn, following.get(turn.id)) for turn in turns]
+    return [_describe_turn(turn, following.get(turn.id), deliveries.get(turn.id)) for turn in turns]
 
 
-def _turn(turn: TurnRecord, following: TurnRecord | None) -> Json:
-    added = following.messages[len(turn.messages) + 1 :] if following else None
+def _describe_turn(turn: TurnRecord, following: TurnRecord | None, delivery: Delivery | None) -> Json:
     return {
         "id": turn.id,
         "type": turn.kind,
         "prompt": turn.messages,
         "response": turn.reply,
-        "next_state": added,
+        "next_state": _next_state(following) if following else None,
         "trainable": turn.finish_reason != "cancelled",
         "exact": {
-            name: value for name, value in asdict(turn).items() if name not in ("messages", "reply", "kind")
+            **{name: getattr(turn, name) for name in _EXACT},
+            "sampling": asdict(turn.sampling),
+            "tokens": {name: [getattr(t, name) for t in turn.tokens] for name in _TOKEN_COLUMNS},
+            "engine_finish": turn.tokens[-1].finish_reason if turn.tokens else None,
+            "delivery": None if delivery is None else [delivery.delivered, delivery.at],
         },
     }
+
+
+def _next_state(following: TurnRecord) -> list[Json]:
+    """What came after the newest reply in the request that continues it, minus injected context."""
+    added: list[Json] = []
+    for message in reversed(following.messages):
+        if message.get("role") == "assistant":
+            break
+        if not (isinstance(message.get("content"), str) and is_ephemeral({"role": "", **message})):
+            added.append(message)
+    return added[::-1]
 
 
 def import_sessions(ledger: Ledger, lines: Iterable[str]) -> int:
     """Add what is not there yet; returns the number of turns read. Stops at the first bad line."""
     number = 0
-    batch: list[TurnRecord] = []
+    batch: list[Entry] = []
     for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            batch += [_read_turn(turn) for turn in json.loads(line)["turns"]]
-        except (ValueError, KeyError, TypeError) as error:
-            ledger.append(batch)
+            session = [entry for turn in json.loads(line)["turns"] for entry in _read_turn(turn)]
+            number += _num_turns(session)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            _append(ledger, batch)
             raise ValueError(
                 f"line {line_number} is no exported session ({type(error).__name__}: {error}); "
-                f"{number + len(batch)} turns before it were imported"
+                f"{number} turns before it were imported"
             ) from None
+        batch += session
         if len(batch) >= _BATCH:
-            ledger.append(batch)
-            number, batch = number + len(batch), []
+            _append(ledger, batch)
+            batch = []
+    _append(ledger, batch)
+    return number
+
+
+def _append(ledger: Ledger, batch: list[Entry]) -> None:
     ledger.append(batch)
-    return number + len(batch)
+    ledger.checkpoint()
 
 
-def _read_turn(data: dict[str, Any]) -> TurnRecord:
-    exact = dict(data["exact"])
-    tokens = [
-        Token(**{**token, "top_ids": tuple(token["top_ids"]), "top_logprobs": tuple(token["top_logprobs"])})
-        for token in exact.pop("tokens")
-    ]
-    return TurnRecord(
-        **{**exact, "sampling": SamplingParams(**exact["sampling"])},
-        tokens=tokens,
+def _num_turns(entries: list[Entry]) -> int:
+    return sum(isinstance(entry, TurnRecord) for entry in entries)
+
+
+def _read_turn(data: dict[str, Any]) -> list[Entry]:
+    exact = data["exact"]
+    turn = TurnRecord(
+        id=data["id"],
         kind=data["type"],
         messages=data["prompt"],
         reply=data["response"],
+        sampling=SamplingParams(**exact["sampling"]),
+        tokens=_read_tokens(exact),
+        **{name: exact[name] for name in _EXACT},
     )
+    if exact["delivery"] is None:
+        return [turn]
+    return [turn, Delivery(turn.id, *exact["delivery"])]
+
+
+def _read_tokens(exact: Json) -> list[Token]:
+    columns = zip(*(exact["tokens"][name] for name in _TOKEN_COLUMNS), strict=True)
+    tokens = [
+        Token(token_id, logprob, sampled, tuple(top_ids), tuple(values), exact["policy_version"], forced)
+        for token_id, logprob, sampled, top_ids, values, forced in columns
+    ]
+    if tokens:
+        last = asdict(tokens[-1]) | {"finish_reason": exact["engine_finish"]}
+        tokens[-1] = Token(**last)
+    return tokens

@@ -12,15 +12,14 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from openclaw_rl.engine.choose import choose_kernel
-from openclaw_rl.engine.grammar import Grammars, GrammarState
 from openclaw_rl.engine.kernels import KERNELS
 from openclaw_rl.engine.kv import CachePool, SequenceCache
 from openclaw_rl.engine.lora import Adapter, load_adapter
@@ -37,6 +36,9 @@ from openclaw_rl.types import (
     Scores,
     Token,
 )
+
+if TYPE_CHECKING:
+    from openclaw_rl.engine.grammar import Grammars, GrammarState
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -88,7 +90,7 @@ class LocalEngine:
             idle_chunk_tokens=options.idle_chunk_tokens,
             max_step_s=options.max_step_s,
         )
-        self._grammars = Grammars(model, shape.vocab, checkpoint.eos_ids)
+        self._checkpoint = checkpoint
         self._adapters: dict[int, Adapter | None] = {BASE_VERSION: None}
         self._serving = BASE_VERSION
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -173,6 +175,14 @@ class LocalEngine:
             raise ValueError(f"policy version {version} is in use and cannot be unloaded")
         self._adapters.pop(version, None)
         self._inbox.put(partial(self._scheduler.pool.drop_version, version))
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        # Imported at the first use: an engine that is never constrained does without the library.
+        from openclaw_rl.engine.grammar import Grammars
+
+        checkpoint = self._checkpoint
+        return Grammars(checkpoint.path, checkpoint.shape.vocab, checkpoint.eos_ids)
 
     def check_grammar(self, grammar: str) -> None:
         self._grammars.check(grammar)

@@ -12,16 +12,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from openclaw_rl.engine.grammar import GrammarState
 from openclaw_rl.engine.kv import CachePool, SequenceCache
 from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder
 from openclaw_rl.engine.sampling import Sampler, raw_logprobs
 from openclaw_rl.types import GenerateRequest, Priority, Scores, Token
+
+if TYPE_CHECKING:
+    from openclaw_rl.engine.grammar import GrammarState
 
 #: One step in this many goes to lower priorities even under constant live load.
 _LOW_PRIORITY_SHARE = 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -111,7 +111,7 @@ async def _answer_chat(
     gateway: Gateway, parsed: chat.ChatCompletionRequest, request: Request, user: str
 ) -> Response:
     for name in chat.ignored_fields(parsed):
-        gateway.metrics.ignored_fields.labels(name[:64]).inc()
+        gateway.metrics.count_ignored(name)
     internal = chat.to_internal(parsed, await request.json(), user, request.headers)
     exchange = await gateway.open(internal)
     gateway.metrics.requests.labels("chat", "200").inc()
@@ -121,7 +121,7 @@ async def _answer_chat(
         source = chat.stream(
             exchange, gateway.model_name, gateway.renderer, logprobs=logprobs, include_usage=include_usage
         )
-        return sse.EventStream(_with_errors(source), exchange.headers)
+        return sse.EventStream(_with_errors(source), exchange.headers, exchange.release)
     work = asyncio.create_task(
         chat.completion(exchange, gateway.model_name, gateway.renderer, logprobs=logprobs)
     )
@@ -129,14 +129,17 @@ async def _answer_chat(
         reply = await sse.run_unless_disconnected(request, work)
     except asyncio.CancelledError:
         return Response(status_code=499)
+    finally:
+        exchange.release()
     return JSONResponse(reply, headers=exchange.headers)
 
 
 async def _with_errors(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """A failure after the first byte can no longer be a status code; it ends the stream, said."""
     try:
-        async for piece in source:
-            yield piece
+        async with aclosing(source):  # type: ignore[type-var]
+            async for piece in source:
+                yield piece
     except Exception as error:
         log.error("a reply failed while streaming: %s", type(error).__name__)
         yield sse.event(error_body("The server failed while answering; try again.", "server_error"))
@@ -174,9 +177,6 @@ class Authentication:
             )
         if user := self._keys.user_of(key):
             return user
-        self._keys.reload()
-        if user := self._keys.user_of(key):
-            return user
         raise _unauthorised("This API key is not known here. 'openclaw-rl keys list' shows those that are.")
 
 
@@ -205,12 +205,12 @@ def _error_response(
 def _add_errors(app: FastAPI, gateway: Gateway) -> None:
     async def refused(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestError)
-        gateway.metrics.requests.labels(request.url.path[-32:], str(error.status)).inc()
+        gateway.metrics.requests.labels(_route(request), str(error.status)).inc()
         return _error_response(error.status, error.message, error.code, error.param, error.retry_after_s)
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        gateway.metrics.requests.labels(request.url.path[-32:], "400").inc()
+        gateway.metrics.requests.labels(_route(request), "400").inc()
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
         if first["type"] == "json_invalid":
@@ -236,6 +236,11 @@ def _add_errors(app: FastAPI, gateway: Gateway) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(Exception, unexpected)
+
+
+def _route(request: Request) -> str:
+    """The route's pattern, not the path: clients must not be able to invent labels."""
+    return str(getattr(request.scope.get("route"), "path", "unknown"))
 
 
 def _model(name: str) -> Json:

@@ -14,7 +14,7 @@ import secrets
 from pathlib import Path
 
 DEFAULT_USER = "default"
-_USER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")
+_USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 class KeyRing:
@@ -22,14 +22,16 @@ class KeyRing:
 
     def __init__(self, path: Path, fixed_key: str | None = None) -> None:
         self.path = path
-        self._keys = self._read()
-        if DEFAULT_USER not in self._keys and not fixed_key:
+        self._fixed = {DEFAULT_USER: fixed_key} if fixed_key else {}
+        self._stamp: tuple[int, int] | None = None
+        self._keys: dict[str, str] = {}
+        self.reload()
+        if DEFAULT_USER not in self._keys:
             self.add(DEFAULT_USER)
-        if fixed_key:
-            self._keys = {**self._keys, DEFAULT_USER: fixed_key}
 
     def user_of(self, key: str) -> str | None:
-        """The user this key names, or None."""
+        """The user this key names, or None; keys added or removed by another process count at once."""
+        self.reload()
         found = None
         for user, known in self._keys.items():
             if hmac.compare_digest(known.encode(), key.encode()):
@@ -44,13 +46,14 @@ class KeyRing:
         return sorted(self._keys)
 
     def add(self, user: str) -> str:
-        if not _USER.match(user):
+        if not _USER.fullmatch(user):
             raise ValueError(f"{user!r} is no user name: up to 64 letters, digits and . _ @ - are allowed")
-        if user in self._keys:
+        stored = self._read()
+        if user in stored:
             raise ValueError(f"user {user!r} has a key already; remove it first to make a new one")
-        stored = {**self._read(), user: f"sk-ocrl-{secrets.token_urlsafe(24)}"}
+        stored[user] = f"sk-ocrl-{secrets.token_urlsafe(24)}"
         self._write(stored)
-        self._keys[user] = stored[user]
+        self.reload()
         return stored[user]
 
     def remove(self, user: str) -> None:
@@ -61,19 +64,29 @@ class KeyRing:
             )
         del stored[user]
         self._write(stored)
-        self._keys.pop(user, None)
+        self.reload()
 
     def reload(self) -> None:
-        """Take up keys that were added or removed by another process."""
-        fixed = self._keys.get(DEFAULT_USER)
-        self._keys = self._read()
-        if fixed:
-            self._keys.setdefault(DEFAULT_USER, fixed)
+        """Read the file again if it is another one than last time."""
+        stamp = self._file_stamp()
+        if stamp is None or stamp != self._stamp:
+            self._keys = {**self._read(), **self._fixed}
+            self._stamp = stamp
+
+    def _file_stamp(self) -> tuple[int, int] | None:
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns
 
     def _read(self) -> dict[str, str]:
         if not self.path.exists():
             return {}
-        keys: dict[str, str] = json.loads(self.path.read_text())
+        try:
+            keys: dict[str, str] = json.loads(self.path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{self.path} is no key file ({error}); repair it, or remove it") from None
         return keys
 
     def _write(self, keys: dict[str, str]) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import sse
 from openclaw_rl.serve.gateway import Event, Exchange, reply_message, tool_call_id
+from openclaw_rl.serve.text import well_formed
 from openclaw_rl.types import ChatRequest, Delta, Json, Message, Renderer, Token, Tool
 
 #: Sent by common clients, understood, and without effect here.
@@ -28,6 +30,7 @@ class _Open(BaseModel):
 class ContentPart(_Open):
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class FunctionCall(_Open):
@@ -93,6 +96,14 @@ class ChatCompletionRequest(_Open):
     response_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _well_formed(cls, data: Any) -> Any:
+        try:
+            return well_formed(data)
+        except RecursionError:
+            raise ValueError("nested too deeply; flatten it") from None
+
 
 def ignored_fields(request: ChatCompletionRequest) -> list[str]:
     return sorted(set(request.model_extra or {}) - _HARMLESS)
@@ -105,12 +116,15 @@ def to_internal(
     if request.top_logprobs and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs: true.", param="top_logprobs")
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    tools, schema = _tools(request), _json_schema(request.response_format)
     return ChatRequest(
         dialect="chat",
         user=user,
         model=request.model,
         messages=[_message(message, index) for index, message in enumerate(request.messages)],
-        tools=_tools(request),
+        tools=tools,
+        must_call=_must_call(request, tools),
+        json_schema=schema,
         max_tokens=request.max_completion_tokens or request.max_tokens,
         temperature=1.0 if request.temperature is None else request.temperature,
         top_p=1.0 if request.top_p is None else request.top_p,
@@ -119,7 +133,8 @@ def to_internal(
         num_choices=request.n or 1,
         stop=tuple(stop),
         top_logprobs=(request.top_logprobs or 0) if request.logprobs else 0,
-        thinking=(request.chat_template_kwargs or {}).get("enable_thinking"),
+        # A reply of a given shape has no room for thinking first.
+        thinking=False if schema else (request.chat_template_kwargs or {}).get("enable_thinking"),
         headers=headers,
         body=body,
     )
@@ -153,7 +168,7 @@ def _text(content: str | list[ContentPart] | None, index: int) -> str:
                 code="unsupported_content",
                 param=f"messages[{index}].content",
             )
-    return "".join(part.text or (part.model_extra or {}).get("refusal") or "" for part in content)
+    return "".join(part.text or part.refusal or "" for part in content)
 
 
 def _tools(request: ChatCompletionRequest) -> list[Tool]:
@@ -165,20 +180,47 @@ def _tools(request: ChatCompletionRequest) -> list[Tool]:
         }
         for tool in request.tools or []
     ]
+    return [] if request.tool_choice == "none" else tools
+
+
+def _must_call(request: ChatCompletionRequest, tools: list[Tool]) -> list[Tool]:
+    """The tools of which one has to be called."""
     choice = request.tool_choice
-    if choice in (None, "auto"):
-        return tools
-    if choice == "none":
+    if choice in (None, "auto", "none"):
         return []
-    names = [tool["name"] for tool in tools]
-    if not names:
+    if not tools:
         raise RequestError("tool_choice needs tools.", param="tool_choice")
-    if isinstance(choice, NamedTool) and choice.function.name not in names:
+    if choice == "required":
+        return tools
+    assert isinstance(choice, NamedTool)
+    named = [tool for tool in tools if tool["name"] == choice.function.name]
+    if not named:
+        known = ", ".join(tool["name"] for tool in tools)
         raise RequestError(
-            f"tool_choice names '{choice.function.name}', but the tools are: {', '.join(names)}.",
-            param="tool_choice",
+            f"tool_choice names '{choice.function.name}', but the tools are: {known}.", param="tool_choice"
         )
-    return tools
+    return named[:1]
+
+
+def _json_schema(response_format: dict[str, Any] | None) -> Json | None:
+    """The schema a reply has to follow, if any."""
+    kind = (response_format or {"type": "text"}).get("type")
+    if response_format is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind != "json_schema":
+        raise RequestError(
+            f"response_format.type is {kind!r}; use 'text', 'json_object' or 'json_schema'.",
+            param="response_format",
+        )
+    wrapper = response_format.get("json_schema")
+    schema = wrapper.get("schema") if isinstance(wrapper, dict) else None
+    if not isinstance(schema, dict):
+        raise RequestError(
+            "response_format needs json_schema.schema, an object.", param="response_format.json_schema.schema"
+        )
+    return schema
 
 
 # --- replies ---------------------------------------------------------------------------------
@@ -228,24 +270,25 @@ async def stream(
     deltas: list[list[Delta]] = [[] for _ in range(exchange.request.num_choices)]
     started: set[int] = set()
     pending: dict[int, list[Token]] = {}
-    async for event in exchange.events():
-        i = event.choice
-        pending.setdefault(i, []).extend(event.tokens)
-        wire: Json = {}
-        if i not in started:
-            started.add(i)
-            wire = {"role": "assistant", "content": ""}
-        elif event.delta is None and event.finish_reason is None:
-            continue
-        if event.delta:
-            wire |= _wire_delta(event.delta, exchange.turn_id(i))
-            deltas[i].append(event.delta)
-        choice: Json = {"index": i, "delta": wire, "logprobs": None, "finish_reason": None}
-        if logprobs and pending[i]:
-            choice["logprobs"] = wire_logprobs(pending.pop(i), exchange, renderer)
-        if event.finish_reason:
-            choice["finish_reason"] = finish_reason(event, deltas[i])
-        yield sse.event({**head, "choices": [choice]})
+    async with aclosing(exchange.events()) as events:  # type: ignore[type-var]
+        async for event in events:
+            i = event.choice
+            pending.setdefault(i, []).extend(event.tokens)
+            wire: Json = {}
+            if i not in started:
+                started.add(i)
+                wire = {"role": "assistant", "content": ""}
+            elif event.delta is None and event.finish_reason is None:
+                continue
+            if event.delta:
+                wire |= _wire_delta(event.delta, exchange.turn_id(i))
+                deltas[i].append(event.delta)
+            choice: Json = {"index": i, "delta": wire, "logprobs": None, "finish_reason": None}
+            if logprobs and pending[i]:
+                choice["logprobs"] = wire_logprobs(pending.pop(i), exchange, renderer)
+            if event.finish_reason:
+                choice["finish_reason"] = finish_reason(event, deltas[i])
+            yield sse.event({**head, "choices": [choice]})
     if include_usage:
         yield sse.event({**head, "choices": [], "usage": usage(exchange)})
     yield sse.DONE

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import string
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from urllib.parse import quote
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve.metrics import Metrics
@@ -85,10 +87,13 @@ class Gateway:
         """Check everything that can be refused before the first byte is sent."""
         arrived = time.time()
         version = self.version_of(request.model)
+        grammar = await self._grammar(request)
         try:
             prompt_ids = self.renderer.render(request.messages, request.tools, thinking=request.thinking)
         except ValueError as error:
             raise RequestError(str(error), param="messages") from error
+        except RecursionError as error:
+            raise RequestError("The request is nested too deeply; flatten it.", param="tools") from error
         room = self.engine.context_length - len(prompt_ids)
         if room < 1:
             raise RequestError(
@@ -118,7 +123,25 @@ class Gateway:
         except BaseException:
             self._inflight -= request.num_choices
             raise
-        return Exchange(self, request, prompt_ids, sampling, version, placing, arrived)
+        return Exchange(self, request, prompt_ids, sampling, version, grammar, placing, arrived)
+
+    async def _grammar(self, request: ChatRequest) -> str | None:
+        """The shape the reply must have, checked; building it may take a moment."""
+        if request.must_call:
+            grammar, param = self.renderer.tool_grammar(request.must_call), "tools"
+        elif request.json_schema is not None:
+            grammar, param = self.renderer.json_grammar(request.json_schema), "response_format"
+        else:
+            return None
+        if not self.engine.capabilities.grammars:
+            raise RequestError("This engine cannot constrain replies; leave it free.", param=param)
+        try:
+            await asyncio.to_thread(self.engine.check_grammar, grammar)
+        except ValueError as error:
+            raise RequestError(
+                f"This schema cannot be used: {error}", code="invalid_schema", param=param
+            ) from None
+        return grammar
 
     def release(self, num_choices: int) -> None:
         self._inflight -= num_choices
@@ -130,9 +153,9 @@ class Gateway:
         task.add_done_callback(self._background.discard)
 
     async def drain(self) -> None:
-        """Wait for records that are still being written."""
-        while self._background:
-            await asyncio.gather(*self._background, return_exceptions=True)
+        """Wait for replies that are being given up and for records that are still being written."""
+        while self._background or self._inflight:
+            await asyncio.gather(*self._background, asyncio.sleep(0.01), return_exceptions=True)
 
     def version_of(self, model: str) -> int:
         """``name`` is the version being served, ``name@3`` a certain one, ``name@0`` the base."""
@@ -147,15 +170,16 @@ class Gateway:
             )
         if not stated:
             return status.serving_version
-        if not stated.isdigit() or int(stated) not in status.versions:
-            known = ", ".join(f"{self.model_name}@{version}" for version in status.versions)
+        loaded = {str(version): version for version in status.versions}
+        if stated not in loaded:
+            known = ", ".join(f"{self.model_name}@{version}" for version in loaded)
             raise RequestError(
                 f"The model '{model}' names no loaded policy version; loaded: {known}.",
                 status=404,
                 code="model_not_found",
                 param="model",
             )
-        return int(stated)
+        return loaded[stated]
 
 
 class Exchange:
@@ -168,6 +192,7 @@ class Exchange:
         prompt_ids: list[int],
         sampling: SamplingParams,
         version: int,
+        grammar: str | None,
         placing: Placement,
         arrived: float,
     ) -> None:
@@ -175,14 +200,16 @@ class Exchange:
         self.request, self.prompt_ids, self.sampling = request, prompt_ids, sampling
         self.version, self.session_id, self.arrived = version, placing.session_id, arrived
         self._continues = placing.continues
-        self._gateway = gateway
+        self._grammar = grammar
+        self._gateway, self._released = gateway, False
         self._choices = [_Choice() for _ in range(request.num_choices)]
 
     @property
     def headers(self) -> dict[str, str]:
         return {
             "x-policy-version": str(self.version),
-            "x-session-id": self.session_id,
+            # Clients may state any text as session id; a header holds printable ASCII only.
+            "x-session-id": quote(self.session_id, safe=string.printable[:-6], errors="replace"),
             "x-request-id": self.id,
         }
 
@@ -207,8 +234,14 @@ class Exchange:
                         yield event
             finished = True
         finally:
-            self._gateway.release(len(self._choices))
+            self.release()
             self._gateway.spawn(self._after(finished))
+
+    def release(self) -> None:
+        """Give the places in the queue back, once, however the exchange ends."""
+        if not self._released:
+            self._released = True
+            self._gateway.release(len(self._choices))
 
     async def _merged(self) -> AsyncIterator[Event]:
         queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
@@ -263,23 +296,19 @@ class Exchange:
         yield Event(index, None, (), reason)
 
     def _generate_request(self, index: int) -> GenerateRequest:
-        sampling = self.sampling
-        if sampling.seed is not None and index:
-            # Choices of one request differ, yet each is reproducible.
-            sampling = SamplingParams(
-                sampling.max_tokens,
-                sampling.temperature,
-                sampling.top_p,
-                sampling.top_k,
-                sampling.seed + index,
-            )
         return GenerateRequest(
             self.prompt_ids,
-            sampling,
+            self._sampling(index),
             stop_ids=self._gateway.renderer.stop_ids,
             policy_version=self.version,
             top_logprobs=max(8, self.request.top_logprobs),
+            grammar=self._grammar,
         )
+
+    def _sampling(self, index: int) -> SamplingParams:
+        """Choices of one request differ, yet each is reproducible."""
+        seed = self.sampling.seed
+        return self.sampling if seed is None else replace(self.sampling, seed=seed + index)
 
     async def _record(self, index: int, reason: FinishReason) -> None:
         choice, body = self._choices[index], self.request.body
@@ -297,7 +326,7 @@ class Exchange:
             reply=reply,
             prompt_ids=self.prompt_ids,
             tokens=choice.tokens,
-            sampling=self.sampling,
+            sampling=self._sampling(index),
             policy_version=self.version,
             finish_reason=reason,
             created_at=self.arrived,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_MAX_NAMES = 200
 
 
 class Metrics:
@@ -19,6 +20,7 @@ class Metrics:
         self.ignored_fields = Counter(
             "openclaw_rl_ignored_fields", "Request fields we do not know", ["field"], registry=self.registry
         )
+        self._ignored_names: set[str] = set()
         self.tokens = Counter("openclaw_rl_tokens", "Tokens", ["kind"], registry=self.registry)
         self.first_token = Histogram(
             "openclaw_rl_first_token_seconds",
@@ -41,6 +43,14 @@ class Metrics:
                 ("turns_lost", "Turns that could not be written"),
             )
         }
+
+    def count_ignored(self, field: str) -> None:
+        """Clients choose the names, so there is a limit to how many and how long they get."""
+        name = field[:64].encode("ascii", "backslashreplace").decode()
+        if name not in self._ignored_names and len(self._ignored_names) >= _MAX_NAMES:
+            name = "(other)"
+        self._ignored_names.add(name)
+        self.ignored_fields.labels(name).inc()
 
     def render(self, values: dict[str, float]) -> bytes:
         for name, value in values.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -29,8 +29,11 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, source: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
-        self._source = source
+    def __init__(
+        self, source: AsyncIterator[bytes], headers: Mapping[str, str], on_end: Callable[[], None]
+    ) -> None:
+        """``on_end`` runs in any case, also when the source was never started."""
+        self._source, self._on_end = source, on_end
         self.status_code = 200
         self.background = None
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
@@ -38,12 +41,14 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.create_task(self._send(send))
         leaving = asyncio.create_task(wait_for_disconnect(receive))
-        await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        leaving.cancel()
-        if not sending.done():
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
             sending.cancel()
-        with suppress(asyncio.CancelledError, OSError):
-            await sending
+            with suppress(asyncio.CancelledError, OSError):
+                await sending
+            self._on_end()
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -63,8 +68,8 @@ async def run_unless_disconnected(request: Request, work: asyncio.Task[Any]) -> 
     leaving = asyncio.create_task(wait_for_disconnect(request.receive))
     try:
         await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            work.cancel()
+        work.cancel()
         return await work
     finally:
+        work.cancel()
         leaving.cancel()

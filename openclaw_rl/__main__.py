@@ -1,0 +1,7 @@
+"""``python -m openclaw_rl`` is the command ``openclaw-rl``."""
+
+import sys
+
+from openclaw_rl.cli import main
+
+sys.exit(main())

@@ -1,0 +1,167 @@
+"""SQLite and PostgreSQL made to behave alike: durable commits, and one writer at a time.
+
+Writers take turns, so rows become visible in the order of their numbers. Readers block nobody and
+nobody blocks them. An error never carries somebody's prompt into a log.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+T = TypeVar("T")
+#: Statements of the server's own work never run longer; ``unhurried`` lifts it for reports.
+_STATEMENT_TIMEOUT_S = 10
+_LOCK_ID = 0x0C1A
+_PARAMETERS = 500
+PAGE_BYTES = 4096
+
+_SQLITE_SETTINGS = (
+    f"page_size={PAGE_BYTES}",
+    "auto_vacuum=INCREMENTAL",  # only takes effect in an empty file, so before anything else
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "wal_autocheckpoint=0",  # checkpoints run in the background, not inside somebody's commit
+    "cache_size=-16000",
+)
+
+
+def sqlite_url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def connect(url: sa.URL) -> sa.Engine:
+    backend = url.get_backend_name()
+    if backend in ("postgresql", "postgres"):
+        return _connect_postgresql(url)
+    if backend == "sqlite":
+        return _connect_sqlite(url)
+    raise ValueError(f"unknown ledger {backend!r}; use sqlite:///PATH or postgresql://…")
+
+
+def _connect_postgresql(url: sa.URL) -> sa.Engine:
+    options = {
+        "connect_timeout": 5,
+        "options": f"-c statement_timeout={_STATEMENT_TIMEOUT_S * 1000} -c synchronous_commit=on",
+        # Notice within half a minute that the other machine is gone.
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 25_000,
+    }
+    url = url.set(drivername="postgresql+psycopg")
+    try:
+        return sa.create_engine(url, pool_pre_ping=True, hide_parameters=True, connect_args=options)
+    except ModuleNotFoundError:
+        raise ValueError("PostgreSQL needs psycopg: pip install 'openclaw-rl[postgres]'") from None
+
+
+def _connect_sqlite(url: sa.URL) -> sa.Engine:
+    if url.database:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(url, hide_parameters=True, connect_args={"timeout": _STATEMENT_TIMEOUT_S})
+
+    @sa.event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+        for setting in _SQLITE_SETTINGS:
+            _insist(connection, f"PRAGMA {setting}")
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        # The driver's own BEGIN leaves schema changes outside the transaction, and a transaction
+        # that reads first and writes later fails if somebody else wrote in between.
+        writes = connection.get_execution_options().get("writes")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _insist(connection: sqlite3.Connection, statement: str) -> None:
+    """Entering WAL mode does not wait for another process that does the same, so ask again."""
+    deadline = time.monotonic() + _STATEMENT_TIMEOUT_S
+    while True:
+        try:
+            connection.execute(statement)
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+
+
+def writing(engine: sa.Engine) -> AbstractContextManager[sa.Connection]:
+    """A transaction that may write. On PostgreSQL the caller then locks; see ``schema.counters``."""
+    return engine.execution_options(writes=True).begin()
+
+
+@contextmanager
+def creating(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A transaction that may change the schema; two processes that start together take turns."""
+    with writing(engine) as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_ID)))
+        yield connection
+
+
+@contextmanager
+def unhurried(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """One consistent view of everything, for reports that read a whole ledger."""
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        yield connection
+        connection.rollback()
+
+
+def batched(values: Iterable[T], size: int = _PARAMETERS) -> Iterator[list[T]]:
+    """Lists short enough to be the parameters of one statement."""
+    remaining = iter(values)
+    while batch := list(islice(remaining, size)):
+        yield batch
+
+
+# --- SQLite's files --------------------------------------------------------------------------
+
+
+def checkpoint(engine: sa.Engine) -> int:
+    """Move SQLite's log into the main file without blocking anybody.
+
+    Returns the log's size if something written meanwhile is still in it, so that it cannot start
+    over and keeps growing; else 0.
+    """
+    if engine.dialect.name != "sqlite":
+        return 0
+    [(_, pages, moved)] = _pragma(engine, "wal_checkpoint(PASSIVE)")
+    return 0 if pages == moved else int(pages) * PAGE_BYTES
+
+
+def file_pages(engine: sa.Engine) -> int:
+    [(pages,)] = _pragma(engine, "page_count")
+    return int(pages)
+
+
+def release_pages(engine: sa.Engine, number: int) -> bool:
+    """Give so many free pages back to the file system; True while there are more."""
+    with engine.connect() as connection:
+        raw: Any = connection.connection.driver_connection
+        # As a script: executed in the usual way it frees a single page.
+        raw.executescript(f"PRAGMA incremental_vacuum({number})")
+    [(free,)] = _pragma(engine, "freelist_count")
+    return bool(free)
+
+
+def _pragma(engine: sa.Engine, command: str) -> list[tuple[Any, ...]]:
+    """Outside any transaction, where alone some of these commands work."""
+    with engine.connect() as connection:
+        raw: Any = connection.connection.driver_connection
+        rows: list[tuple[Any, ...]] = raw.execute(f"PRAGMA {command}").fetchall()
+        return rows

@@ -1,0 +1,257 @@
+"""What the learn process knows: work that waits, and verdicts.
+
+Its own database file beside the serving ledger's (one PostgreSQL database holds both), so that a
+long transaction of one process never delays the other. Turns and events are pulled over by
+number, each exactly once; a verdict and the end of its task are one transaction. A process that
+dies at any instruction therefore judges no turn twice and forgets none.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from openclaw_rl.capture import database
+from openclaw_rl.capture.content import Row, to_json
+from openclaw_rl.capture.events import FEEDBACK, FLUSH, READY_KINDS, StoredEvent
+from openclaw_rl.types import Json, Verdict
+
+metadata = sa.MetaData()
+Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+#: Turns without a verdict. ``ready`` says what made a turn judgeable, null while nothing has.
+tasks = sa.Table(
+    "judge_tasks",
+    metadata,
+    sa.Column("turn_id", sa.Text, primary_key=True),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("ready", sa.Text),
+    sa.Column("attempts", sa.Integer, nullable=False, default=0),
+    sa.Column("next_try_at", sa.Double, nullable=False, default=0.0),
+    sa.Column("error", sa.Text),
+    sa.Index("judge_tasks_by_time", "ready", "next_try_at"),
+)
+
+#: Append-only; a user's own word is a later row and outranks the others.
+verdicts = sa.Table(
+    "verdicts",
+    metadata,
+    sa.Column("seq", Number, primary_key=True, autoincrement=True),
+    sa.Column("turn_id", sa.Text, nullable=False, index=True),
+    sa.Column("score", sa.Integer, nullable=False),
+    sa.Column("confidence", sa.Double, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("votes", sa.Text, nullable=False),
+    sa.Column("hints", sa.Text, nullable=False),
+    sa.Column("trainable", sa.Boolean, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("judged_at", sa.Double, nullable=False),
+)
+
+#: How far the serving ledger was read (``cursor_*``), and how many turns are in which state.
+marks = sa.Table(
+    "learn_marks",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("value", sa.Double, nullable=False),
+)
+
+_MAX_BACK_OFF_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """A stored turn, as far as the journal needs it."""
+
+    seq: int
+    id: str
+    created_at: float
+    judgeable: bool
+    """False for side requests and replies that were never finished."""
+
+
+class Journal:
+    """The learn process's ledger. One writer; readers may be anywhere."""
+
+    def __init__(self, url: str) -> None:
+        self.db = database.connect(sa.make_url(url))
+        with database.creating(self.db) as connection:
+            metadata.create_all(connection)
+        self._insert = postgresql.insert if self.db.dialect.name == "postgresql" else sqlite.insert
+
+    # --- pulling work over -------------------------------------------------------------------
+
+    def cursors(self) -> tuple[int, int]:
+        """The last turn and the last event that were pulled over."""
+        with self.db.connect() as connection:
+            values = self._marks(connection)
+        return int(values["cursor_turns"]), int(values["cursor_events"])
+
+    def pull(self, turns: Sequence[NewTurn], events: Sequence[StoredEvent]) -> None:
+        """Take up new turns and what became known of earlier ones, with the cursors, at once."""
+        if not turns and not events:
+            return
+        with database.writing(self.db) as connection:
+            rows = [{"turn_id": t.id, "created_at": t.created_at} for t in turns if t.judgeable]
+            if rows:
+                connection.execute(self._insert(tasks).on_conflict_do_nothing(), rows)
+            for event in events:
+                self._take(connection, event)
+            if turns:
+                self._set_mark(connection, "cursor_turns", turns[-1].seq)
+            if events:
+                self._set_mark(connection, "cursor_events", events[-1].seq)
+
+    def _take(self, connection: sa.Connection, event: StoredEvent) -> None:
+        if event.kind == FEEDBACK:
+            self._add_verdict(connection, event.turn_id, feedback_verdict(event.data))
+        elif event.kind == FLUSH:
+            connection.execute(tasks.update().where(tasks.c.ready.is_not(None)).values(next_try_at=0.0))
+        elif event.kind in READY_KINDS:
+            # The first thing that made it judgeable stays.
+            connection.execute(
+                tasks.update()
+                .where(tasks.c.turn_id == event.turn_id, tasks.c.ready.is_(None))
+                .values(ready=event.kind)
+            )
+        else:
+            connection.execute(tasks.delete().where(tasks.c.turn_id == event.turn_id))
+
+    def close_idle(self, before: float) -> int:
+        """Turns that nothing followed for so long are judged as the last of their session."""
+        with database.writing(self.db) as connection:
+            done = connection.execute(
+                tasks.update()
+                .where(tasks.c.ready.is_(None), tasks.c.created_at < before)
+                .values(ready="idle")
+            )
+            return done.rowcount
+
+    # --- judging -----------------------------------------------------------------------------
+
+    def ready(self, limit: int, now: float) -> list[str]:
+        """Turns to judge next, longest ready first."""
+        query = (
+            sa.select(tasks.c.turn_id)
+            .where(tasks.c.ready.is_not(None), tasks.c.next_try_at <= now)
+            .order_by(tasks.c.next_try_at, tasks.c.created_at)
+            .limit(limit)
+        )
+        with self.db.connect() as connection:
+            return list(connection.scalars(query))
+
+    def settle(self, turn_id: str, verdict: Verdict) -> None:
+        """The verdict, and the end of the task; nothing if a user's word came first."""
+        with database.writing(self.db) as connection:
+            if connection.execute(tasks.delete().where(tasks.c.turn_id == turn_id)).rowcount:
+                self._add_verdict(connection, turn_id, verdict)
+
+    def fail(self, turn_id: str, error: str, now: float) -> None:
+        """No verdict could be had: the turn is unjudged and will be tried again, ever more rarely."""
+        with database.writing(self.db) as connection:
+            row = connection.execute(sa.select(tasks.c.attempts).where(tasks.c.turn_id == turn_id)).first()
+            if row is not None:
+                wait_s = min(_MAX_BACK_OFF_S, 2.0**row.attempts)
+                connection.execute(
+                    tasks.update()
+                    .where(tasks.c.turn_id == turn_id)
+                    .values(attempts=row.attempts + 1, next_try_at=now + wait_s, error=error[:500])
+                )
+
+    def _add_verdict(self, connection: sa.Connection, turn_id: str, verdict: Verdict) -> None:
+        connection.execute(tasks.delete().where(tasks.c.turn_id == turn_id))
+        before = self._verdict(connection, turn_id)
+        connection.execute(
+            verdicts.insert().values(
+                turn_id=turn_id, score=verdict.score, confidence=verdict.confidence, source=verdict.source,
+                votes=to_json(verdict.votes), hints=to_json(verdict.hints), trainable=verdict.trainable,
+                reason=verdict.reason, judged_at=time.time(),
+            )
+        )  # fmt: skip
+        if before is not None:
+            self._add_mark(connection, _state_mark(before), -1)
+        self._add_mark(connection, _state_mark(verdict), 1)
+
+    # --- looking in --------------------------------------------------------------------------
+
+    def verdict(self, turn_id: str) -> Verdict | None:
+        """The one that counts: the newest word of a user, else the newest verdict."""
+        with self.db.connect() as connection:
+            return self._verdict(connection, turn_id)
+
+    def _verdict(self, connection: sa.Connection, turn_id: str) -> Verdict | None:
+        by_user = sa.case((verdicts.c.source == FEEDBACK, 0), else_=1)
+        query = (
+            sa.select(verdicts).where(verdicts.c.turn_id == turn_id).order_by(by_user, verdicts.c.seq.desc())
+        )
+        row = connection.execute(query.limit(1)).first()
+        if row is None:
+            return None
+        return Verdict(
+            row.score, row.confidence, row.source, tuple(json.loads(row.votes)), tuple(json.loads(row.hints)),
+            row.trainable, row.reason,
+        )  # fmt: skip
+
+    def task(self, turn_id: str) -> Json | None:
+        with self.db.connect() as connection:
+            row = connection.execute(sa.select(tasks).where(tasks.c.turn_id == turn_id)).first()
+        return None if row is None else dict(row._mapping)
+
+    def counts(self, now: float) -> Counter[str]:
+        """``judged``, ``excluded:<reason>``, ``queue``, ``due`` and ``unjudged``; independent of history."""
+        waits = tasks.c.ready.is_not(None)
+        with self.db.connect() as connection:
+            counts = Counter(
+                {
+                    name: int(value)
+                    for name, value in self._marks(connection).items()
+                    if ":" in name or name == "judged"
+                }
+            )
+            for name, condition in (
+                ("queue", waits),
+                ("due", waits & (tasks.c.next_try_at <= now)),
+                ("unjudged", tasks.c.attempts > 0),
+            ):
+                query = sa.select(sa.func.count()).select_from(tasks).where(condition)
+                counts[name] = connection.execute(query).scalar_one()
+        return counts
+
+    def close(self) -> None:
+        self.db.dispose()
+
+    # --- marks -------------------------------------------------------------------------------
+
+    def _marks(self, connection: sa.Connection) -> Counter[str]:
+        rows = connection.execute(sa.select(marks.c.name, marks.c.value))
+        return Counter({row.name: row.value for row in rows})
+
+    def _set_mark(self, connection: sa.Connection, name: str, value: float) -> None:
+        row: Row = {"name": name, "value": value}
+        connection.execute(
+            self._insert(marks)
+            .values(row)
+            .on_conflict_do_update(index_elements=["name"], set_={"value": value})
+        )
+
+    def _add_mark(self, connection: sa.Connection, name: str, number: int) -> None:
+        self._set_mark(connection, name, self._marks(connection)[name] + number)
+
+
+def feedback_verdict(data: Json) -> Verdict:
+    """A person's own rating counts outright; their words are the hint."""
+    text = str(data.get("text") or "").strip()
+    score = int(data["score"])
+    return Verdict(
+        score, 1.0, FEEDBACK, hints=(text,) if text and score < 0 else (), reason="the user rated this reply"
+    )
+
+
+def _state_mark(verdict: Verdict) -> str:
+    return "judged" if verdict.trainable else f"excluded:{verdict.reason}"

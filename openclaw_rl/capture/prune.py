@@ -1,0 +1,225 @@
+"""Retention: whole sessions go, oldest first, then the content that nothing refers to any more.
+
+Safe beside a running server, whose writer remembers which content it has stored. A prune opens a
+new *generation*; the writer notices inside its next transaction, forgets what it remembered, and
+stamps whatever its turns need with the new generation. Only content that no turn reached when the
+generation began, and that carries no newer stamp, is deleted. All deletions are small transactions.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture import database, reach, schema
+from openclaw_rl.capture.database import batched, unhurried
+from openclaw_rl.capture.ledger import Ledger, lock_counters
+
+#: Sessions, content rows and free pages that one transaction deals with.
+_SESSIONS, _ROWS, _PAGES = 10, 500, 500
+#: A session counts as open for this long after its last turn, whatever the limits say.
+OPEN_S = 24 * 3600.0
+#: Given session ids, those that must stay.
+KeepRule = Callable[[Ledger, Sequence[str]], Collection[str]]
+#: Every rule is asked. Learning adds the one that keeps turns it has not consumed yet.
+KEEP: list[KeepRule] = []
+
+
+@dataclass(slots=True)
+class PruneReport:
+    sessions: int = 0
+    turns: int = 0
+    content_rows: int = 0
+    bytes: int = 0
+    """Of the removed rows' values; what indexes and pages take comes on top."""
+    bytes_left: int = 0
+    file_bytes_freed: int = 0
+    """Given back to the file system; always 0 on PostgreSQL, which reuses the space itself."""
+
+
+def prune(
+    ledger: Ledger,
+    older_than_s: float | None = None,
+    max_bytes: int | None = None,
+    dry_run: bool = False,
+    keep: Sequence[KeepRule] = KEEP,
+) -> PruneReport:
+    """Remove sessions idle for ``older_than_s``, and the oldest ones until ``max_bytes`` are left."""
+    if older_than_s is None and max_bytes is None:
+        raise ValueError("nothing to prune by: give an age (--older-than), a size (--max-gb) or both")
+    now = time.time()
+    closed = _closed_sessions(ledger, now - OPEN_S)
+    kept = {session_id for rule in keep for session_id in rule(ledger, [s.id for s in closed])}
+    closed = [session for session in closed if session.id not in kept]
+    oldest = now - older_than_s if older_than_s is not None else float("-inf")
+    num_old = sum(session.last_turn_at < oldest for session in closed)
+    plan = _plan(ledger, [session.seq for session in closed], num_old, max_bytes)
+    if dry_run:
+        return plan
+    report = PruneReport()
+    for batch in batched(closed[: plan.sessions], _SESSIONS):
+        _remove_sessions(ledger, [session.seq for session in batch], now - OPEN_S, report)
+    _sweep(ledger, report)
+    report.bytes_left = plan.bytes_left + plan.bytes - report.bytes
+    report.file_bytes_freed = _give_back(ledger)
+    return report
+
+
+# --- what to remove --------------------------------------------------------------------------
+
+
+def _closed_sessions(ledger: Ledger, before: float) -> Sequence[Any]:
+    """Sessions without a turn since ``before``, longest idle first: seq, id, last_turn_at."""
+    with unhurried(ledger.db) as connection:
+        return connection.execute(_idle(before)).all()
+
+
+def _idle(before: float) -> sa.Select[Any]:
+    turns, sessions = schema.turns, schema.sessions
+    last = sa.func.max(turns.c.created_at).label("last_turn_at")
+    return (
+        sa.select(sessions.c.seq, sessions.c.id, last)
+        .join(turns, turns.c.session == sessions.c.seq)
+        .group_by(sessions.c.seq, sessions.c.id)
+        .having(last < before)
+        .order_by(last, sessions.c.seq)
+    )
+
+
+def _plan(ledger: Ledger, closed: Sequence[int], number: int, max_bytes: int | None) -> PruneReport:
+    """What removing the first ``number`` sessions, or as many more as the size asks for, would free."""
+    with unhurried(ledger.db) as connection:
+        everything = [sa.select(*_totals(table)) for table in (schema.turns, *reach.NEEDED)]
+        total = sum(_read_totals(connection, query)[1] for query in everything)
+        while True:
+            plan = _measure(connection, closed[:number])
+            plan.bytes_left = total - plan.bytes
+            if max_bytes is None or plan.bytes_left <= max_bytes or number == len(closed):
+                return plan
+            bytes_per_session = max(1, plan.bytes // number if number else total // len(closed))
+            number = min(len(closed), number + 1 + (plan.bytes_left - max_bytes) // bytes_per_session)
+
+
+def _measure(connection: sa.Connection, sessions: Sequence[int]) -> PruneReport:
+    reach.mark(connection, sessions)
+    report = PruneReport(sessions=len(sessions))
+    turns = sa.select(*_totals(schema.turns)).join(
+        reach.left_out, reach.left_out.c.session == schema.turns.c.session
+    )
+    report.turns, report.bytes = _read_totals(connection, turns)
+    for table in reach.NEEDED:
+        rows, size = _read_totals(connection, reach.unneeded(table, *_totals(table)))
+        report.content_rows += rows
+        report.bytes += size
+    return report
+
+
+def _size(table: sa.Table) -> sa.ColumnElement[int]:
+    """Bytes of a row's values."""
+    sizes: sa.ColumnElement[int] = sa.literal(0)
+    for column in table.c:
+        varies = isinstance(column.type, sa.LargeBinary | sa.Text)
+        sizes = sizes + (sa.func.coalesce(sa.func.length(column), 0) if varies else sa.literal(8))
+    return sizes
+
+
+def _totals(table: sa.Table) -> tuple[sa.ColumnElement[int], sa.ColumnElement[int]]:
+    return sa.func.count(), sa.func.coalesce(sa.func.sum(_size(table)), 0)
+
+
+def _read_totals(connection: sa.Connection, query: sa.Select[*tuple[Any, ...]]) -> tuple[int, int]:
+    rows, size = connection.execute(query).one()
+    return int(rows), int(size)
+
+
+# --- removing it -----------------------------------------------------------------------------
+
+
+@contextmanager
+def _brief(ledger: Ledger) -> Iterator[sa.Connection]:
+    """A small write, followed by a pause of the same length so that the server always gets its turn."""
+    began = time.monotonic()
+    with ledger.writing() as connection:
+        yield connection
+    time.sleep(max(0.002, time.monotonic() - began))
+
+
+def _remove_sessions(ledger: Ledger, sessions: Sequence[int], before: float, report: PruneReport) -> None:
+    turns, keys = schema.turns, schema.turn_keys
+    with _brief(ledger) as connection:
+        counters = lock_counters(connection)
+        # One of them may have got a turn since it was chosen.
+        idle = [
+            row.seq for row in connection.execute(_idle(before).where(schema.sessions.c.seq.in_(sessions)))
+        ]
+        belonging = turns.c.session.in_(idle)
+        columns = (turns.c.seq, turns.c.lookup_keys, turns.c.finish_reason, _size(turns).label("size"))
+        rows = connection.execute(sa.select(*columns).where(belonging)).all()
+        found_by = [
+            {"a_key": bytes.fromhex(key), "a_turn": row.seq}
+            for row in rows
+            for key in json.loads(row.lookup_keys).values()
+        ]
+        if found_by:
+            match = sa.and_(keys.c.key == sa.bindparam("a_key"), keys.c.turn == sa.bindparam("a_turn"))
+            connection.execute(keys.delete().where(match), found_by)
+        for batch in batched(row.seq for row in rows):
+            connection.execute(schema.deliveries.delete().where(schema.deliveries.c.turn.in_(batch)))
+        connection.execute(turns.delete().where(belonging))
+        connection.execute(schema.sessions.delete().where(schema.sessions.c.seq.in_(idle)))
+        gone = Counter(f"finish_{row.finish_reason}" for row in rows)
+        gone.update(sessions=len(idle), turns=len(rows))
+        ledger.set_counters(connection, {name: counters[name] - number for name, number in gone.items()})
+    report.sessions += len(idle)
+    report.turns += len(rows)
+    report.bytes += sum(row.size for row in rows)
+
+
+def _sweep(ledger: Ledger, report: PruneReport) -> None:
+    """Delete content that nothing needs. What a turn needs from now on carries the new generation."""
+    with _brief(ledger) as connection:
+        generation = lock_counters(connection)["generation"] + 1
+        ledger.set_counters(connection, {"generation": generation})
+    with unhurried(ledger.db) as connection:
+        reach.mark(connection)
+        # Hashes end to end: 16 bytes each, however many there are.
+        doomed = {table: b"".join(connection.scalars(_outdated(table, generation))) for table in reach.NEEDED}
+    for table, hashes in doomed.items():
+        for batch in batched((hashes[i : i + 16] for i in range(0, len(hashes), 16)), _ROWS):
+            _remove_rows(ledger, table, batch, generation, report)
+
+
+def _outdated(table: sa.Table, generation: int) -> sa.Select[Any]:
+    return reach.unneeded(table, table.c.hash).where(table.c.epoch < generation)
+
+
+def _remove_rows(
+    ledger: Ledger, table: sa.Table, hashes: Sequence[bytes], generation: int, report: PruneReport
+) -> None:
+    # Asked again here: a turn written since the marking may have claimed some of them.
+    still = sa.and_(table.c.hash.in_(hashes), table.c.epoch < generation)
+    with _brief(ledger) as connection:
+        lock_counters(connection)
+        rows, size = _read_totals(connection, sa.select(*_totals(table)).where(still))
+        connection.execute(table.delete().where(still))
+    report.content_rows += rows
+    report.bytes += size
+
+
+def _give_back(ledger: Ledger) -> int:
+    """Shrink SQLite's file step by step; bytes freed."""
+    if ledger.db.dialect.name != "sqlite":
+        return 0
+    before = database.file_pages(ledger.db)
+    while database.release_pages(ledger.db, _PAGES):
+        ledger.checkpoint()
+        time.sleep(0.01)
+    ledger.checkpoint()
+    return (before - database.file_pages(ledger.db)) * database.PAGE_BYTES

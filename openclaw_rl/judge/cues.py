@@ -1,0 +1,140 @@
+"""Countable signs: what a user's words, a tool's result and the fit between them give away.
+
+Every sign is a number with a name; their weights are fitted on labelled cases, none decides alone.
+A user's signs are taken from the user's own words only, never from tool results or quotations.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from importlib.resources import files
+
+from openclaw_rl.judge.exchange import Exchange, own_words
+
+_WORD = re.compile(r"[^\W\d_]{3,}|\d+")
+_STOP = frozenset(
+    "the and for with that this from what how which when where who does did are was were you your have has can "
+    "could would should please give get find show tell make all any some not into about than them they then there "
+    "der die das und ist wie was les des une est que los las una del per che".split()
+)
+_NOTHING = re.compile(
+    r"\bno (results?|match\w*|output|entries|messages?|items?|files?|records?|data|connections?|hits?|events?|"
+    r"rows?)\b|\bnothing\b|\bnot find any|n't find any|\bnone\b|\bempty\b|^\W*(ok|done|null|true)\W*$|"
+    r"(?<![\d.,])0 (rows?|results?|match\w*|products?|items?|hits?|files?|memories|entries|records?|messages?)\b|"
+    r"\b(keine|kein|aucune?|ningún|ninguna?|nessun[oa]?|sin resultados)\b|up[- ]to[- ]date|unchanged",
+    re.IGNORECASE,
+)
+_WALL = re.compile(
+    r"cookies?|javascript|loading|log ?in|sign ?in|subscribe|captcha|redirect|accept all|imprint|please (wait|enable)|"
+    r"disambiguation",
+    re.IGNORECASE,
+)
+_DID = re.compile(
+    r"\b(success\w*|created?|updated?|saved?|sent|added|started|stopped|booked|confirmed|complete[d]?|installed|"
+    r"edited|deleted|removed|moved|renamed|written|switched|turned (on|off)|playing|published|passed|built|"
+    r"reformatted|processed|replacements?|changed|scheduled|set|uploaded|downloaded|merged|closed|opened)\b|"
+    r"\"(ok|sent|success|done)\"\s*:\s*true|[✓✔]",
+    re.IGNORECASE,
+)
+_BAD = re.compile(
+    r"\b(error|fail\w*|denied|not found|unable|cannot|can't|could not|couldn't|invalid|refused|timed out|missing|"
+    r"conflict|rejected|unknown|exception|fehler|erreur|no existe)\b",
+    re.IGNORECASE,
+)
+_IDLE_CALLS = re.compile(
+    r"\"(pwd|ls|ls -d \.|ls -la?|date|whoami|uptime|true|echo [^\"|;&]*|sleep \d+|id|hostname|env|clear)\"|"
+    r"^think\b|^import \w+( as \w+)?$",
+)
+USER_CUES: tuple[str, ...] = (
+    *("thanks", "praise", "works", "adopts", "wrong", "change", "said", "contrast", "follow", "terse"),
+    *("question_end", "exclaims", "log_words", "asks_again", "first_good", "first_bad", "is_question_only"),
+)
+TOOL_CUES: tuple[str, ...] = (
+    *("empty", "nothing", "wall", "did", "bad", "idle_call", "log_chars", "digits"),
+    *("result_overlap", "call_overlap", "reach", "result_call_overlap", "zero_json"),
+)
+_BAD_NAMES, _GOOD_NAMES = ("wrong", "change", "said", "contrast"), ("thanks", "praise", "works", "adopts")
+
+
+@cache
+def cue_table() -> dict[str, list[re.Pattern[str]]]:
+    table: dict[str, list[re.Pattern[str]]] = {}
+    name = ""
+    for line in (files("openclaw_rl.judge") / "cues.txt").read_text("utf-8").splitlines():
+        if line.startswith("[") and line.endswith("]") and line[1:-1].isalpha():
+            name = line[1:-1]
+            table[name] = []
+        elif line.strip() and not line.startswith("#"):
+            table[name].append(re.compile(line, re.IGNORECASE))
+    return table
+
+
+def user_cues(exchange: Exchange) -> list[float]:
+    text = own_words(exchange.user_text).strip().replace("’", "'")
+    table = cue_table()
+    spans = {name: [m.start() for cue in cues for m in cue.finditer(text)] for name, cues in table.items()}
+    counts = [min(3.0, float(len(found))) ** 0.5 for found in spans.values()]
+    good = min((start for name in _GOOD_NAMES for start in spans[name]), default=10_000)
+    bad = min((start for name in _BAD_NAMES for start in spans[name]), default=10_000)
+    any_side = good < 10_000 or bad < 10_000
+    words = _WORD.findall(text)
+    return [
+        *counts,
+        float(text.endswith("?")),
+        float("!" in text),
+        _log(len(words)),
+        _overlap(exchange.request, text) * float(len(words) > 3),
+        float(good < bad),
+        float(bad < good),
+        float(text.endswith("?") and not any_side),
+    ]
+
+
+def tool_cues(exchange: Exchange) -> list[float]:
+    results = exchange.results
+    joined = "\n".join(results).strip()
+    calls = " ".join(f"{name} {arguments}" for name, arguments in exchange.calls)
+    idle = any(_IDLE_CALLS.search(_plain(name, arguments)) for name, arguments in exchange.calls)
+    reach = _overlap(exchange.request, f"{joined} {calls}")
+    return [
+        float(not joined),
+        min(2.0, float(len(_NOTHING.findall(joined)))),
+        float(bool(_WALL.search(joined))),
+        min(2.0, float(len(_DID.findall(joined)))),
+        min(2.0, float(len(_BAD.findall(joined)))),
+        float(idle),
+        _log(len(joined)),
+        float(bool(re.search(r"[1-9]", joined))),
+        _overlap(exchange.request, joined),
+        _overlap(exchange.request, calls),
+        reach,
+        _overlap(calls, joined),
+        float(bool(re.search(r"\[\s*\]|\{\s*\}", joined))),
+    ]
+
+
+def _plain(name: str, arguments: str) -> str:
+    try:
+        values = json.loads(arguments)
+    except ValueError:
+        return name
+    texts = [value for value in values.values() if isinstance(value, str)] if isinstance(values, dict) else []
+    if name.startswith("think"):
+        return "think"
+    return texts[0] if len(texts) == 1 and texts[0].startswith("import ") else " ".join(f'"{t}"' for t in texts)
+
+
+def _stems(text: str) -> set[str]:
+    return {word[:5] for word in _WORD.findall(text.lower().replace("_", " ")) if word not in _STOP}
+
+
+def _overlap(first: str, second: str) -> float:
+    """The share of the first text's content words that the second has too."""
+    wanted = _stems(first)
+    return len(wanted & _stems(second)) / len(wanted) if wanted else 0.0
+
+
+def _log(count: int) -> float:
+    return (count + 1).bit_length() / 4

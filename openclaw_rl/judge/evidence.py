@@ -1,0 +1,135 @@
+"""What a small language model thinks, in numbers: label log-probs after a few examples.
+
+A small model cannot follow a judge's instructions, but the log-probs of label words after a
+handful of solved examples separate the classes well once they are calibrated. Each few-shot set
+is a constant prefix, which the engine keeps, so a call costs the tokens of the case alone.
+
+``chat_evidence`` asks the same model how an assistant would go on after the user's words: it
+thanks, apologises, or simply answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from openclaw_rl.judge.exchange import Exchange, shorten
+from openclaw_rl.types import BASE_VERSION, Engine, JudgeCase, Priority, Renderer
+
+Encode = Callable[[str], list[int]]
+NUM_SETS = 3
+_CONTEXT_CHARS, _STATE_CHARS = 140, 280
+_TOP_K = 256
+#: Ways in which an assistant begins after praise, after a complaint, after the next question.
+CONTINUATIONS = ("You're welcome", "I'm glad", "I apologize", "I'm sorry", "Sure, here", "You're right")
+
+
+@dataclass(frozen=True, slots=True)
+class FewShotSet:
+    """A template with its labels (for +1, 0, −1) and the solved examples in front of it."""
+
+    labels: tuple[str, str, str]
+    prefix: str
+    template: str
+
+    def case_text(self, exchange: Exchange) -> str:
+        return fill(self.template, exchange)
+
+
+def fill(template: str, exchange: Exchange) -> str:
+    if exchange.has_user:
+        context = f"({exchange.results_line(60)}) " if exchange.results else ""
+        state = context + (shorten(exchange.user_text, _STATE_CHARS) or "(nothing)")
+    else:
+        state = exchange.results_line(_STATE_CHARS)
+    fields = {
+        "request": shorten(exchange.request, _CONTEXT_CHARS) or "(nothing)",
+        "reply": exchange.reply_line(_CONTEXT_CHARS),
+        "next": state,
+    }
+    for name, value in fields.items():
+        template = template.replace("{" + name + "}", value.replace("{", "(").replace("}", ")"))
+    return template
+
+
+def read_cases(name: str) -> list[dict[str, Any]]:
+    """The labelled cases that come with the package: ``train``, ``test`` or ``injection``."""
+    text = (files("openclaw_rl.judge") / "cases" / f"{name}.jsonl").read_text("utf-8")
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def case_of(row: dict[str, Any]) -> JudgeCase:
+    """One labelled line as a case; ``reply`` may be a text or a message."""
+    reply = row["reply"]
+    message = {"role": "assistant", "content": reply} if isinstance(reply, str) else dict(reply)
+    state = row.get("next_state")
+    return JudgeCase(
+        messages=list(row["messages"]),
+        reply=message,
+        next_state=None if state is None else list(state),
+        finish_reason=row.get("finish_reason", "stop"),
+        regenerated=bool(row.get("regenerated", False)),
+    )
+
+
+@cache
+def few_shot_set(kind: str, number: int) -> FewShotSet:
+    """Set ``number`` (from 1) for next states that end with a ``user`` or hold only ``tool`` results."""
+    text = (files("openclaw_rl.judge") / "prompts" / f"label_{kind}_{number}.txt").read_text("utf-8")
+    first, intro, template = text.strip().split("\n", 2)
+    positive, neutral, negative = (label.strip() for label in first.split("|"))
+    labels = {1: positive, 0: neutral, -1: negative}
+    shots = [
+        f"{fill(template, exchange)} {labels[row['label']]}"
+        for row in read_cases("train")
+        if f"shot-{number}" in row["tags"] and (exchange := Exchange(case_of(row))).has_user == (kind == "user")
+    ]
+    return FewShotSet((positive, neutral, negative), "\n\n".join([intro, *shots, ""]), template)
+
+
+class Evidence:
+    """Asks an engine; knows nothing about verdicts."""
+
+    def __init__(self, engine: Engine, encode: Encode, renderer: Renderer) -> None:
+        self._engine, self._encode, self._renderer = engine, encode, renderer
+        self.num_calls = 0
+
+    async def labels(self, kind: str, number: int, exchange: Exchange) -> list[float]:
+        """Log-probs of the set's three labels, and how much of the mass they hold."""
+        shots = few_shot_set(kind, number)
+        ids = [*self._encode(shots.prefix), *self._encode(shots.case_text(exchange))]
+        label_ids = [self._encode(" " + label)[0] for label in shots.labels]
+        scores = await self._score([*ids, label_ids[0]], len(ids), _TOP_K)
+        found = dict(zip(scores.top_ids[0], scores.top_logprobs[0], strict=True))
+        floor = min(scores.top_logprobs[0]) - 0.5
+        return [found.get(label_id, floor) for label_id in label_ids]
+
+    async def chat(self, exchange: Exchange) -> list[float]:
+        """Mean log-prob of each stock continuation, minus their mean."""
+        prompt = self._renderer.render(
+            [
+                {"role": "user", "content": shorten(exchange.request, _CONTEXT_CHARS) or "Hello"},
+                {"role": "assistant", "content": exchange.reply_line(_CONTEXT_CHARS)},
+                {"role": "user", "content": shorten(exchange.user_text, _STATE_CHARS) or "(nothing)"},
+            ]
+        )
+        first, *others = [self._encode(text) for text in CONTINUATIONS]
+        values = [await self._mean_logprob(prompt, first)]  # fills the cache that the others reuse
+        values += await asyncio.gather(*(self._mean_logprob(prompt, ids) for ids in others))
+        mean = sum(values) / len(values)
+        return [value - mean for value in values]
+
+    async def _mean_logprob(self, prompt: list[int], ids: list[int]) -> float:
+        scores = await self._score([*prompt, *ids], len(prompt), 0)
+        return sum(scores.logprobs) / len(ids)
+
+    async def _score(self, ids: list[int], start: int, top_k: int) -> Any:
+        self.num_calls += 1
+        return await self._engine.score(
+            ids, start, top_k=top_k, policy_version=BASE_VERSION, priority=Priority.JUDGE
+        )

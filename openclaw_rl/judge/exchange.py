@@ -1,0 +1,89 @@
+"""A case as text: what was asked, what was answered, what came next, each guarded and short.
+
+The structure of the next state is always kept (one entry per message, in order, with its role);
+only long texts lose their middle.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from openclaw_rl.judge.guard import neutralise
+from openclaw_rl.types import JudgeCase, Message
+
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_QUOTE = re.compile(r"^\s*>.*$", re.MULTILINE)
+
+
+def text_of(message: Message) -> str:
+    """The message's text; parts other than text are named, not shown."""
+    content: Any = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    parts = [part if isinstance(part, dict) else {"text": str(part)} for part in content]
+    return "\n".join(str(part.get("text") or f"({part.get('type', 'part')})") for part in parts)
+
+
+def shorten(text: str, max_chars: int) -> str:
+    """One line with head and tail; the end of a text often holds its point."""
+    line = " ".join(text.split())
+    if len(line) <= max_chars:
+        return line
+    tail = max_chars * 2 // 5
+    return f"{line[: max_chars - tail - 5].rstrip()} ... {line[-tail:].lstrip()}"
+
+
+def own_words(text: str) -> str:
+    """A user's text without code and quotations of others."""
+    return _QUOTE.sub(" ", _CODE.sub(" ", text))
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The guarded texts of one case."""
+
+    case: JudgeCase
+
+    @cached_property
+    def request(self) -> str:
+        users = [message for message in self.case.messages if message.get("role") == "user"]
+        return neutralise(text_of(users[-1])) if users else ""
+
+    @cached_property
+    def calls(self) -> list[tuple[str, str]]:
+        return [
+            (str(call.get("name", "")), str(call.get("arguments", "")))
+            for call in self.case.reply.get("tool_calls") or ()
+        ]
+
+    @cached_property
+    def reply(self) -> str:
+        return neutralise(text_of(self.case.reply), "assistant")
+
+    @cached_property
+    def results(self) -> list[str]:
+        """Whatever is not a person's word: tool results and other observations."""
+        states = self.case.next_state or []
+        return [neutralise(text_of(message), "tool") for message in states if message.get("role") != "user"]
+
+    @cached_property
+    def user_text(self) -> str:
+        states = self.case.next_state or []
+        texts = [neutralise(text_of(message)) for message in states if message.get("role") == "user"]
+        return "\n".join(text for text in texts if text)
+
+    @property
+    def has_user(self) -> bool:
+        return any(message.get("role") == "user" for message in self.case.next_state or ())
+
+    def reply_line(self, max_chars: int) -> str:
+        calls = " ".join(f"{name} {arguments}" for name, arguments in self.calls)
+        return shorten(f"{self.reply} {calls}", max_chars) or "(nothing)"
+
+    def results_line(self, max_chars: int) -> str:
+        share = max(40, max_chars // max(1, len(self.results)))
+        lines = [shorten(text, share) or "(empty)" for text in self.results]
+        return shorten(" | ".join(lines), max_chars * 2) if lines else "(nothing)"

@@ -1,0 +1,93 @@
+"""Judging in the background: what became judgeable gets a verdict, many at once, bounded.
+
+Runs in the learn process. A judge that fails leaves its turn unjudged with the reason, to be tried
+again later; it never becomes a neutral verdict, and it never touches serving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from openclaw_rl.types import Judge, JudgeCase, JudgeError, Verdict
+
+log = logging.getLogger(__name__)
+
+
+class Desk(Protocol):
+    """Where cases come from and verdicts go. Methods are synchronous and run in threads."""
+
+    def pull(self) -> None:
+        """Take up what has been captured since the last time."""
+
+    def ready(self, limit: int, now: float) -> list[str]: ...
+
+    def case(self, turn_id: str) -> JudgeCase | None:
+        """None if the turn is gone."""
+
+    def settle(self, turn_id: str, verdict: Verdict) -> None: ...
+
+    def fail(self, turn_id: str, error: str, now: float) -> None: ...
+
+
+class JudgeWorker:
+    def __init__(
+        self,
+        desk: Desk,
+        judge: Judge,
+        *,
+        concurrency: int = 4,
+        timeout_s: float = 120,
+        poll_s: float = 0.5,
+        on_verdict: Callable[[str, Verdict], None] = lambda turn_id, verdict: None,
+    ) -> None:
+        self._desk, self._judge = desk, judge
+        self._concurrency, self._timeout_s, self._poll_s = concurrency, timeout_s, poll_s
+        self._on_verdict = on_verdict
+
+    async def run(self) -> None:
+        """Until cancelled. A database that is away is waited for."""
+        while True:
+            try:
+                worked = await self.step()
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                log.error("judging pauses: %s: %s", type(error).__name__, str(error).partition("\n")[0])
+                worked = False
+            if not worked:
+                await asyncio.sleep(self._poll_s)
+
+    async def step(self) -> bool:
+        """Pull, then judge one batch; False when there was nothing to judge."""
+        await asyncio.to_thread(self._desk.pull)
+        turn_ids = await asyncio.to_thread(self._desk.ready, self._concurrency, time.time())
+        await asyncio.gather(*(self._judge_one(turn_id) for turn_id in turn_ids))
+        return bool(turn_ids)
+
+    async def _judge_one(self, turn_id: str) -> None:
+        try:
+            case = await asyncio.to_thread(self._desk.case, turn_id)
+            if case is None:
+                verdict = Verdict(
+                    0, 0.0, "rule:gone", trainable=False, reason="the turn was pruned before it was judged"
+                )
+            else:
+                verdict = await asyncio.wait_for(self._judge.evaluate(case), self._timeout_s)
+        except TimeoutError:
+            await self._fail(turn_id, f"the judge gave no answer within {self._timeout_s:g} s")
+        except (JudgeError, ConnectionError) as error:
+            await self._fail(turn_id, str(error) or type(error).__name__)
+        except Exception as error:
+            # A judge is a plug-in; whatever it raises is its own failure, not the worker's.
+            log.exception("the judge failed")
+            await self._fail(turn_id, f"{type(error).__name__}: {error}")
+        else:
+            await asyncio.to_thread(self._desk.settle, turn_id, verdict)
+            self._on_verdict(turn_id, verdict)
+
+    async def _fail(self, turn_id: str, error: str) -> None:
+        await asyncio.to_thread(self._desk.fail, turn_id, error, time.time())

@@ -1,0 +1,353 @@
+"""Fakes and helpers for tests, ours and those of people who build on this package.
+
+``ScriptedEngine`` keeps the Engine protocol without a model: it says what it was told to say, as
+slowly as wanted, and fails or pauses on request. ``scripted_system`` is the real wiring around it.
+``ServerProcess`` is the real command in a process of its own. Nothing here waits for a fixed time:
+``wait_until`` polls with a deadline.
+
+Not done here: plausible log-probs. They have the right shape and add up, but mean nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import signal
+import subprocess
+import sysconfig
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from openclaw_rl.types import (
+    BASE_VERSION,
+    Capabilities,
+    EngineStatus,
+    GenerateRequest,
+    Priority,
+    Scores,
+    Token,
+)
+
+if TYPE_CHECKING:
+    from openclaw_rl.loop import System
+
+T = TypeVar("T")
+
+
+def wait_until(check: Callable[[], T | None], what: str, timeout_s: float = 30.0) -> T:
+    """The first true value of ``check``; AssertionError if there is none in time."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := check()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(0.02)
+    return value
+
+
+async def until(check: Callable[[], T | None], what: str, timeout_s: float = 10.0) -> T:
+    """``wait_until`` that lets the event loop run."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := check()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+        await asyncio.sleep(0.002)
+    return value
+
+
+# --- an engine without a model ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One reply: its tokens, and what goes wrong with them."""
+
+    ids: tuple[int, ...]
+    delay_s: float = 0.0
+    """Before each token."""
+    pause_after: int | None = None
+    """Wait for ``ScriptedEngine.resume`` once this many tokens are out."""
+    fail_after: int | None = None
+    """Raise once this many tokens are out."""
+
+
+class ScriptedEngine:
+    """Engine protocol: replies come from a queue of scripts, then from the default, deterministically.
+
+    ``requests`` keeps every request as it came; ``num_cancelled`` counts those given up early. Grammars
+    are taken and not followed; ``refuse_grammars`` makes every one invalid.
+    """
+
+    capabilities = Capabilities(grammars=True)
+
+    def __init__(self, tokenizer: Any, default: str = "Hello!", context_length: int = 4096) -> None:
+        self.context_length = context_length
+        self.requests: list[GenerateRequest] = []
+        self.num_cancelled = 0
+        self.refuse_grammars = False
+        self._tokenizer, self._vocab_size = tokenizer, len(tokenizer)
+        self._default = self._script(default)
+        self._queue: deque[Script] = deque()
+        self._running = 0
+        self._versions: dict[int, Path | None] = {BASE_VERSION: None}
+        self._serving = BASE_VERSION
+        self.resume = asyncio.Event()
+        self.closed = False
+
+    def say(self, reply: str | Sequence[int], **trouble: Any) -> None:
+        """The reply to the next request without one; ``trouble`` as in ``Script``."""
+        self._queue.append(self._script(reply, **trouble))
+
+    def _script(self, reply: str | Sequence[int], **trouble: Any) -> Script:
+        if not isinstance(reply, str):
+            return Script(tuple(reply), **trouble)
+        ids = self._tokenizer.encode(reply, add_special_tokens=False)
+        return Script((*ids, self._tokenizer.eos_token_id), **trouble)
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
+        version = self._serving if request.policy_version is None else request.policy_version
+        self._check(version)
+        self.requests.append(request)
+        script = self._queue.popleft() if self._queue else self._default
+        self._running += 1
+        finished = False
+        try:
+            for position, token_id in enumerate(script.ids):
+                await self._trouble(script, position)
+                last = position + 1 == min(len(script.ids), request.sampling.max_tokens)
+                stopped = token_id in request.stop_ids
+                finished = last or stopped
+                yield self._token(
+                    token_id,
+                    position,
+                    request,
+                    version,
+                    ("stop" if stopped else "length") if finished else None,
+                )
+                if finished:
+                    return
+        finally:
+            self._running -= 1
+            self.num_cancelled += not finished
+
+    async def _trouble(self, script: Script, position: int) -> None:
+        if script.pause_after == position:
+            await self.resume.wait()
+        if script.fail_after == position:
+            raise RuntimeError("the scripted engine fails here")
+        await asyncio.sleep(script.delay_s)
+
+    def _token(
+        self, token_id: int, position: int, request: GenerateRequest, version: int, reason: Any
+    ) -> Token:
+        top_ids, top_logprobs = self._distribution(token_id, position, request.top_logprobs)
+        logprob = _first_logprob(token_id, position)
+        return Token(
+            id=token_id,
+            logprob=logprob,
+            sampled_logprob=0.0 if request.sampling.temperature == 0 else logprob,
+            top_ids=top_ids,
+            top_logprobs=top_logprobs,
+            policy_version=version,
+            finish_reason=reason,
+        )
+
+    def _distribution(
+        self, token_id: int, position: int, top_k: int
+    ) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """The given token first, then its neighbours with halving shares of the rest."""
+        first = _first_logprob(token_id, position)
+        rest = 1.0 - math.exp(first)
+        shares = [first, *(math.log(rest * 0.5**rank) for rank in range(1, top_k))]
+        ids = [(token_id + rank) % self._vocab_size for rank in range(top_k)]
+        return tuple(ids), tuple(shares[:top_k])
+
+    async def score(
+        self,
+        token_ids: Sequence[int],
+        start: int,
+        top_k: int = 0,
+        policy_version: int = BASE_VERSION,
+        priority: Priority = Priority.JUDGE,
+    ) -> Scores:
+        self._check(policy_version)
+        if not 1 <= start < len(token_ids):
+            raise ValueError(f"start must lie in 1..{len(token_ids) - 1}, got {start}")
+        rows = [self._distribution(token_ids[i], i, max(1, top_k)) for i in range(start, len(token_ids))]
+        return Scores(
+            logprobs=[values[0] for _, values in rows],
+            top_ids=[list(ids[:top_k]) for ids, _ in rows],
+            top_logprobs=[list(values[:top_k]) for _, values in rows],
+        )
+
+    async def load(self, version: int, path: Path) -> None:
+        self._versions[version] = path
+
+    async def serve_version(self, version: int) -> None:
+        self._check(version)
+        self._serving = version
+
+    async def unload(self, version: int) -> None:
+        if version in (BASE_VERSION, self._serving):
+            raise ValueError(f"policy version {version} is in use and cannot be unloaded")
+        self._versions.pop(version, None)
+
+    def check_grammar(self, grammar: str) -> None:
+        if self.refuse_grammars:
+            raise ValueError("the scripted engine takes no grammar")
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(self._running, 0, 0, tuple(sorted(self._versions)), self._serving)
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def _check(self, version: int) -> None:
+        if version not in self._versions:
+            raise ValueError(f"policy version {version} is not loaded; loaded: {sorted(self._versions)}")
+
+
+def _first_logprob(token_id: int, position: int) -> float:
+    """Between 0.55 and 0.95, so that the scripted token is always the likeliest."""
+    return math.log(0.55 + (token_id * 31 + position * 17) % 41 / 100)
+
+
+def byte_tokenizer() -> Any:
+    """A tokenizer made on the spot: one token per UTF-8 byte, and the control tokens of ChatML.
+
+    Every character outside ASCII and every stop string spans several tokens.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tags = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+    backend.add_tokens([AddedToken(tag, normalized=False) for tag in tags])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|im_end|>", clean_up_tokenization_spaces=False
+    )
+
+
+def scripted_system(home: Path, **settings: Any) -> System:
+    """The whole serving side on a scripted engine; ``settings`` as on the command line."""
+    from openclaw_rl import loop
+    from openclaw_rl.config import load_config
+    from openclaw_rl.render import create_renderer
+
+    config = load_config({"served_model_name": "scripted", "home": home, **settings}, environment={})
+    config.home.mkdir(parents=True, exist_ok=True)
+    tokenizer = byte_tokenizer()
+    renderer = create_renderer(tokenizer, name="qwen3")
+    return loop.assemble(config, loop.open_ledger(config), ScriptedEngine(tokenizer), renderer)
+
+
+# --- the real thing --------------------------------------------------------------------------
+
+
+def command() -> str:
+    """The installed ``openclaw-rl`` of the running Python."""
+    return str(Path(sysconfig.get_path("scripts"), "openclaw-rl"))
+
+
+def clean_environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Ours without settings that would leak into a server under test, and with its own home."""
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if name == "OPENCLAW_RL_CACHE" or not (name.startswith("OPENCLAW_RL_") or name in ("HOST", "PORT"))
+    }
+    return {**ours, "OPENCLAW_RL_HOME": str(home), "PORT": "0", **(extra or {})}
+
+
+class ServerProcess:
+    """``openclaw-rl serve`` with its own data folder and a free port; usable as a context manager."""
+
+    def __init__(self, home: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        self.home, self._arguments = home, arguments
+        self._environment = clean_environment(home, environment)
+        self._log_path = home.with_name(f"{home.name}.log")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+
+    def start(self, timeout_s: float = 120.0) -> ServerProcess:
+        """Returns when the server answers; raises with its log if it ends or takes too long."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [command(), "serve", *self._arguments],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            self.url = wait_until(self._announced, "the server says where it listens", timeout_s)
+        except AssertionError as error:
+            self.kill()
+            raise AssertionError(f"{error}\n{self.log()}") from None
+        return self
+
+    def _announced(self) -> str | None:
+        """The address in serve.json, once it is this process's and not a predecessor's."""
+        if self.process.poll() is not None:
+            raise AssertionError(f"the server ended with exit code {self.process.returncode}")
+        try:
+            stated = json.loads((self.home / "serve.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return str(stated["url"]) if stated["pid"] == self.process.pid else None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "the server was not started"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def key(self) -> str:
+        """The default user's key, from the file the server wrote."""
+        return str(json.loads((self.home / "keys.json").read_text())["default"])
+
+    def terminate(self) -> None:
+        """Ask for a graceful stop without waiting for it."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def stop(self, timeout_s: float = 90.0) -> int:
+        """Stop gracefully; returns the exit code."""
+        if self.process.poll() is None:
+            self.terminate()
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the server did not stop within {timeout_s:.0f} s\n{self.log()}") from None
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def log(self) -> str:
+        return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
+
+    def __enter__(self) -> ServerProcess:
+        return self.start() if self._process is None else self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self.stop()

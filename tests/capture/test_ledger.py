@@ -1,0 +1,433 @@
+"""The contract of a ledger, the same for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from openclaw_rl.capture import inspect, schema
+from openclaw_rl.capture.content import BLOCK_TOKENS
+from openclaw_rl.capture.ledger import Delivery, Ledger, sqlite_url
+from openclaw_rl.types import Json, SamplingParams, Token, TurnRecord
+
+from .conftest import make_turn
+
+# --- what goes in comes out ------------------------------------------------------------------
+
+#: Any Python string: NUL, lone surrogates and all.
+texts = st.text(st.characters(exclude_categories=()), max_size=20)
+numbers = st.integers() | st.floats(allow_nan=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+json_objects = st.dictionaries(texts, json_values, max_size=4)
+names = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=20)
+token_ids = st.integers(0, 2**31 - 1)
+logprobs = st.floats(width=32, max_value=0, allow_nan=False)
+finish_reasons = st.sampled_from(["stop", "length", "cancelled"])
+
+
+@st.composite
+def token_lists(draw: st.DrawFn, policy_version: int) -> list[Token]:
+    width = draw(st.integers(0, 4))
+    row = st.tuples(
+        token_ids, logprobs, logprobs,
+        st.lists(token_ids, min_size=width, max_size=width),
+        st.lists(logprobs, min_size=width, max_size=width), st.booleans(),
+    )  # fmt: skip
+    tokens = [
+        Token(i, raw, sampled, tuple(top), tuple(values), policy_version, forced)
+        for i, raw, sampled, top, values, forced in draw(st.lists(row, max_size=4))
+    ]
+    if tokens:
+        tokens[-1] = replace(tokens[-1], finish_reason=draw(st.none() | finish_reasons))
+    return tokens
+
+
+@st.composite
+def any_turns(draw: st.DrawFn) -> TurnRecord:
+    version = draw(st.integers(0, 1000))
+    prompt = draw(st.lists(token_ids, max_size=5))
+    return TurnRecord(
+        id=f"t-{uuid4()}", session_id=draw(names), user=draw(names), dialect=draw(names),
+        kind=draw(st.sampled_from(["main", "side", "unknown"])),
+        messages=draw(st.lists(json_objects, max_size=4)),
+        tools=draw(st.none() | st.lists(json_objects, max_size=2)),
+        params=draw(json_objects), reply=draw(json_objects),
+        prompt_ids=prompt * draw(st.sampled_from([1, BLOCK_TOKENS, 2 * BLOCK_TOKENS])),
+        tokens=draw(token_lists(version)),
+        sampling=draw(
+            st.builds(SamplingParams, st.integers(1, 99), st.floats(0, 2), seed=st.none() | st.integers())
+        ),
+        policy_version=version, finish_reason=draw(finish_reasons),
+        created_at=draw(st.floats(0, 2e9)),
+        timings=draw(st.dictionaries(st.sampled_from(["total_s", "queue_s"]), st.floats(0, 1e6))),
+        continues=draw(st.none() | names),
+        keys=draw(
+            st.dictionaries(
+                st.sampled_from(["chain", "pair"]), st.binary(min_size=16, max_size=16).map(bytes.hex)
+            )
+        ),
+    )  # fmt: skip
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(turn=any_turns())
+def test_a_turn_comes_back_exactly(ledger: Ledger, turn: TurnRecord) -> None:
+    ledger.append([turn])
+    assert ledger.load_turn(turn.id) == turn
+
+
+def test_many_turns_of_all_kinds_leave_a_sound_ledger(ledger: Ledger) -> None:
+    @settings(max_examples=20, deadline=None, database=None)
+    @given(st.lists(any_turns(), max_size=6))
+    def append(turns: list[TurnRecord]) -> None:
+        ledger.append([*turns, *(Delivery(turn.id, True, 1.0) for turn in turns)])
+
+    append()
+    assert ledger.check_integrity() == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"tokens": [Token(1, -1, -1, (1,), (-1,), 0), Token(1, -1, -1, (), (), 0)]},
+        {"tokens": [Token(1, -1, -1, (), (), policy_version=3)]},
+        {"tokens": [Token(1, -1, -1, (), (), 0, finish_reason="stop"), Token(1, -1, -1, (), (), 0)]},
+        {"prompt_ids": [2**31]},
+        {"prompt_ids": ["one"]},
+        {"user": "a\0b"},
+        {"user": "\ud800"},
+        {"session_id": None},
+        {"params": {"x": object()}},
+        {"created_at": None},
+        {"keys": {"chain": "not hex"}},
+    ],
+    ids=lambda fault: next(iter(fault)),
+)
+def test_a_turn_that_cannot_be_kept_exactly_is_refused(ledger: Ledger, fault: Json) -> None:
+    with pytest.raises(ValueError):
+        ledger.append([make_turn("good"), make_turn(**{"turn_id": "bad", **fault})])
+    assert ledger.counts()["turns"] == 0
+    ledger.append([make_turn("good")])
+    assert ledger.load_turn("good") == make_turn("good")
+
+
+# --- appending -------------------------------------------------------------------------------
+
+
+def test_appending_twice_changes_nothing(ledger: Ledger) -> None:
+    first = make_turn("t1", text="first", keys={"chain": "00" * 16})
+    ledger.append([first, make_turn("t1", text="second in the same batch")])
+    ledger.append([replace(first, reply={"role": "assistant", "content": "later"}), make_turn("t2")])
+    assert ledger.load_turn("t1") == first
+    assert ledger.counts()["turns"] == 2
+    assert ledger.check_integrity() == []
+
+
+def test_a_group_is_stored_whole_or_not_at_all(ledger: Ledger) -> None:
+    turns = [make_turn(f"t{i}", f"s{i % 3}") for i in range(700)]
+    ledger.append([*turns, *(Delivery(turn.id, True, 5.0) for turn in turns)])
+    assert ledger.counts()["turns"] == 700
+    assert ledger.counts()["sessions"] == 3
+    assert [t["id"] for t in ledger.turn_summaries("s1")] == [f"t{i}" for i in range(1, 700, 3)]
+    assert all(t["delivered"] for t in ledger.turn_summaries("s2"))
+
+
+def test_appending_nothing(ledger: Ledger) -> None:
+    ledger.append([])
+    assert ledger.counts()["turns"] == 0
+    assert list(ledger.iter_sessions()) == []
+
+
+def test_turns_are_numbered_without_gaps_in_the_order_of_commits(
+    url: str, open_ledger: Callable[[str], Ledger]
+) -> None:
+    """A reader that asks for "seq > the last one I saw" must not miss a turn."""
+    one, two = open_ledger(url), open_ledger(url)
+    for i in range(6):
+        (one if i % 2 else two).append([make_turn(f"t{i}", f"s{i}")])
+    with one.db.connect() as connection:
+        rows = connection.execute(
+            sa.select(schema.turns.c.seq, schema.turns.c.id).order_by(schema.turns.c.seq)
+        )
+        assert [tuple(row) for row in rows] == [(i + 1, f"t{i}") for i in range(6)]
+
+
+def test_two_processes_write_at_the_same_time(url: str, open_ledger: Callable[[str], Ledger]) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_turns, args=(url, name)) for name in ("a", "b")]
+    for process in writers:
+        process.start()
+    for process in writers:
+        process.join(60)
+    assert [process.exitcode for process in writers] == [0, 0]
+    ledger = open_ledger(url)
+    assert ledger.counts()["turns"] == 60
+    assert ledger.counts()["sessions"] == 3
+    assert ledger.check_integrity() == []
+
+
+def _write_turns(url: str, name: str) -> None:
+    ledger = Ledger(url)
+    for i in range(30):
+        ledger.append([make_turn(f"{name}{i}", "shared" if i % 2 else name)])
+    ledger.close()
+
+
+# --- stored once -----------------------------------------------------------------------------
+
+
+def _conversation(num_turns: int, session_id: str) -> list[TurnRecord]:
+    """An agent that resends everything with every request; each turn adds about 2 kB."""
+    messages: list[Json] = [{"role": "system", "content": "You are helpful. " * 500}]
+    prompt: list[int] = list(range(2000))
+    turns = []
+    for i in range(num_turns):
+        messages = [*messages, {"role": "user", "content": f"{session_id} question {i} " + "x" * 1000}]
+        prompt = [*prompt, *range(i, i + 100)]
+        turn = make_turn(
+            f"{session_id}-{i}", session_id, messages=messages, text=f"answer {i} " + "y" * 500,
+            prompt_ids=prompt, tools=[{"name": "search", "description": "z" * 3000}],
+        )  # fmt: skip
+        turns.append(turn)
+        messages = [*messages, {"role": "assistant", "content": turn.reply["content"]}]
+    return turns
+
+
+def _stored_bytes(ledger: Ledger) -> int:
+    """All values in all tables."""
+    size = 0
+    with ledger.db.connect() as connection:
+        for table in schema.metadata.sorted_tables:
+            for row in connection.execute(sa.select(table)):
+                size += sum(len(v) if isinstance(v, bytes | str) else 8 for v in row if v is not None)
+    return size
+
+
+def _num_rows(ledger: Ledger, table: sa.Table) -> int:
+    with ledger.db.connect() as connection:
+        return connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0
+
+
+def test_a_conversation_that_resends_its_history_grows_linearly(ledger: Ledger) -> None:
+    turns = _conversation(200, "s1")
+    sizes = []
+    for start in range(0, 200, 50):
+        for turn in turns[start : start + 50]:
+            ledger.append([turn])
+        sizes.append(_stored_bytes(ledger))
+    steps = [after - before for before, after in pairwise(sizes)]
+    assert max(steps) < 1.05 * min(steps)
+    # A turn's own text, ids and hashes: its user message, its reply twice (as delivered, as resent),
+    # 100 prompt ids and what is left of a block.
+    assert max(steps) / 50 < 5000
+    assert _num_rows(ledger, schema.nodes) == 400
+    assert _num_rows(ledger, schema.blocks) == len(turns[-1].prompt_ids) // BLOCK_TOKENS
+    assert ledger.load_turn(turns[-1].id) == turns[-1]
+    assert ledger.load_turn(turns[70].id) == turns[70]
+
+
+def test_what_sessions_share_is_stored_once_also_after_a_restart(
+    url: str, open_ledger: Callable[[str], Ledger]
+) -> None:
+    open_ledger(url).append(_conversation(3, "s1"))
+    ledger = open_ledger(url)
+    before = _stored_bytes(ledger)
+    ledger.append(_conversation(3, "s2"))
+    # Neither the system prompt (8.5 kB), the tools (3 kB) nor the shared prompt ids (7 kB) again.
+    assert _stored_bytes(ledger) - before < 3 * 5000
+    before = _stored_bytes(ledger)
+    open_ledger(url).append(_conversation(3, "s2"))
+    assert _stored_bytes(ledger) == before
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def test_deliveries(ledger: Ledger) -> None:
+    ledger.append([make_turn("t1"), make_turn("t2"), make_turn("t3"), Delivery("t1", True, 10.0)])
+    ledger.append([Delivery("t2", False, 11.0), Delivery("t1", False, 12.0), Delivery("unknown", True, 13.0)])
+    assert [t["delivered"] for t in ledger.turn_summaries("s1")] == [True, False, None]
+    assert ledger.check_integrity() == []
+
+
+def test_sessions_page_by_page(ledger: Ledger) -> None:
+    ledger.append([make_turn(f"t{i}", f"s{i // 2}", created_at=100.0 + i) for i in range(10)])
+    first = inspect.view_sessions(ledger, 2, None)
+    assert [s["id"] for s in first["data"]] == ["s4", "s3"]
+    assert first["has_more"] is True
+    second = inspect.view_sessions(ledger, 3, "s3")
+    assert [s["id"] for s in second["data"]] == ["s2", "s1", "s0"]
+    assert second["has_more"] is False
+    assert second["data"][0] == {
+        "id": "s2", "user": "alice", "opened_at": 104.0, "closed_at": None, "num_turns": 2
+    }  # fmt: skip
+    assert inspect.view_sessions(ledger, 3, "s0")["data"] == []
+    assert inspect.view_sessions(ledger, 3, "no such session")["data"] == []
+
+
+def test_a_session_and_its_turns_in_order(ledger: Ledger) -> None:
+    ledger.append([make_turn("t1"), make_turn("other", "s2"), make_turn("t2", continues="t1")])
+    view = inspect.view_session(ledger, "s1")
+    assert view is not None
+    assert [turn["id"] for turn in view["turns"]] == ["t1", "t2"]
+    assert view["turns"][1] == inspect.view_turn(ledger, "t2")
+    assert view["turns"][1]["continues"] == "t1"
+    assert view["turns"][1]["completion_tokens"] == 3
+    assert inspect.view_session(ledger, "none") is None
+    assert inspect.view_turn(ledger, "none") is None
+    assert ledger.load_turn("none") is None
+
+
+def test_counts(ledger: Ledger) -> None:
+    assert inspect.view_counts(ledger) == {
+        "sessions": 0, "turns": 0, "by_state": {"waiting": 0, "excluded": 0}, "by_reason": {}
+    }  # fmt: skip
+    ledger.append([make_turn("t1"), make_turn("t2"), make_turn("t3", "s2", finish_reason="cancelled")])
+    counts = inspect.view_counts(ledger)
+    assert (counts["sessions"], counts["turns"]) == (2, 3)
+    assert counts["by_state"] == {"waiting": 2, "excluded": 1}
+    assert list(counts["by_reason"].values()) == [1]
+
+
+def test_the_newest_turn_under_a_key_is_found(ledger: Ledger) -> None:
+    a, b, unused = "aa" * 16, "bb" * 16, "cc" * 16
+    ledger.append([make_turn("t1", "s1", keys={"chain": a, "pair": b})])
+    ledger.append([make_turn("t2", "s2", keys={"chain": a}), make_turn("t3", "s3", keys={"chain": a})])
+    assert ledger.find_by_keys([a, b, unused]) == {a: ("t3", "s3"), b: ("t1", "s1")}
+    ledger.append([make_turn("t1", "s1", keys={"chain": a})])
+    assert ledger.find_by_keys([a]) == {a: ("t3", "s3")}
+    assert ledger.find_by_keys([]) == {}
+
+
+# --- damage ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        (schema.nodes, "nodes that turns need are missing"),
+        (schema.blocks, "blocks that turns need are missing"),
+        (schema.bodies, "bodies that turns need are missing"),
+        (schema.sessions, "rows of turns lack their session"),
+    ],
+    ids=str,
+)
+def test_a_missing_row_is_noticed(ledger: Ledger, table: sa.Table, problem: str) -> None:
+    turns = _conversation(3, "s1")
+    ledger.append(turns)
+    assert ledger.check_integrity() == []
+    key = next(iter(table.primary_key))
+    with ledger.db.begin() as connection:
+        victim = sa.select(key).order_by(key).limit(1)
+        if table is schema.nodes:  # the beginning of the conversation, which all its turns need
+            victim = victim.where(table.c.parent.is_(None))
+        connection.execute(table.delete().where(key == victim.scalar_subquery()))
+    assert any(problem in line for line in ledger.check_integrity())
+    if table is schema.nodes:
+        with pytest.raises(LookupError, match="data check"):
+            ledger.load_turn(turns[0].id)
+
+
+def test_altered_content_is_noticed(ledger: Ledger) -> None:
+    ledger.append(_conversation(2, "s1"))
+    with ledger.db.begin() as connection:
+        connection.execute(schema.bodies.update().values(body=b'"forged"'))
+        connection.execute(schema.blocks.update().values(ids=b"\0" * 1024))
+        connection.execute(schema.counters.update().where(schema.counters.c.name == "turns").values(value=9))
+    problems = "\n".join(ledger.check_integrity())
+    for expected in ("of bodies were altered", "of blocks were altered", "counted as 9, but there are 2"):
+        assert expected in problems
+
+
+# --- schema ----------------------------------------------------------------------------------
+
+
+def test_a_newer_schema_is_refused(ledger: Ledger, url: str) -> None:
+    with ledger.db.begin() as connection:
+        connection.execute(schema.schema_version.insert().values(version=99))
+    with pytest.raises(
+        ValueError, match=r"schema version 99, newer than this program's .*; upgrade openclaw-rl"
+    ):
+        Ledger(url)
+
+
+def test_later_migrations_run_once_and_keep_the_turns(
+    url: str, open_ledger: Callable[[str], Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_ledger(url).append([make_turn("t1")])
+    ran: list[int] = []
+
+    def second(connection: sa.Connection) -> None:
+        ran.append(connection.scalar(sa.select(sa.func.count()).select_from(schema.turns)) or 0)
+        connection.execute(sa.text("CREATE TABLE added (x INTEGER)"))
+
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, second])
+    ledger = open_ledger(url)
+    open_ledger(url)
+    assert ran == [1]
+    assert ledger.load_turn("t1") == make_turn("t1")
+    assert "added" in sa.inspect(ledger.db).get_table_names()
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(
+    url: str, open_ledger: Callable[[str], Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(connection: sa.Connection) -> None:
+        connection.execute(sa.text("CREATE TABLE half_done (x INTEGER)"))
+        raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, broken])
+        with pytest.raises(RuntimeError, match="power cut"):
+            open_ledger(url)
+    ledger = open_ledger(url)
+    assert "half_done" not in sa.inspect(ledger.db).get_table_names()
+    ledger.append([make_turn("t1")])
+    assert ledger.load_turn("t1") == make_turn("t1")
+
+
+def test_processes_that_start_together_make_one_ledger(
+    url: str, open_ledger: Callable[[str], Ledger]
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(3)
+    processes = [context.Process(target=_first_start, args=(url, barrier, i)) for i in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert open_ledger(url).counts()["turns"] == 3
+
+
+def _first_start(url: str, barrier: Any, number: int) -> None:
+    barrier.wait(30)
+    ledger = Ledger(url)
+    ledger.append([make_turn(f"t{number}", f"s{number}")])
+    ledger.close()
+
+
+def test_urls_that_lead_nowhere(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown ledger 'mysql'; use sqlite:///PATH or postgresql://"):
+        Ledger("mysql://localhost/x")
+    for scheme in ("postgresql", "postgres"):
+        with pytest.raises(ValueError, match="cannot be opened") as caught:
+            Ledger(f"{scheme}://me:secret@/x?host={tmp_path}")
+        assert "secret" not in str(caught.value)
+    (tmp_path / "folder.db").mkdir()
+    with pytest.raises(ValueError, match=r"folder\.db cannot be opened"):
+        Ledger(sqlite_url(tmp_path / "folder.db"))

@@ -1,0 +1,336 @@
+"""Turns are durable when ``record`` says so, and no trouble of the ledger delays or breaks a reply."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from openclaw_rl.capture.capture import LedgerCapture
+from openclaw_rl.capture.ledger import Delivery, Ledger, sqlite_url
+from openclaw_rl.capture.recorder import Recorder, RecorderHealth
+from openclaw_rl.types import ChatRequest, Message
+
+from .conftest import Postgres, make_turn
+
+OpenLedger = Callable[[str], Ledger]
+
+
+@asynccontextmanager
+async def recording(ledger: Ledger, **options: float) -> AsyncIterator[Recorder]:
+    recorder = Recorder(ledger, **{"retry_s": 0.05, **options})  # type: ignore[arg-type]
+    try:
+        yield recorder
+    finally:
+        await recorder.close()
+
+
+async def until(recorder: Recorder, condition: Callable[[RecorderHealth], bool]) -> RecorderHealth:
+    for _ in range(400):
+        if condition(health := recorder.health()):
+            return health
+        await asyncio.sleep(0.025)
+    raise AssertionError(f"still {recorder.health()}")
+
+
+# --- the normal case -------------------------------------------------------------------------
+
+
+async def test_what_is_recorded_is_durable(ledger: Ledger, url: str, open_ledger: OpenLedger) -> None:
+    elsewhere = open_ledger(url)
+    async with recording(ledger) as recorder:
+        for i in range(5):
+            assert await recorder.record(make_turn(f"t{i}"))
+            assert elsewhere.load_turn(f"t{i}") == make_turn(f"t{i}")
+        assert await recorder.record(Delivery("t0", True, 1.0))
+        assert recorder.health() == RecorderHealth(True, None, 5, 0, 0)
+
+
+async def test_those_who_wait_together_share_a_commit(ledger: Ledger) -> None:
+    commits: list[object] = []
+    sa.event.listen(ledger.db, "commit", commits.append)
+    async with recording(ledger) as recorder:
+        assert all(await asyncio.gather(*(recorder.record(make_turn(f"t{i}")) for i in range(400))))
+    assert ledger.counts()["turns"] == 400
+    assert len(commits) <= 10
+
+
+async def test_closing_writes_what_is_pending(url: str, open_ledger: OpenLedger) -> None:
+    recorder = Recorder(open_ledger(url))
+    waiting = [asyncio.create_task(recorder.record(make_turn(f"t{i}"))) for i in range(50)]
+    await asyncio.sleep(0)
+    await recorder.close()
+    assert all(await asyncio.gather(*waiting))
+    assert open_ledger(url).counts()["turns"] == 50
+    assert not await recorder.record(make_turn("late"))
+    assert recorder.health().num_lost == 1
+
+
+async def test_a_malformed_turn_alone_is_refused(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    turns = [make_turn(f"t{i}") for i in range(20)]
+    turns[7].params = {"x": object()}
+    turns[13].user = "a\0b"
+    async with recording(ledger) as recorder:
+        outcomes = await asyncio.gather(*(recorder.record(turn) for turn in turns))
+        assert outcomes == [i not in (7, 13) for i in range(20)]
+        assert recorder.health() == RecorderHealth(True, None, 18, 0, 2)
+    assert ledger.counts()["turns"] == 18
+    assert [r.levelno for r in caplog.records] == [logging.ERROR] * 2
+
+
+async def test_a_client_that_left_does_not_disturb_the_recorder(ledger: Ledger) -> None:
+    async with recording(ledger) as recorder:
+        gone = [asyncio.create_task(recorder.record(make_turn(f"gone{i}"))) for i in range(20)]
+        await asyncio.sleep(0)
+        for task in gone:
+            task.cancel()
+        assert await recorder.record(make_turn("here"))
+    assert ledger.counts()["turns"] == 21
+
+
+def test_a_loop_that_ended_does_not_disturb_the_recorder(ledger: Ledger) -> None:
+    async def hurry() -> Recorder:
+        recorder = Recorder(ledger)
+        task = asyncio.create_task(recorder.record(make_turn("t1")))
+        await asyncio.sleep(0)
+        task.cancel()
+        return recorder
+
+    recorder = asyncio.run(hurry())
+
+    async def go_on() -> bool:
+        saved = await recorder.record(make_turn("t2"))
+        await recorder.close()
+        return saved
+
+    assert asyncio.run(go_on())
+    assert ledger.counts()["turns"] == 2
+
+
+async def test_sqlites_log_does_not_grow_for_ever(tmp_path: Path, open_ledger: OpenLedger) -> None:
+    ledger = open_ledger(sqlite_url(tmp_path / "x.db"))
+    log = tmp_path / "x.db-wal"
+    async with recording(ledger) as recorder:
+        sizes = []
+        for i in range(30):
+            assert await recorder.record(make_turn(f"t{i}", text="x" * 100_000 + str(i)))
+            ledger.checkpoint()
+            sizes.append(log.stat().st_size)
+    assert sizes[-1] == sizes[5]
+
+
+# --- disk full -------------------------------------------------------------------------------
+
+
+class Disk:
+    """A place where files fit until ``fill`` is called, and again after ``clear``."""
+
+    def __init__(self, folder: Path, fill: Callable[[], None], clear: Callable[[], None]) -> None:
+        self.folder, self.fill, self.clear = folder, fill, clear
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A real small disk where root may mount one; else a limit on file sizes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0:
+        ballast = folder / "ballast"
+
+        def fill() -> None:
+            with open(ballast, "wb", buffering=0) as file:
+                try:
+                    while True:
+                        file.write(b"x" * 4096)
+                except OSError:
+                    pass
+
+        yield Disk(folder, fill, ballast.unlink)
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+    else:
+        _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        yield Disk(
+            folder,
+            lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard)),
+            lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before),
+        )
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_full_disk_costs_no_reply_and_no_turn(disk: Disk, open_ledger: OpenLedger) -> None:
+    ledger = open_ledger(sqlite_url(disk.folder / "x.db"))
+    async with recording(ledger) as recorder:
+        assert await recorder.record(make_turn("before"))
+        disk.fill()
+        began = time.monotonic()
+        for i in range(20):
+            assert not await recorder.record(make_turn(f"t{i}", text="x" * 10_000))
+        assert time.monotonic() - began < 2
+        health = recorder.health()
+        assert not health.ok
+        assert health.error is not None
+        assert "disk" in health.error
+        assert (health.num_unsaved, health.num_lost) == (20, 0)
+        # What is there can still be read.
+        assert ledger.load_turn("before") == make_turn("before")
+        disk.clear()
+        health = await until(recorder, lambda health: health.ok)
+        assert (health.num_recorded, health.num_unsaved, health.num_lost) == (21, 0, 0)
+        assert await recorder.record(make_turn("after"))
+    assert ledger.counts()["turns"] == 22
+    assert ledger.check_integrity() == []
+
+
+async def test_what_does_not_fit_into_the_backlog_is_counted_as_lost(
+    disk: Disk, open_ledger: OpenLedger, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = open_ledger(sqlite_url(disk.folder / "x.db"))
+    async with recording(ledger, backlog=10) as recorder:
+        disk.fill()
+        for i in range(25):
+            assert not await recorder.record(make_turn(f"t{i}", text="x" * 10_000))
+            assert not await recorder.record(Delivery(f"t{i}", True, 1.0))
+        health = recorder.health()
+        assert (health.num_unsaved, health.num_lost) == (5, 20)
+        disk.clear()
+        await until(recorder, lambda health: health.ok)
+    assert [t["id"] for t in ledger.turn_summaries("s1")] == [f"t{i}" for i in range(5)]
+    # Said once when it broke and once when it worked again, not for every turn.
+    assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING]
+    assert "xxxx" not in caplog.text
+
+
+async def test_turns_that_cannot_be_saved_at_the_end_are_counted(disk: Disk, open_ledger: OpenLedger) -> None:
+    ledger = open_ledger(sqlite_url(disk.folder / "x.db"))
+    recorder = Recorder(ledger)
+    disk.fill()
+    for i in range(3):
+        assert not await recorder.record(make_turn(f"t{i}", text="x" * 10_000))
+    began = time.monotonic()
+    await recorder.close()
+    assert time.monotonic() - began < 2
+    assert recorder.health().num_lost == 3
+
+
+# --- database down or stuck ------------------------------------------------------------------
+
+
+@pytest.mark.postgres
+async def test_postgresql_goes_away_and_comes_back(own_postgres: Postgres, open_ledger: OpenLedger) -> None:
+    ledger = open_ledger(own_postgres.new_database())
+    async with recording(ledger) as recorder:
+        assert await recorder.record(make_turn("before"))
+        await asyncio.to_thread(own_postgres.stop)
+        began = time.monotonic()
+        for i in range(10):
+            assert not await recorder.record(make_turn(f"t{i}"))
+        assert time.monotonic() - began < 2
+        assert (recorder.health().ok, recorder.health().num_unsaved) == (False, 10)
+        await asyncio.to_thread(own_postgres.start)
+        await until(recorder, lambda health: health.ok)
+        assert await recorder.record(make_turn("after"))
+        assert recorder.health() == RecorderHealth(True, None, 12, 0, 0)
+    assert ledger.counts()["turns"] == 12
+    assert ledger.check_integrity() == []
+
+
+@pytest.mark.postgres
+async def test_a_stuck_postgresql_delays_one_reply_not_all(
+    own_postgres: Postgres, open_ledger: OpenLedger
+) -> None:
+    ledger = open_ledger(own_postgres.new_database())
+    async with recording(ledger, max_wait_s=0.5) as recorder:
+        capture = LedgerCapture(ledger, recorder, max_wait_s=0.5)
+        assert await recorder.record(make_turn("before"))
+        thaw = own_postgres.freeze()
+        try:
+            began = time.monotonic()
+            for i in range(10):
+                assert not await recorder.record(make_turn(f"t{i}"))
+            assert 0.5 <= time.monotonic() - began < 1
+            assert recorder.health().error == "the ledger did not answer within 0.5 s"
+            began = time.monotonic()
+            placements = [await capture.place(request("alice", [user("a"), reply("b")])) for _ in range(10)]
+            assert 0.5 <= time.monotonic() - began < 1
+            assert len({placement.session_id for placement in placements}) == 10
+        finally:
+            thaw()
+        await until(recorder, lambda health: health.ok)
+        assert await recorder.record(make_turn("after"))
+    assert ledger.counts()["turns"] == 12
+
+
+async def test_a_locked_sqlite_delays_one_reply_not_all(tmp_path: Path, open_ledger: OpenLedger) -> None:
+    url = sqlite_url(tmp_path / "x.db")
+    ledger, other = open_ledger(url), open_ledger(url)
+    async with recording(ledger, max_wait_s=0.3) as recorder:
+        with other.writing():
+            began = time.monotonic()
+            outcomes = [await recorder.record(make_turn(f"t{i}")) for i in range(10)]
+            assert outcomes == [False] * 10
+            assert 0.3 <= time.monotonic() - began < 0.8
+        await until(recorder, lambda health: health.ok and health.num_recorded == 10)
+        assert await recorder.record(make_turn("after"))
+        assert recorder.health() == RecorderHealth(True, None, 11, 0, 0)
+
+
+# --- capture ---------------------------------------------------------------------------------
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def reply(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def request(user: str, messages: list[Message], **headers: str) -> ChatRequest:
+    used = {"user": user, "messages": messages, "headers": headers, "body": {"messages": messages}}
+    return ChatRequest(**{**dict.fromkeys(field.name for field in fields(ChatRequest)), **used})
+
+
+async def test_a_conversation_through_capture(ledger: Ledger, url: str, open_ledger: OpenLedger) -> None:
+    async with recording(ledger) as recorder:
+        capture = LedgerCapture(ledger, recorder)
+        first = await capture.place(request("alice", [user("Hi")]))
+        assert await capture.record(make_turn("t1", first.session_id, text="Hello!"), [user("Hi")])
+        await capture.delivered("t1", True)
+        history = [user("Hi"), reply("Hello!"), user("How are you?")]
+        second = await capture.place(request("alice", history))
+        assert (second.session_id, second.continues) == (first.session_id, "t1")
+        # A server that starts later finds the same by asking the ledger.
+        async with recording(open_ledger(url)) as later:
+            third = await LedgerCapture(open_ledger(url), later).place(request("alice", history))
+        assert third == second
+    summary = ledger.turn_summary("t1")
+    assert summary is not None
+    assert summary["delivered"] is True
+
+
+async def test_capture_never_raises(ledger: Ledger) -> None:
+    deep = "[" * 100_000
+    strange: list[Message] = [
+        user("\ud800"),
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "x", "name": "f", "arguments": deep}]},
+    ]
+    async with recording(ledger) as recorder:
+        capture = LedgerCapture(ledger, recorder)
+        placement = await capture.place(request("alice", [*strange, user("go on")]))
+        turn = make_turn("t1", placement.session_id, messages=strange)
+        turn.reply = {"role": "assistant", "tool_calls": [{"no": "name"}]}
+        assert await capture.record(turn, strange)
+        broken = await capture.place(request("alice", [{"no": "role"}]))
+        assert broken.continues is None
+    assert ledger.load_turn("t1") == turn

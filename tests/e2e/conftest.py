@@ -1,0 +1,60 @@
+"""One real server with the real default model for all end-to-end tests that do not end it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from openclaw_rl.testing import ServerProcess
+
+MODEL = "SmolLM2-135M-Instruct"
+
+
+@pytest.fixture(scope="session")
+def server(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("e2e") / "home") as server:
+        yield server
+
+
+@pytest.fixture
+def http(server: ServerProcess) -> Iterator[httpx.Client]:
+    headers = {"authorization": f"Bearer {server.key}"}
+    with httpx.Client(base_url=server.url, headers=headers, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture
+def openai_client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def node_client(require: Callable[[str, str], Path]) -> Path:
+    """A folder with client.mjs and the pinned npm client, kept between runs."""
+    node, npm = require("node", "nodejs"), require("npm", "npm")
+    assert node.exists()
+    source = Path(__file__).parent
+    pinned = (source / "package.json").read_text()
+    cache = Path(os.environ.get("OPENCLAW_RL_CACHE") or Path.home() / ".cache" / "openclaw-rl")
+    folder = cache / "test-node-client"
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp = folder / "installed.json"
+    if not stamp.exists() or stamp.read_text() != pinned:
+        shutil.copy(source / "package.json", folder)
+        subprocess.run(
+            [npm, "install", "--no-audit", "--no-fund", "--no-package-lock"],
+            cwd=folder,
+            check=True,
+            timeout=300,
+        )
+        stamp.write_text(pinned)
+    shutil.copy(source / "client.mjs", folder)
+    return folder

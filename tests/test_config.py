@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw_rl.config import Config, fields, load_config
+
+
+def load(home: Path, toml: str = "", env: dict[str, str] | None = None, **flags: Any) -> Config:
+    home.mkdir(exist_ok=True)
+    if toml:
+        (home / "config.toml").write_text(toml)
+    return load_config(flags, {"OPENCLAW_RL_HOME": str(home), **(env or {})})
+
+
+def test_each_source_overrides_the_one_before(tmp_path: Path) -> None:
+    toml, env = "[serve]\nport = 1111\n", {"OPENCLAW_RL_PORT": "2222"}
+    assert load(tmp_path / "a").serve.port == 30000
+    assert load(tmp_path / "b", toml).serve.port == 1111
+    assert load(tmp_path / "c", toml, env).serve.port == 2222
+    assert load(tmp_path / "d", toml, env, port=3333).serve.port == 3333
+    assert load(tmp_path / "e", toml, env, port=None).serve.port == 2222, "None is not given"
+
+
+def test_an_override_leaves_its_neighbours_alone(tmp_path: Path) -> None:
+    config = load(tmp_path, '[serve]\nport = 1111\nhost = "0.0.0.0"\n[engine]\nmax_running = 3\n', port=5)
+    assert (config.serve.port, config.serve.host, config.engine.max_running) == (5, "0.0.0.0", 3)
+
+
+def test_short_variables_yield_to_long_ones(tmp_path: Path) -> None:
+    env = {"PORT": "1", "HOST": "::1"}
+    assert load(tmp_path, env=env).serve.port == 1
+    assert load(tmp_path, env=env).serve.host == "::1"
+    assert load(tmp_path, env={**env, "OPENCLAW_RL_PORT": "2"}).serve.port == 2
+    assert load(tmp_path, env={"PORT": ""}).serve.port == 30000, "empty is not given"
+
+
+def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
+    env = {"OPENCLAW_RL_AUTH": "false", "OPENCLAW_RL_LEDGER_URL": "sqlite:///x", "OPENCLAW_RL_DTYPE": "bf16"}
+    config = load(tmp_path, env=env)
+    assert (config.serve.auth, config.ledger.ledger_url) == (False, "sqlite:///x")
+    assert config.engine.dtype == "bf16"
+
+
+def test_the_home_folder_is_expanded_and_may_be_a_flag(tmp_path: Path) -> None:
+    assert load_config({"home": "~/x"}, {}).home == Path("~/x").expanduser()
+    env = {"OPENCLAW_RL_HOME": str(tmp_path / "env")}
+    assert load_config({"home": str(tmp_path / "flag")}, env).home == tmp_path / "flag"
+    assert load_config({}, {}).home == Path("~/.openclaw-rl").expanduser()
+
+
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no config file .*missing\.toml"):
+        load_config({}, {}, tmp_path / "missing.toml")
+    (tmp_path / "other.toml").write_text("[serve]\nport = 4\n")
+    assert load_config({}, {}, tmp_path / "other.toml").serve.port == 4
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("prot = 1", "prot: Extra inputs"),
+        ("[serve]\nprot = 1", r"serve\.prot: Extra inputs"),
+        ("[sevre]\nport = 1", "sevre: Extra inputs"),
+        ("[serve]\nport = 70000", r"serve\.port: .*65535"),
+        ("[serve]\nport = 'x'", r"serve\.port: .*integer"),
+        ("[serve", "not valid TOML"),
+        ("serve = 3", "serve: .*ServeConfig"),
+    ],
+)
+def test_mistakes_in_the_file_are_named(tmp_path: Path, toml: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path, toml)
+
+
+def test_a_section_that_is_no_table_is_named_also_when_the_environment_adds_to_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"serve"):
+        load(tmp_path, "serve = 3", {"PORT": "0"})
+
+
+def test_a_wrong_flag_is_named() -> None:
+    with pytest.raises(ValueError, match=r"engine\.max_running: .*greater than or equal to 1"):
+        load_config({"max_running": "0"}, {})
+
+
+def test_leaf_names_are_unique_and_described() -> None:
+    names = Counter(name for _, name, _ in fields())
+    assert [name for name, count in names.items() if count > 1] == []
+    assert [name for _, name, field in fields() if not field.description] == []
+
+
+def test_the_tree_is_frozen() -> None:
+    config = load_config({}, {})
+    with pytest.raises(ValueError, match="frozen"):
+        config.serve.port = 1  # type: ignore[misc]
+
+
+def test_no_setting_is_a_secret() -> None:
+    assert not [name for _, name, _ in fields() if "key" in name or "secret" in name or name == "token"]
