@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    serve = _command(commands, "serve", "serve the model", _serve)
+    serve = _command(commands, "serve", "serve the model and learn from what it is used for", _serve)
     _add_settings(serve)
+    learn = _command(commands, "learn", "only the learn process, beside a running server", _learn)
+    _add_settings(learn)
+    evaluate = _command(commands, "eval", "measure the parts", _eval)
+    evaluate.add_argument("what", choices=("judge",))
+    evaluate.add_argument("--cases", type=Path, metavar="FILE.jsonl", help="labelled cases [the test half]")
+    evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N cases")
+    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_settings(evaluate)
     status = _command(commands, "status", "what a running server is doing", _status)
     status.add_argument("--json", action="store_true", help="print the API's own JSON")
     _add_settings(status, only=("home",))
@@ -85,15 +93,46 @@ def _config(options: argparse.Namespace) -> Config:
 
 def _serve(options: argparse.Namespace) -> None:
     import asyncio
+
+    config = _configure(options)
+    from openclaw_rl import loop
+
+    asyncio.run(loop.serve(config, lambda line: print(line, flush=True)))
+
+
+def _learn(options: argparse.Namespace) -> None:
+    import asyncio
+    import signal
+
+    config = _configure(options)
+    from openclaw_rl import loop
+
+    async def run() -> None:
+        work = asyncio.create_task(loop.learn(config))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+        with suppress(asyncio.CancelledError):
+            await work
+
+    asyncio.run(run())
+
+
+def _eval(options: argparse.Namespace) -> int:
+    from openclaw_rl.evals import judge
+
+    return judge.run(_configure(options), cases=options.cases, limit=options.limit, as_json=options.json)
+
+
+def _configure(options: argparse.Namespace) -> Config:
     import logging
 
     config = _config(options)
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    from openclaw_rl import loop
-
-    asyncio.run(loop.serve(config, lambda line: print(line, flush=True)))
+    # Their request lines hold addresses and nothing that helps.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    return config
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -67,6 +67,30 @@ class EngineConfig(_Section):
     """Tokens whose keys and values are kept; 0 sizes it by the machine's memory."""
 
 
+class JudgeConfig(_Section):
+    judge: str = "label"
+    """label (the served base model), endpoint (an OpenAI-compatible API), rules, or pkg.module:Class."""
+    judge_url: str | None = None
+    """Base URL of the judging endpoint; its key comes from OPENCLAW_RL_JUDGE_KEY."""
+    judge_model: str | None = None
+    """Model name at the judging endpoint."""
+    majority_vote_n: int = Field(default=3, ge=1)
+    """Votes per turn."""
+    majority_vote_threshold: float = Field(default=0.5, ge=0, lt=1)
+    """A score needs more than this share of the votes that could be had; else it is 0."""
+    judge_concurrency: int = Field(default=4, ge=1)
+    """Turns judged at the same time."""
+    judge_timeout_s: float = Field(default=120, gt=0)
+    """A judge that takes longer has failed, and the turn is tried again."""
+    session_idle_s: float = Field(default=1800, gt=0)
+    """A session without a request for so long has ended, and its last turn is judged."""
+
+
+class LearnConfig(_Section):
+    learn: bool = True
+    """Run the learn process beside the server."""
+
+
 class LedgerConfig(_Section):
     ledger_url: str | None = None
     """sqlite:///PATH or postgresql://…; by default a SQLite file in the data folder."""
@@ -79,6 +103,8 @@ class Config(_Section):
     """debug, info, warning or error. Prompts are never logged at the default level."""
     serve: ServeConfig = ServeConfig()
     engine: EngineConfig = EngineConfig()
+    judge: JudgeConfig = JudgeConfig()
+    learn: LearnConfig = LearnConfig()
     ledger: LedgerConfig = LedgerConfig()
 
 
@@ -115,6 +141,13 @@ def load_config(
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def to_environment(config: Config) -> dict[str, str]:
+    """Variables that give a child process the very same settings."""
+    tree = config.model_dump()
+    stated = {name: (tree if section is None else tree[section])[name] for section, name, _ in fields()}
+    return {_PREFIX + name.upper(): str(value) for name, value in stated.items() if value is not None}
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """The system on one screen: what is made of what, and in which order.
 
-    agent ─HTTP─▶ gateway ─▶ engine          serve: answers, whatever else happens
-                     └─▶ capture ─▶ ledger    every turn durable before its last chunk
+    agent ─HTTP─▶ gateway ─▶ engine            serve: answers, whatever else happens
+                     └─▶ capture ─▶ ledger     every turn durable before its last chunk
+                                      │
+      engine ◀─engine.sock─ judge ◀─ desk      learn: pulls what was captured, judges it
+                              └─▶ journal      with the engine that serves, at low priority
 
 Only this module and ``cli.py`` know the stages; the stages know only the root modules.
 """
@@ -14,23 +17,29 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openclaw_rl import __version__
 from openclaw_rl.capture import inspect
 from openclaw_rl.capture.capture import LedgerCapture
+from openclaw_rl.capture.desk import LedgerDesk
+from openclaw_rl.capture.events import TurnEvent
+from openclaw_rl.capture.journal import Journal
 from openclaw_rl.capture.ledger import Ledger, sqlite_url
 from openclaw_rl.capture.recorder import Recorder
-from openclaw_rl.config import Config
+from openclaw_rl.config import Config, to_environment
 from openclaw_rl.models import default_cache_dir, resolve_model
 from openclaw_rl.render import create_renderer
+from openclaw_rl.serve import chat
 from openclaw_rl.serve.app import Views, create_app
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.gateway import Gateway, Limits
 from openclaw_rl.serve.metrics import Metrics
+from openclaw_rl.serve.private import create_private_app
+from openclaw_rl.supervise import ChildHealth, Supervisor
 from openclaw_rl.types import Engine, Json, Renderer
 
 if TYPE_CHECKING:
@@ -46,20 +55,25 @@ class System:
     config: Config
     engine: Engine
     ledger: Ledger
+    journal: Journal
     recorder: Recorder
     gateway: Gateway
     keys: KeyRing
     started_at: float
+    learning: ChildHealth | None = field(default=None)
+    """Of the learn process; None when this server runs without one."""
 
     def app(self) -> FastAPI:
+        ledger, journal = self.ledger, self.journal
         views = Views(
-            sessions=lambda limit, after: inspect.view_sessions(self.ledger, limit, after),
-            session=lambda session_id: inspect.view_session(self.ledger, session_id),
-            turn=lambda turn_id: inspect.view_turn(self.ledger, turn_id),
+            sessions=lambda limit, after, user: inspect.view_sessions(ledger, limit, after, user),
+            session=lambda session_id, user: inspect.view_session(ledger, journal, session_id, user),
+            turn=lambda turn_id, user: inspect.view_turn(ledger, journal, turn_id, user),
             policies=self.policies,
             status=self.status,
             readiness=self.readiness,
             gauges=self.gauges,
+            tell=self.tell,
         )
 
         @asynccontextmanager
@@ -69,57 +83,59 @@ class System:
 
         return create_app(self.gateway, self.keys if self.config.serve.auth else None, views, lifespan)
 
+    async def tell(self, turn_id: str | None, kind: str, data: Json) -> None:
+        await self.recorder.record(TurnEvent(turn_id, kind, time.time(), data=data))
+
     async def close(self) -> None:
         """Everything recorded, then everything released."""
         await self.gateway.drain()
         await self.engine.close()
         await self.recorder.close()
+        self.journal.close()
         self.ledger.close()
 
     # --- what the outside may see ------------------------------------------------------------
 
     def readiness(self) -> tuple[bool, Json]:
         health = self.recorder.health()
-        return True, {"status": "ok" if health.ok else "degraded", "ledger": asdict(health)}
+        learning = None if self.learning is None else asdict(self.learning)
+        well = health.ok and (self.learning is None or self.learning.running)
+        return True, {"status": "ok" if well else "degraded", "ledger": asdict(health), "learn": learning}
 
     def status(self) -> Json:
         engine, health = self.engine.status(), self.recorder.health()
         try:
-            funnel: Json | None = inspect.view_counts(self.ledger)
+            funnel: Json | None = inspect.view_counts(self.ledger, self.journal)
         except Exception:  # the ledger is down; `ledger` below says so
             funnel = None
+        _, ready = self.readiness()
         return {
             "version": __version__,
-            "status": self.readiness()[1]["status"],
+            "status": ready["status"],
             "model": self.gateway.model_name,
             "policy_version": engine.serving_version,
             "uptime_s": time.time() - self.started_at,
-            "busy": False,
+            "busy": bool(self.learning and funnel and funnel["judge_due"]),
             "funnel": funnel,
-            "queues": {"running": engine.num_running, "waiting": engine.num_waiting},
+            "queues": {
+                "running": engine.num_running,
+                "waiting": engine.num_waiting,
+                "judge": funnel["judge_queue"] if funnel else None,
+            },
             "engine": {"cached_tokens": engine.cached_tokens, "context_length": self.engine.context_length},
             "ledger": asdict(health),
+            "learn": ready["learn"],
             "last_step": None,
-            "learn": None,
         }
 
     def policies(self) -> Json:
         engine = self.engine.status()
-        return {
-            "object": "list",
-            "data": [
-                {
-                    "version": version,
-                    "parent": None,
-                    "status": "serving" if version == engine.serving_version else "retired",
-                    "gate": None,
-                    "metrics": None,
-                    "num_samples": None,
-                    "created_at": None,
-                }
-                for version in engine.versions
-            ],
-        }
+        blank = dict.fromkeys(("parent", "gate", "metrics", "num_samples", "created_at"))
+        rows = [
+            {"version": v, **blank, "status": "serving" if v == engine.serving_version else "retired"}
+            for v in engine.versions
+        ]
+        return {"object": "list", "data": rows}
 
     def gauges(self) -> dict[str, float]:
         engine, health = self.engine.status(), self.recorder.health()
@@ -132,6 +148,9 @@ class System:
             "turns_unsaved": health.num_unsaved,
             "turns_lost": health.num_lost,
         }
+
+
+# --- making the parts ------------------------------------------------------------------------
 
 
 def build(config: Config, say: Callable[[str], None] = lambda line: None) -> System:
@@ -156,7 +175,7 @@ def assemble(config: Config, ledger: Ledger, engine: Engine, renderer: Renderer)
         limits=Limits(config.engine.max_running + config.serve.max_waiting, config.serve.default_max_tokens),
         metrics=Metrics(),
     )
-    return System(config, engine, ledger, recorder, gateway, keys, time.time())
+    return System(config, engine, ledger, open_journal(config), recorder, gateway, keys, time.time())
 
 
 def build_engine(config: Config, path: Path) -> LocalEngine:
@@ -178,17 +197,32 @@ def build_engine(config: Config, path: Path) -> LocalEngine:
 
 
 def build_renderer(config: Config, path: Path) -> Renderer:
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
-    from openclaw_rl.engine.weights import read_checkpoint
-
-    checkpoint = read_checkpoint(path)
+    model_type = AutoConfig.from_pretrained(path).model_type
     tokenizer = AutoTokenizer.from_pretrained(path)
-    return create_renderer(tokenizer, checkpoint.model_type, config.engine.renderer, checkpoint.eos_ids)
+    return create_renderer(tokenizer, model_type, config.engine.renderer, eos_ids(path))
+
+
+def eos_ids(path: Path) -> list[int]:
+    """Every id that a model folder says ends a reply."""
+    stated = [
+        json.loads((path / name).read_text()).get("eos_token_id")
+        for name in ("config.json", "generation_config.json")
+        if (path / name).exists()
+    ]
+    return [i for entry in stated for i in (entry if isinstance(entry, list) else [entry]) if i is not None]
 
 
 def open_ledger(config: Config) -> Ledger:
     return Ledger(config.ledger.ledger_url or sqlite_url(config.home / "serve.db"))
+
+
+def open_journal(config: Config) -> Journal:
+    return Journal(config.ledger.ledger_url or sqlite_url(config.home / "learn.db"))
+
+
+# --- the two processes -----------------------------------------------------------------------
 
 
 async def serve(config: Config, say: Callable[[str], None]) -> None:
@@ -200,7 +234,7 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
     claim = claim_home(config.home)
     listener = bind(config.serve.host, config.serve.port)
     system = await asyncio.to_thread(build, config, say)
-    server = uvicorn.Server(
+    public = uvicorn.Server(
         uvicorn.Config(
             system.app(),
             log_level=config.log_level,
@@ -213,15 +247,76 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn drains, then raises the signal again for whoever listened before: that must not
         # turn a clean stop into a death by signal.
-        asyncio.get_running_loop().add_signal_handler(number, server.handle_exit, number, None)
-    running = asyncio.create_task(server.serve(sockets=[listener]))
-    while not server.started and not running.done():
+        asyncio.get_running_loop().add_signal_handler(number, public.handle_exit, number, None)
+    helpers = _start_learning(config, system) if config.learn.learn else []
+    running = asyncio.create_task(public.serve(sockets=[listener]))
+    while not public.started and not running.done():
         await asyncio.sleep(0.02)
-    if server.started:
+    if public.started:
         claim.announce(json.dumps({"url": url, "pid": os.getpid()}))
         _greet(system, url, say)
+    # Learning stops first: nothing new should reach the engine while replies are being finished.
+    stopping = asyncio.create_task(_when(lambda: public.should_exit or running.done()))
+    await stopping
+    for helper in helpers:
+        helper.cancel()
+    await asyncio.gather(*helpers, return_exceptions=True)
     await running
     claim.announce("")
+
+
+def _start_learning(config: Config, system: System) -> list[asyncio.Task[None]]:
+    """The engine's private door, and the process that comes through it."""
+    import uvicorn
+
+    from openclaw_rl.serve.listen import SideServer, bind_private
+
+    door = bind_private(engine_socket(config))
+    app = create_private_app(system.engine)
+    private = SideServer(uvicorn.Config(app, log_level=config.log_level, access_log=False))
+    supervisor = Supervisor(["learn"], {**os.environ, **to_environment(config)})
+    system.learning = supervisor.health
+    return [
+        asyncio.create_task(private.serve(sockets=[door])),
+        asyncio.create_task(supervisor.run()),
+    ]
+
+
+async def learn(config: Config) -> None:
+    """Judge what was captured, until told to stop. Needs a server's engine for the embedded judge."""
+    from openclaw_rl.engine.remote import EngineGone, RemoteEngine
+    from openclaw_rl.judge import create_judge
+    from openclaw_rl.judge.worker import JudgeWorker
+
+    path = await asyncio.to_thread(resolve_model, config.engine.model, default_cache_dir())
+    engine = RemoteEngine(engine_socket(config))
+    while True:
+        with suppress(EngineGone):
+            await engine.connect()
+            break
+        await asyncio.sleep(0.5)
+    ledger, journal = open_ledger(config), open_journal(config)
+    judge = create_judge(config.judge.judge, engine, build_renderer(config, path), config.judge)
+    desk = LedgerDesk(ledger, journal, chat.internal_messages, config.judge.session_idle_s)
+    worker = JudgeWorker(
+        desk, judge, concurrency=config.judge.judge_concurrency, timeout_s=config.judge.judge_timeout_s
+    )
+    try:
+        await worker.run()
+    finally:
+        await judge.close()
+        await engine.close()
+        journal.close()
+        ledger.close()
+
+
+def engine_socket(config: Config) -> Path:
+    return config.home / "engine.sock"
+
+
+async def _when(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.05)
 
 
 def _greet(system: System, url: str, say: Callable[[str], None]) -> None:

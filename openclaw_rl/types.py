@@ -279,6 +279,7 @@ class Placement:
     session_id: str
     continues: str | None
     """The turn whose reply is the newest one in this request's history."""
+    kind: TurnKind = "unknown"
 
 
 class Capture(Protocol):
@@ -286,8 +287,8 @@ class Capture(Protocol):
 
     async def place(self, request: ChatRequest) -> Placement: ...
 
-    async def record(self, turn: TurnRecord, messages: Sequence[Message]) -> bool:
-        """True once the turn is durable. ``messages`` is the request in the internal form."""
+    async def record(self, turn: TurnRecord, request: ChatRequest) -> bool:
+        """True once the turn is durable."""
 
     async def delivered(self, turn_id: str, delivered: bool) -> None: ...
 

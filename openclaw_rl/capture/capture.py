@@ -1,20 +1,32 @@
-"""Capture as the gateway sees it: place a request, record a turn, never get in the way."""
+"""Capture as the gateway sees it: place a request, record a turn, never get in the way.
+
+A request also says something about earlier turns: what followed a reply, that it was asked again,
+that it never arrived. Those facts are stored when the request comes in, before it is answered.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections import OrderedDict
 from dataclasses import replace
 
+from openclaw_rl.capture import events
+from openclaw_rl.capture.classify import classify, next_state_after
+from openclaw_rl.capture.events import TurnEvent
 from openclaw_rl.capture.ledger import Delivery, Ledger
 from openclaw_rl.capture.normalise import reply_keys
 from openclaw_rl.capture.recorder import Recorder
-from openclaw_rl.capture.sessions import SessionFinder, new_session_id
-from openclaw_rl.types import ChatRequest, Message, Placement, TurnRecord
+from openclaw_rl.capture.sessions import Found, SessionFinder, new_session_id
+from openclaw_rl.types import ChatRequest, Placement, TurnKind, TurnRecord
 
 log = logging.getLogger(__name__)
+
+#: The same conversation asked again within this time after a delivered reply is a regeneration.
+_REGENERATION_S = 600.0
+_RECENT = 20_000
+_DONE_HEADER = "x-session-done"
 
 
 class LedgerCapture:
@@ -23,12 +35,32 @@ class LedgerCapture:
     def __init__(
         self, ledger: Ledger, recorder: Recorder, max_wait_s: float = 2.0, pause_s: float = 10.0
     ) -> None:
+        self._ledger, self._recorder = ledger, recorder
         self._finder = SessionFinder(ledger)
-        self._recorder = recorder
         self._max_wait_s, self._pause_s = max_wait_s, pause_s
         self._trust_ledger_at = 0.0
+        self._noting: set[asyncio.Task[bool]] = set()
+        #: Recent turns: (created_at, delivered or not known yet, whether tools were offered).
+        self._recent: OrderedDict[str, tuple[float, bool | None, bool]] = OrderedDict()
 
     async def place(self, request: ChatRequest) -> Placement:
+        found = await self._find(request)
+        kind: TurnKind = "unknown"
+        try:
+            kind = classify(
+                request.messages,
+                request.headers,
+                has_tools=bool(request.tools),
+                continued_had_tools=self._had_tools(found.reply.turn_id) if found.reply else None,
+            )
+            if kind != "side":
+                for event in await self._learned(request, found):
+                    self._note(event)
+        except Exception as error:
+            log.error("a request says nothing about earlier turns: %s", type(error).__name__)
+        return Placement(found.session_id, found.continues, kind)
+
+    async def _find(self, request: ChatRequest) -> Found:
         arguments = (request.user, request.messages, request.headers, request.body)
         try:
             if time.monotonic() < self._trust_ledger_at:
@@ -43,15 +75,73 @@ class LedgerCapture:
             return self._finder.place(*arguments, memory_only=True)
         except Exception as error:
             log.error("a request could not be placed from memory either: %s", type(error).__name__)
-            return Placement(new_session_id(), None)
+            return Found(new_session_id(), None, None)
 
-    async def record(self, turn: TurnRecord, messages: Sequence[Message]) -> bool:
+    async def _learned(self, request: ChatRequest, found: Found) -> list[TurnEvent]:
+        """What this request tells about earlier turns."""
+        now = time.time()
+        learned = []
+        if found.reply and (following := next_state_after(request.messages, found.reply.index)):
+            learned.append(TurnEvent(found.reply.turn_id, events.NEXT_STATE, now, following))
+        if found.again:
+            created_at, delivered = await self._fate(found.again.turn_id)
+            if not delivered:
+                learned.append(TurnEvent(found.again.turn_id, events.RETRIED, now))
+            elif now - created_at < _REGENERATION_S and any(
+                m["role"] == "assistant" for m in request.messages
+            ):
+                learned.append(TurnEvent(found.again.turn_id, events.REGENERATED, now))
+        return learned
+
+    async def _fate(self, turn_id: str) -> tuple[float, bool | None]:
+        """When a turn was created, and whether its reply is known to have arrived."""
+        if known := self._recent.get(turn_id):
+            return known[0], known[1]
         try:
-            turn = replace(turn, keys=reply_keys(turn.user, messages, turn.reply))
+            summary = await asyncio.to_thread(self._ledger.turn_summary, turn_id)
+        except Exception:
+            summary = None
+        # Unknown is taken as delivered: a wrong "retried" would throw a good turn away.
+        return (summary["created_at"], summary["delivered"]) if summary else (0.0, True)
+
+    def _had_tools(self, turn_id: str) -> bool | None:
+        known = self._recent.get(turn_id)
+        return known[2] if known else None
+
+    def _note(self, event: TurnEvent) -> None:
+        """Stored in the background: a request never waits for what it says about the past."""
+        task = asyncio.create_task(self._recorder.record(event))
+        self._noting.add(task)
+        task.add_done_callback(self._noting.discard)
+
+    async def record(self, turn: TurnRecord, request: ChatRequest) -> bool:
+        try:
+            turn = replace(turn, keys=reply_keys(turn.user, request.messages, turn.reply))
         except Exception as error:
             log.error("a turn is stored without look-up keys: %s", type(error).__name__)
         self._finder.remember(turn.keys, turn.id, turn.session_id)
-        return await self._recorder.record(turn)
+        self._remember(turn.id, turn.created_at, None, bool(turn.tools))
+        durable = await self._recorder.record(turn)
+        if ends_session(request):
+            self.close_turn(turn.id)
+        return durable
 
     async def delivered(self, turn_id: str, delivered: bool) -> None:
+        if known := self._recent.get(turn_id):
+            self._remember(turn_id, known[0], delivered, known[2])
         await self._recorder.record(Delivery(turn_id, delivered, time.time()))
+
+    def close_turn(self, turn_id: str) -> None:
+        """The session ended with this turn."""
+        self._note(TurnEvent(turn_id, events.CLOSED, time.time()))
+
+    def _remember(self, turn_id: str, created_at: float, delivered: bool | None, tools: bool) -> None:
+        self._recent[turn_id] = (created_at, delivered, tools)
+        self._recent.move_to_end(turn_id)
+        while len(self._recent) > _RECENT:
+            self._recent.popitem(last=False)
+
+
+def ends_session(request: ChatRequest) -> bool:
+    """Whether the client says that this is the session's last request."""
+    return request.headers.get(_DONE_HEADER, "").strip().lower() in ("1", "true", "yes")

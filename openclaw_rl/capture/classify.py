@@ -61,3 +61,15 @@ def last_real_message(messages: Sequence[Message]) -> Message | None:
 
 def _is_side_task(text: str) -> bool:
     return any(mark in text for mark in _SIDE_MARKS) or bool(_SIDE_TASKS.match(text))
+
+
+def next_state_after(messages: Sequence[Message], index: int) -> list[Message]:
+    """What followed the reply at ``index``, up to the next reply, without injected context."""
+    following: list[Message] = []
+    for message in messages[index + 1 :]:
+        if message["role"] == "assistant":
+            break
+        if message["role"] == "system" or is_ephemeral(message):
+            continue
+        following.append({**message, "content": strip_ephemeral(message.get("content") or "")})
+    return following

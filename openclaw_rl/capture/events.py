@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import sqlalchemy as sa
+
+from openclaw_rl.capture import schema
+from openclaw_rl.capture.content import Row, to_json
+from openclaw_rl.capture.database import batched
 from openclaw_rl.types import Json, Message
 
 NEXT_STATE = "next_state"
@@ -45,3 +54,61 @@ class StoredEvent:
     at: float
     messages: list[Message] | None
     data: Json
+
+
+def store_events(
+    connection: sa.Connection, events: Sequence[TurnEvent], seqs: Mapping[str, int], counters: Counter[str]
+) -> bool:
+    """Inside the ledger's transaction: number and store what is new, and count it.
+
+    An event about a turn that was never stored has nothing to point at and is left out.
+    """
+    table = schema.events
+    numbered = [(0 if e.turn_id is None else seqs.get(e.turn_id), e) for e in events]
+    known = {
+        (row.turn, row.once)
+        for batch in batched({turn for turn, _ in numbered if turn})
+        for row in connection.execute(sa.select(table.c.turn, table.c.once).where(table.c.turn.in_(batch)))
+    }
+    rows: list[Row] = []
+    for turn, event in numbered:
+        once = None if event.kind in REPEATABLE else event.kind
+        if turn is None or (once is not None and (turn, once) in known):
+            continue
+        known.add((turn, once))
+        counters.update({"last_event": 1, f"event_{event.kind}": 1})
+        text = to_json({"messages": event.messages, "data": event.data})
+        data = zlib.compress(text.encode("utf-8", "surrogatepass"), 1)
+        rows.append({"seq": counters["last_event"], "turn": turn, "kind": event.kind, "once": once,
+                     "at": event.at, "data": data})  # fmt: skip
+    if rows:
+        connection.execute(table.insert(), rows)
+    continued = [row["turn"] for row in rows if row["kind"] == NEXT_STATE]
+    counters["side"] -= _count_sides(connection, continued)
+    return bool(rows)
+
+
+def _count_sides(connection: sa.Connection, seqs: Sequence[int]) -> int:
+    """Continued turns belong to the main line, however they looked when they came."""
+    turns = schema.turns
+    side = sa.and_(turns.c.kind == "side", turns.c.finish_reason != "cancelled")
+    queries = (sa.select(sa.func.count()).where(turns.c.seq.in_(batch), side) for batch in batched(seqs))
+    return sum(connection.execute(query).scalar_one() for query in queries)
+
+
+def load_events(
+    connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int | None = None
+) -> list[StoredEvent]:
+    events, turns = schema.events, schema.turns
+    query = (
+        sa.select(events.c.seq, turns.c.id, events.c.kind, events.c.at, events.c.data)
+        .outerjoin(turns, turns.c.seq == events.c.turn)
+        .where(condition)
+        .order_by(events.c.seq)
+        .limit(limit)
+    )
+    found = []
+    for seq, turn_id, kind, at, data in connection.execute(query):
+        content = json.loads(zlib.decompress(data))
+        found.append(StoredEvent(seq, turn_id or "", kind, at, content["messages"], content["data"]))
+    return found

@@ -19,7 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from openclaw_rl.capture import database
 from openclaw_rl.capture.content import Row, to_json
-from openclaw_rl.capture.events import FEEDBACK, FLUSH, READY_KINDS, StoredEvent
+from openclaw_rl.capture.events import FEEDBACK, FLUSH, NEXT_STATE, READY_KINDS, StoredEvent
 from openclaw_rl.types import Json, Verdict
 
 metadata = sa.MetaData()
@@ -120,8 +120,16 @@ class Journal:
                 .where(tasks.c.turn_id == event.turn_id, tasks.c.ready.is_(None))
                 .values(ready=event.kind)
             )
+            if event.kind == NEXT_STATE:
+                self._promote(connection, event)
         else:
             connection.execute(tasks.delete().where(tasks.c.turn_id == event.turn_id))
+
+    def _promote(self, connection: sa.Connection, event: StoredEvent) -> None:
+        """What the main line continues belongs to it, even if it looked like a side request."""
+        if self._verdict(connection, event.turn_id) is None:
+            row = {"turn_id": event.turn_id, "created_at": event.at, "ready": event.kind}
+            connection.execute(self._insert(tasks).on_conflict_do_nothing(), [row])
 
     def close_idle(self, before: float) -> int:
         """Turns that nothing followed for so long are judged as the last of their session."""

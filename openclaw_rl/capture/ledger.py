@@ -19,6 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from openclaw_rl.capture import database, schema
 from openclaw_rl.capture.content import ContentRows, Row, Seen
 from openclaw_rl.capture.database import batched, sqlite_url
+from openclaw_rl.capture.events import StoredEvent, TurnEvent, load_events, store_events
 from openclaw_rl.capture.integrity import find_damage
 from openclaw_rl.capture.rows import decode_turns, encode_turn
 from openclaw_rl.types import Json, TurnRecord
@@ -40,7 +41,7 @@ class Delivery:
     at: float
 
 
-Entry = TurnRecord | Delivery
+Entry = TurnRecord | Delivery | TurnEvent
 
 
 class Ledger:
@@ -72,18 +73,23 @@ class Ledger:
         """
         turns: dict[str, TurnRecord] = {}
         deliveries: dict[str, Delivery] = {}
+        events: list[TurnEvent] = []
         for entry in entries:
             if isinstance(entry, TurnRecord):
                 turns.setdefault(entry.id, entry)
+            elif isinstance(entry, TurnEvent):
+                events.append(entry)
             else:
                 deliveries.setdefault(entry.turn_id, entry)
         try:
             with self._appending:
-                self._append(list(turns.values()), list(deliveries.values()))
+                self._append(list(turns.values()), list(deliveries.values()), events)
         except (TypeError, OverflowError, RecursionError, sa.exc.DataError, sa.exc.IntegrityError) as error:
             raise ValueError(f"an entry cannot be stored: {type(error).__name__}") from error
 
-    def _append(self, turns: Sequence[TurnRecord], deliveries: Sequence[Delivery]) -> None:
+    def _append(
+        self, turns: Sequence[TurnRecord], deliveries: Sequence[Delivery], events: Sequence[TurnEvent]
+    ) -> None:
         # Encoded before the lock is taken, and once more if a prune made `_seen` outdated.
         content, rows = _encode(turns, self._seen)
         with self.writing() as connection:
@@ -92,14 +98,18 @@ class Ledger:
                 self._seen = Seen(counters["generation"])
                 content, rows = _encode(turns, self._seen)
             for table, new_rows in content.tables():
-                _add(connection, self._statements.content[table], list(new_rows.values()))
-            seqs = _find_turns(connection, [*rows, *(delivery.turn_id for delivery in deliveries)])
+                # In the index's own order: fewer pages are touched, and they end up fuller.
+                _add(connection, self._statements.content[table], [new_rows[key] for key in sorted(new_rows)])
+            named = [delivery.turn_id for delivery in deliveries] + [e.turn_id for e in events if e.turn_id]
+            seqs = _find_turns(connection, [*rows, *named])
             new = [turn for turn in turns if turn.id not in seqs]
             if new:
                 seqs |= self._store_turns(connection, new, rows, counters)
             told = [d for d in deliveries if d.turn_id in seqs]
             rows_told = [{"turn": seqs[d.turn_id], "delivered": d.delivered, "at": d.at} for d in told]
             _add(connection, self._statements.delivery, rows_told)
+            if store_events(connection, events, seqs, counters):
+                self.set_counters(connection, counters)
         content.mark_stored()
 
     def _store_turns(
@@ -119,6 +129,7 @@ class Ledger:
         keys = {bytes.fromhex(key): seqs[turn.id] for turn in turns for key in turn.keys.values()}
         _add(connection, self._statements.key, [{"key": key, "turn": seq} for key, seq in keys.items()])
         counters.update(f"finish_{turn.finish_reason}" for turn in turns)
+        counters["side"] += sum(turn.kind == "side" and turn.finish_reason != "cancelled" for turn in turns)
         counters.update(turns=len(turns), last_turn=len(turns))
         self.set_counters(connection, counters)
         return seqs
@@ -170,7 +181,7 @@ class Ledger:
         with self.db.connect() as connection:
             return {row.key.hex(): (row.id, row.session_id) for row in connection.execute(query)}
 
-    def list_sessions(self, limit: int, after: str | None = None) -> list[Json]:
+    def list_sessions(self, limit: int, after: str | None = None, user: str | None = None) -> list[Json]:
         """Newest first; ``after`` is the id of the last session of the page before."""
         table, turns = schema.sessions, schema.turns
         count = (
@@ -179,7 +190,19 @@ class Ledger:
             .correlate(table)
             .scalar_subquery()
         )
-        query = sa.select(table.c.id, table.c.user, table.c.opened_at, count.label("num_turns"))
+        last = (
+            sa.select(turns.c.id)
+            .where(turns.c.session == table.c.seq)
+            .order_by(turns.c.seq.desc())
+            .limit(1)
+            .correlate(table)
+            .scalar_subquery()
+        )
+        query = sa.select(
+            table.c.id, table.c.user, table.c.opened_at, count.label("num_turns"), last.label("last_turn_id")
+        )
+        if user is not None:
+            query = query.where(table.c.user == user)
         if after is not None:
             marker = sa.select(table.c.seq).where(table.c.id == after).scalar_subquery()
             query = query.where(table.c.seq < marker)
@@ -214,6 +237,24 @@ class Ledger:
         )
         with self.db.connect() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
+
+    def turns_after(self, seq: int, limit: int) -> list[Json]:
+        """Light columns of the turns stored after number ``seq``, in order."""
+        turns = schema.turns
+        columns = (turns.c.seq, turns.c.id, turns.c.kind, turns.c.finish_reason, turns.c.created_at)
+        query = sa.select(*columns).where(turns.c.seq > seq).order_by(turns.c.seq).limit(limit)
+        with self.db.connect() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
+
+    def events_after(self, seq: int, limit: int) -> list[StoredEvent]:
+        """What became known after number ``seq``, in order."""
+        with self.db.connect() as connection:
+            return load_events(connection, schema.events.c.seq > seq, limit)
+
+    def events_of(self, turn_id: str) -> list[StoredEvent]:
+        """All that is known about one turn, in order."""
+        with self.db.connect() as connection:
+            return load_events(connection, schema.turns.c.id == turn_id)
 
     def counts(self) -> Counter[str]:
         """How many sessions and turns there are, and turns by finish reason. Constant cost."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from openclaw_rl.capture.content import digest, to_json
 from openclaw_rl.types import Message
@@ -65,11 +66,24 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def conversation_keys(user: str, messages: Sequence[Message]) -> list[tuple[int, dict[str, str]]]:
-    """For each assistant message, newest first: its index and the keys a turn would have there.
+@dataclass(frozen=True, slots=True)
+class ConversationKeys:
+    """Under which keys a conversation's replies, and the conversation as it stands, are found."""
 
-    ``chain`` covers everything up to and including the reply; ``pair`` only what directly
-    preceded it and the reply, and so survives an edited or compacted past.
+    replies: list[tuple[int, dict[str, str]]]
+    """Newest first: the index of an assistant message and the keys a turn would have there."""
+    context: str
+    """The whole conversation: two requests with the same one ask for the same reply."""
+
+
+def conversation_keys(user: str, messages: Sequence[Message]) -> list[tuple[int, dict[str, str]]]:
+    """The keys of a conversation's replies, newest first."""
+    return fold_conversation(user, messages).replies
+
+
+def fold_conversation(user: str, messages: Sequence[Message]) -> ConversationKeys:
+    """``chain`` covers everything up to and including a reply; ``pair`` only what directly preceded
+    it and the reply, and so survives an edited or compacted past.
     """
     owner = _encode(user)
     chain = digest(b"user", owner)
@@ -84,10 +98,11 @@ def conversation_keys(user: str, messages: Sequence[Message]) -> list[tuple[int,
             pair = digest(b"pair", owner, previous, folded)
             found.append((index, {"chain": chain.hex(), "pair": pair.hex()}))
         previous = folded
-    return found[::-1][:_MAX_REPLIES]
+    return ConversationKeys(found[::-1][:_MAX_REPLIES], digest(b"context", chain).hex())
 
 
 def reply_keys(user: str, messages: Sequence[Message], reply: Message) -> dict[str, str]:
     """The keys under which a turn with this request and reply will be found again."""
-    keys = conversation_keys(user, [*messages, reply])
-    return keys[0][1] if keys and keys[0][0] == len(messages) else {}
+    found = conversation_keys(user, [*messages, reply])
+    own = found[0][1] if found and found[0][0] == len(messages) else {}
+    return {**own, "context": fold_conversation(user, messages).context}

@@ -171,7 +171,8 @@ def _remove_sessions(ledger: Ledger, sessions: Sequence[int], before: float, rep
             match = sa.and_(keys.c.key == sa.bindparam("a_key"), keys.c.turn == sa.bindparam("a_turn"))
             connection.execute(keys.delete().where(match), found_by)
         for batch in batched(row.seq for row in rows):
-            connection.execute(schema.deliveries.delete().where(schema.deliveries.c.turn.in_(batch)))
+            for later in (schema.deliveries, schema.events):
+                connection.execute(later.delete().where(later.c.turn.in_(batch)))
         connection.execute(turns.delete().where(belonging))
         connection.execute(schema.sessions.delete().where(schema.sessions.c.seq.in_(idle)))
         gone = Counter(f"finish_{row.finish_reason}" for row in rows)

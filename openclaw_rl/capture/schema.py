@@ -117,6 +117,19 @@ deliveries = sa.Table(
     sa.Column("at", sa.Double, nullable=False),
 )
 
+#: What became known about a turn later; see ``events.py``. ``once`` keeps most kinds single per turn.
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("seq", Number, primary_key=True, autoincrement=False),
+    sa.Column("turn", Number, nullable=False, comment="turns.seq; 0 for events about no turn"),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("once", sa.Text, comment="the kind, or null where it may repeat"),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("data", sa.LargeBinary, nullable=False, comment="JSON, compressed"),
+    sa.UniqueConstraint("turn", "once"),
+)
+
 #: ``generation`` (of prunes), ``last_turn`` and ``last_session`` (the highest seq ever given), and how
 #: many ``sessions``, ``turns`` and ``finish_<reason>`` there are. Writers lock the first of these rows.
 counters = sa.Table(

@@ -11,20 +11,43 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from openclaw_rl.capture.content import digest
 from openclaw_rl.capture.ledger import Ledger
-from openclaw_rl.capture.normalise import conversation_keys
-from openclaw_rl.types import Message, Placement
+from openclaw_rl.capture.normalise import ConversationKeys, fold_conversation
+from openclaw_rl.types import Message
 
 _RECENT = 20_000
 #: Headers that name a session, best first.
 _HEADERS = ("x-session-id", "x-session-affinity", "session_id")
 #: OpenClaw numbers the requests of a session in some of them: ``<session id>:<n>``.
 _NUMBERED = re.compile(r"^(.+):\d+$")
+_RUNTIME_ID = re.compile(r"^Runtime: agent=.*\bsessionId=([\w-]{8,64})", re.MULTILINE)
 #: What may stand in a response header and a URL as it is.
 _PLAIN = re.compile(r"[\x21-\x7e]{1,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownReply:
+    turn_id: str
+    session_id: str
+    index: int
+    """Where the reply stands in the request's messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    session_id: str
+    reply: KnownReply | None
+    """The newest reply of the history that is ours."""
+    again: KnownReply | None
+    """A turn of this session that answered the very same conversation before."""
+
+    @property
+    def continues(self) -> str | None:
+        return self.reply.turn_id if self.reply else None
 
 
 class SessionFinder:
@@ -42,16 +65,23 @@ class SessionFinder:
         headers: Mapping[str, str],
         body: Mapping[str, Any],
         memory_only: bool = False,
-    ) -> Placement:
+    ) -> Found:
         """Decide the session. Raises only if the ledger is asked and cannot be read."""
-        stated = explicit_session(headers, body)
-        session_id = self._owned(user, stated, memory_only) if stated else None
-        found = self._find(conversation_keys(user, messages), memory_only)
-        if session_id:
-            return Placement(session_id, found[0] if found and found[1] == session_id else None)
-        if found:
-            return Placement(found[1], found[0])
-        return Placement(new_session_id(), None)
+        keys = fold_conversation(user, messages)
+        reply, again = self._find(keys, memory_only)
+        stated = explicit_session(headers, body) or runtime_session(messages)
+        cache_key = body.get("prompt_cache_key")
+        if not stated and isinstance(cache_key, str) and (reply is None or reply.session_id == cache_key):
+            stated = cache_key if _PLAIN.fullmatch(cache_key) else None
+        if stated:
+            session_id = self._owned(user, stated, memory_only)
+            reply = reply if reply and reply.session_id == session_id else None
+        elif reply:
+            session_id = reply.session_id
+        else:
+            # The same opening words are a new conversation, unless they are asked once more.
+            session_id = again.session_id if again and keys.replies else new_session_id()
+        return Found(session_id, reply, again if again and again.session_id == session_id else None)
 
     def remember(self, keys: Mapping[str, str], turn_id: str, session_id: str) -> None:
         for key in keys.values():
@@ -80,22 +110,21 @@ class SessionFinder:
                 self._owners.popitem(last=False)
         return owner
 
-    def _find(
-        self, candidates: Sequence[tuple[int, Mapping[str, str]]], memory_only: bool
-    ) -> tuple[str, str] | None:
-        """The newest reply in the history that we know, as (turn id, session id)."""
-        if not candidates:
-            return None
-        if hit := self._recent.get(candidates[0][1]["chain"]):
-            return hit
-        keys = [key for _, keys in candidates for key in keys.values()]
-        known = {} if memory_only else self._ledger.find_by_keys(keys)
-        known |= {key: hit for key in keys if (hit := self._recent.get(key))}
-        for _, keys_at in candidates:
-            for kind in ("chain", "pair"):
-                if hit := known.get(keys_at[kind]):
-                    return hit
-        return None
+    def _find(self, keys: ConversationKeys, memory_only: bool) -> tuple[KnownReply | None, KnownReply | None]:
+        """The newest reply of the history that we know, and the turn that answered just this request."""
+        wanted = [key for _, at in keys.replies for key in at.values()] + [keys.context]
+        known: dict[str, tuple[str, str]] = {}
+        newest = keys.replies[0][1]["chain"] if keys.replies else keys.context
+        if newest not in self._recent and not memory_only:
+            known = self._ledger.find_by_keys(wanted)
+        known |= {key: hit for key in wanted if (hit := self._recent.get(key))}
+        again = known.get(keys.context)
+        reply = None
+        for index, at in keys.replies:
+            if hit := known.get(at["chain"]) or known.get(at["pair"]):
+                reply = KnownReply(hit[0], hit[1], index)
+                break
+        return reply, KnownReply(again[0], again[1], -1) if again else None
 
 
 def explicit_session(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
@@ -104,6 +133,13 @@ def explicit_session(headers: Mapping[str, str], body: Mapping[str, Any]) -> str
     if not stated or _PLAIN.fullmatch(stated):
         return stated
     return f"sess-{_short_hash(stated)}"
+
+
+def runtime_session(messages: Sequence[Message]) -> str | None:
+    """The id OpenClaw writes into the first message of a conversation."""
+    first = next((message for message in messages if message["role"] == "user"), None)
+    found = _RUNTIME_ID.search(first.get("content") or "") if first else None
+    return found[1] if found else None
 
 
 def _stated(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:

@@ -1,0 +1,1 @@
+"""Measurements that need no running server; each file is one, called by the command line."""

@@ -1,0 +1,135 @@
+"""Judges: from a turn and what followed it to a verdict with hints.
+
+``create_judge`` is the way in. A new judge is one file and one line in ``JUDGES``; a class outside this
+package works too, by its dotted path. Whatever the judge, the deterministic rules come first and win.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+from openclaw_rl.judge.hints import verbatim_hints
+from openclaw_rl.judge.llm import EndpointJudge
+from openclaw_rl.judge.rules import RULES, Rule, apply_rules
+from openclaw_rl.judge.small import LabelJudge
+from openclaw_rl.types import Engine, Judge, JudgeCase, JudgeError, Renderer, Verdict
+
+__all__ = [
+    "DEFAULT_JUDGE",
+    "JUDGES",
+    "EndpointJudge",
+    "JudgeParts",
+    "LabelJudge",
+    "RuleFirstJudge",
+    "RulesJudge",
+    "create_judge",
+]
+
+DEFAULT_JUDGE = "label"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeParts:
+    """What a judge may be built from; each takes what it needs."""
+
+    engine: Engine | None = None
+    encode: Callable[[str], list[int]] | None = None
+    """Plain text to ids, without any special tokens."""
+    renderer: Renderer | None = None
+    num_votes: int = 3
+    threshold: float = 0.5
+    base_url: str = ""
+    model: str = ""
+    api_key_env: str = "OPENCLAW_RL_JUDGE_API_KEY"
+    timeout_s: float = 60.0
+    max_concurrency: int = 8
+
+
+class RulesJudge:
+    """Only the rules; a turn that none of them covers stays unjudged."""
+
+    def __init__(self, rules: tuple[Rule, ...] = RULES) -> None:
+        self._rules = rules
+
+    async def evaluate(self, case: JudgeCase) -> Verdict:
+        if (verdict := apply_rules(case, self._rules)) is None:
+            raise JudgeError("no rule applies")
+        return _with_hints(verdict, case)
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+
+class RuleFirstJudge:
+    """Rules, then the votes of another judge; hints accompany both."""
+
+    def __init__(self, votes: Judge, rules: tuple[Rule, ...] = RULES) -> None:
+        self.votes, self._rules = votes, rules
+
+    async def evaluate(self, case: JudgeCase) -> Verdict:
+        if (verdict := apply_rules(case, self._rules)) is not None:
+            return _with_hints(verdict, case)
+        return await self.votes.evaluate(case)
+
+    async def close(self) -> None:
+        await self.votes.close()
+
+
+def _with_hints(verdict: Verdict, case: JudgeCase) -> Verdict:
+    if verdict.score >= 0 or not verdict.trainable or not case.next_state:
+        return verdict
+    return replace(verdict, hints=verbatim_hints(case))
+
+
+def _label(parts: JudgeParts) -> Judge:
+    if parts.engine is None or parts.encode is None or parts.renderer is None:
+        raise ValueError("the label judge needs an engine, an encoder and a renderer")
+    return LabelJudge(parts.engine, parts.encode, parts.renderer, parts.num_votes, parts.threshold)
+
+
+def _endpoint(parts: JudgeParts) -> Judge:
+    if not parts.base_url or not parts.model:
+        raise ValueError("the endpoint judge needs a base URL and a model name")
+    return EndpointJudge(
+        parts.base_url,
+        parts.model,
+        api_key_env=parts.api_key_env,
+        num_votes=parts.num_votes,
+        threshold=parts.threshold,
+        timeout_s=parts.timeout_s,
+        max_concurrency=parts.max_concurrency,
+    )
+
+
+JUDGES: dict[str, Callable[[JudgeParts], Judge]] = {
+    "label": _label,
+    "endpoint": _endpoint,
+    "rules": lambda parts: RulesJudge(),
+}
+
+
+def create_judge(name: str, parts: JudgeParts) -> Judge:
+    """The judge called ``name``, or the class at a path 'pkg.module:Class', behind the rules.
+
+    A class of your own is called with the parts, or with nothing if it takes no argument.
+    """
+    judge = JUDGES[name](parts) if name in JUDGES else _import(name, parts)
+    return judge if isinstance(judge, (RulesJudge, RuleFirstJudge)) else RuleFirstJudge(judge)
+
+
+def _import(name: str, parts: JudgeParts) -> Judge:
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ValueError(
+            f"unknown judge {name!r}; known: {', '.join(sorted(JUDGES))}, or a path 'pkg.module:Class'"
+        )
+    try:
+        make: Any = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"cannot load judge {name!r} ({error}); check 'pkg.module:Class'") from error
+    judge: Judge = make(parts) if inspect.signature(make).parameters else make()
+    return judge

@@ -123,7 +123,9 @@ def _plain(name: str, arguments: str) -> str:
     texts = [value for value in values.values() if isinstance(value, str)] if isinstance(values, dict) else []
     if name.startswith("think"):
         return "think"
-    return texts[0] if len(texts) == 1 and texts[0].startswith("import ") else " ".join(f'"{t}"' for t in texts)
+    return (
+        texts[0] if len(texts) == 1 and texts[0].startswith("import ") else " ".join(f'"{t}"' for t in texts)
+    )
 
 
 def _stems(text: str) -> set[str]:

@@ -24,16 +24,17 @@ from openclaw_rl.types import BASE_VERSION, Engine, JudgeCase, Priority, Rendere
 Encode = Callable[[str], list[int]]
 NUM_SETS = 3
 _CONTEXT_CHARS, _STATE_CHARS = 140, 280
-_TOP_K = 256
+_TOP_K = 1000
 #: Ways in which an assistant begins after praise, after a complaint, after the next question.
 CONTINUATIONS = ("You're welcome", "I'm glad", "I apologize", "I'm sorry", "Sure, here", "You're right")
 
 
 @dataclass(frozen=True, slots=True)
 class FewShotSet:
-    """A template with its labels (for +1, 0, −1) and the solved examples in front of it."""
+    """A template with its labels (for +1, 0, −1), the words to listen for, and solved examples."""
 
     labels: tuple[str, str, str]
+    words: tuple[str, ...]
     prefix: str
     template: str
 
@@ -81,15 +82,17 @@ def case_of(row: dict[str, Any]) -> JudgeCase:
 def few_shot_set(kind: str, number: int) -> FewShotSet:
     """Set ``number`` (from 1) for next states that end with a ``user`` or hold only ``tool`` results."""
     text = (files("openclaw_rl.judge") / "prompts" / f"label_{kind}_{number}.txt").read_text("utf-8")
-    first, intro, template = text.strip().split("\n", 2)
+    first, words, intro, template = text.strip().split("\n", 3)
     positive, neutral, negative = (label.strip() for label in first.split("|"))
     labels = {1: positive, 0: neutral, -1: negative}
     shots = [
         f"{fill(template, exchange)} {labels[row['label']]}"
         for row in read_cases("train")
-        if f"shot-{number}" in row["tags"] and (exchange := Exchange(case_of(row))).has_user == (kind == "user")
+        if f"shot-{number}" in row["tags"]
+        and (exchange := Exchange(case_of(row))).has_user == (kind == "user")
     ]
-    return FewShotSet((positive, neutral, negative), "\n\n".join([intro, *shots, ""]), template)
+    prefix = "\n\n".join([*([intro] if intro else []), *shots, ""])
+    return FewShotSet((positive, neutral, negative), tuple(words.split()), prefix, template)
 
 
 class Evidence:
@@ -99,15 +102,20 @@ class Evidence:
         self._engine, self._encode, self._renderer = engine, encode, renderer
         self.num_calls = 0
 
-    async def labels(self, kind: str, number: int, exchange: Exchange) -> list[float]:
-        """Log-probs of the set's three labels, and how much of the mass they hold."""
+    async def words(self, kind: str, number: int, exchange: Exchange) -> list[float]:
+        """Log-probs of the set's words at the place of the label, minus their mean.
+
+        The labels themselves are among the words; their neighbours make the picture sharper.
+        """
         shots = few_shot_set(kind, number)
         ids = [*self._encode(shots.prefix), *self._encode(shots.case_text(exchange))]
-        label_ids = [self._encode(" " + label)[0] for label in shots.labels]
-        scores = await self._score([*ids, label_ids[0]], len(ids), _TOP_K)
+        word_ids = [self._encode(" " + word)[0] for word in shots.words]
+        scores = await self._score([*ids, word_ids[0]], len(ids), _TOP_K)
         found = dict(zip(scores.top_ids[0], scores.top_logprobs[0], strict=True))
         floor = min(scores.top_logprobs[0]) - 0.5
-        return [found.get(label_id, floor) for label_id in label_ids]
+        values = [found.get(word_id, floor) for word_id in word_ids]
+        mean = sum(values) / len(values)
+        return [value - mean for value in values]
 
     async def chat(self, exchange: Exchange) -> list[float]:
         """Mean log-prob of each stock continuation, minus their mean."""

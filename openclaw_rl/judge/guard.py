@@ -22,6 +22,13 @@ import unicodedata
 _INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\u00ad\U000e0000-\U000e007f]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+#: Whole blocks first: what stands between a control token and its end was never said by anyone.
+_BLOCK = re.compile(
+    r"<\|im_start\|>.*?(?:<\|im_end\|>|\Z)|<\|start_header_id\|>.*?(?:<\|eot_id\|>|\Z)|\[INST\].*?(?:\[/INST\]|\Z)|"
+    r"<<SYS>>.*?(?:<</SYS>>|\Z)|<start_of_turn>.*?(?:<end_of_turn>|\Z)|"
+    r"<(verdict|score|label|rating|reward|judge|judg[e]?ment|grade|system|evaluation)\b[^<>]{0,60}>[^<]{0,400}</\1>",
+    re.DOTALL | re.IGNORECASE,
+)
 _TOKEN = re.compile(
     r"<\|[^|<>]{0,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|<(?:start|end)_of_turn>|"
     r"</?(?:system|user|assistant|human|tool|tool_response|verdict|score|label|rating|reward|judge|judg[e]?ment|"
@@ -53,7 +60,9 @@ _MARK = (
     r"\bcorrect\b|\bsuccess\w*|\bhelpful\b|\bpass(?:ed)?\b|\bhighest\b|\bmax(?:imum|imal)?\b|\btop\b|\bfull\b|"
     r"\bbest\b|\blowest\b|\bfail\w*|\byes\b|\bhappy\b|\bunhappy\b|\b1(?:\.0)?\b|\b10/10\b|\b0\b|\bpositiv\w*)"
 )
-_GRADE = r"(?:verdict|scores?|labels?|ratings?|rewards?|votes?|grades?|judg[e]?ments?|evaluations?|bewertung|note)"
+_GRADE = (
+    r"(?:verdict|scores?|labels?|ratings?|rewards?|votes?|grades?|judg[e]?ments?|evaluations?|bewertung|note)"
+)
 _ATTACKS = re.compile(
     "|".join(
         (
@@ -61,7 +70,11 @@ _ATTACKS = re.compile(
             r"\b(?:ignor\w*|disregard\w*|forget|override|overrule|bypass|skip|drop|vergiss|ignorier\w*|oublie\w*|"
             r"olvida|dimentica)\b[^.!?\n]{0,60}\b(?:instructions?|prompts?|rules?|guidelines?|rubric|criteria|"
             r"directives?|complaint|feedback|anweisung\w*|regeln|consignes?|instrucciones|istruzioni|"
-            r"(?:all|everything|anything|text|what)[^.!?\n]{0,20}\b(?:above|before|previous\w*|earlier|said|below))\b",
+            r"(?:all|everything|anything|text|what|the \w+)[^.!?\n]{0,20}\b(?:above|before|previous\w*|earlier|said|"
+            r"below))\b",
+            r"\b(?:output|print|return|answer|say|respond|emit|reply|choose|pick|predict)(?: with)?(?: only| always| just)?"
+            r"\s*[\"'“(\[]*(?:good|bad|positive|negative|neutral|helpful|happy|angry|\+ ?1|[-−–]1)[\"'”)\]]*"
+            r"(?: only| always| here| for (?:this|every)[^.!?\n]*| please)?\W*$",
             r"\b(?:new|updated|revised|real|actual|true|secret|hidden) (?:instructions?|system prompt|task|rules?)\b",
             r"\byou are (?:now|no longer|actually)\b[^.!?\n]{0,80}",
             r"\b(?:system|developer|admin) (?:override|mode|notice|message|prompt|instruction|note|update)\b",
@@ -103,17 +116,27 @@ _SELF_PRAISE = re.compile(
     r"thanks|thanked|(?:has )?(?:solved|completed|succeeded|accomplished|fulfilled))\b",
     re.IGNORECASE,
 )
+_ORDERS = re.compile(r"system|developer|admin|note to|message|instruction", re.IGNORECASE)
+_BARE = re.compile(r"\W*(?:\+ ?1|[-−–] ?1)\W*")
+_DEBRIS = re.compile(r"[\s.,;:`'\"|()\[\]{}<>/-]+")
+_HEADING = re.compile(
+    r"\W*(?:important|attention|note|notice|warning|ps|p\.s|nb|hinweis|achtung|developer|system|admin|judge|evaluator|"
+    r"grader|remember|reminder|urgent|always|also|final|and|now|please|update)?\W*",
+    re.IGNORECASE,
+)
 _SENTENCE = re.compile(r"[^.!?…\n]+(?:[.!?…]+(?=\s|$|[\"')\]])|[.!?…]+(?=\S)|\n|$)|[.!?…\n]+")
 _CLAUSE_START = re.compile(r"[,;:—–(\[\"“”|]|\s-\s|\b(?:and|so|but|please|now|und|et|y|e)\b")
 
 
 def neutralise(text: str, role: str = "user") -> str:
     """``text`` without anything that is meant for a judge."""
+    if role == "user" and _BARE.fullmatch(text.strip()):
+        return text.strip()  # a message that is nothing but ``+1`` is a person's rating
     for _ in range(8):  # taking something out can join what was split to hide it
         cleaned = _neutralise_once(text, role)
         if cleaned == text:
-            return cleaned
-        text = cleaned
+            break
+        text = "\n".join(line for line in cleaned.split("\n") if not _DEBRIS.fullmatch(line))
     return text
 
 
@@ -122,7 +145,8 @@ def _neutralise_once(text: str, role: str) -> str:
     text = _CONTROL.sub(" ", text)
     if role != "user":
         text = _COMMENT.sub(" ", text)
-    text = _TOKEN.sub(" ", text)
+    # A line break, so that what follows cannot pass for the rest of an honest sentence.
+    text = _TOKEN.sub("\n", _BLOCK.sub("\n", text))
     lines = [kept for line in text.split("\n") if (kept := _neutralise_line(line, role)) is not None]
     return "\n".join(lines).strip()
 
@@ -132,6 +156,11 @@ def _neutralise_line(line: str, role: str) -> str | None:
     if not line.strip():
         return ""
     if (played := _PLAYED.match(line)) and (role != "tool" or _is_verdict_or_order(played)):
+        if not _ORDERS.search(played.group()[: played.start("rest") - played.start()]):
+            return None
+        # An order ends with its sentence; what a person wrote after it still counts.
+        _, _, line = played["rest"].partition(". ")
+    if _BARE.fullmatch(line):
         return None
     kept = "".join(_cut(match.group(), role) for match in _SENTENCE.finditer(line)).rstrip()
     return kept if kept.strip(" \"'.,;:!()[]{}-") or not line.strip(" \"'.,;:!()[]{}-") else None
@@ -140,8 +169,21 @@ def _neutralise_line(line: str, role: str) -> str | None:
 def _is_verdict_or_order(played: re.Match[str]) -> bool:
     """Tool results are full of ``answer: 42``; only what looks like talk to the judge goes."""
     head = played.group()[: played.start("rest") - played.start()].lower()
-    words = ("verdict", "judge", "evaluator", "grader", "reward", "system", "developer", "admin", "user", "human")
-    return any(word in head for word in (*words, "assistant", "note to", "message", "instruction", "reaction"))
+    words = (
+        "verdict",
+        "judge",
+        "evaluator",
+        "grader",
+        "reward",
+        "system",
+        "developer",
+        "admin",
+        "user",
+        "human",
+    )
+    return any(
+        word in head for word in (*words, "assistant", "note to", "message", "instruction", "reaction")
+    )
 
 
 def _cut(sentence: str, role: str) -> str:
@@ -152,7 +194,8 @@ def _cut(sentence: str, role: str) -> str:
         return sentence
     attack = min(starts)
     clause = max((m.start() for m in _CLAUSE_START.finditer(sentence) if m.start() <= attack), default=0)
-    return sentence[:clause].rstrip(" ,;:—–([\"“|-")
+    kept = sentence[:clause].rstrip(' ,;:—–(["“|-')
+    return "" if _HEADING.fullmatch(kept) else kept
 
 
 def fence(value: object) -> tuple[str, str]:

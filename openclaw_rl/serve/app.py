@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -34,13 +35,15 @@ OPEN_PATHS = ("/healthz", "/readyz")
 class Views:
     """What the look-in routes show; wired in ``loop.py`` so that serving knows no other stage."""
 
-    sessions: Callable[[int, str | None], Json]
-    session: Callable[[str], Json | None]
-    turn: Callable[[str], Json | None]
+    sessions: Callable[[int, str | None, str | None], Json]
+    session: Callable[[str, str | None], Json | None]
+    turn: Callable[[str, str | None], Json | None]
     policies: Callable[[], Json]
     status: Callable[[], Json]
     readiness: Callable[[], tuple[bool, Json]]
     gauges: Callable[[], dict[str, float]]
+    tell: Callable[[str | None, str, Json], Awaitable[None]]
+    """Store an event about a turn: (turn id, kind, data)."""
 
 
 def create_app(
@@ -71,16 +74,40 @@ def create_app(
         return _model(name)
 
     @app.get("/v1/sessions", tags=["look in"])
-    def sessions(limit: Annotated[int, Query(ge=1, le=1000)] = 100, after: str | None = None) -> Json:
-        return views.sessions(limit, after)
+    def sessions(
+        request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100, after: str | None = None
+    ) -> Json:
+        return views.sessions(limit, after, _scope(request))
 
     @app.get("/v1/sessions/{session_id}", tags=["look in"])
-    def session(session_id: str) -> Json:
-        return _found(views.session(session_id), "session", session_id)
+    def session(session_id: str, request: Request) -> Json:
+        return _found(views.session(session_id, _scope(request)), "session", session_id)
+
+    @app.post("/v1/sessions/{session_id}/close", tags=["feedback"])
+    async def close_session(session_id: str, request: Request) -> Json:
+        found = await asyncio.to_thread(views.session, session_id, _scope(request))
+        turns = _found(found, "session", session_id)["turns"]
+        if turns:
+            await views.tell(turns[-1]["id"], "closed", {})
+        return {"id": session_id, "closed": True}
 
     @app.get("/v1/turns/{turn_id}", tags=["look in"])
-    def turn(turn_id: str) -> Json:
-        return _found(views.turn(turn_id), "turn", turn_id)
+    def turn(turn_id: str, request: Request) -> Json:
+        return _found(views.turn(turn_id, _scope(request)), "turn", turn_id)
+
+    @app.post("/v1/feedback", tags=["feedback"])
+    async def feedback(parsed: Feedback, request: Request) -> Json:
+        _found(await asyncio.to_thread(views.turn, parsed.id, _scope(request)), "turn", parsed.id)
+        score = parsed.stated_score()
+        await views.tell(
+            parsed.id, "feedback", {"score": score, "text": parsed.text, "by": request.state.user}
+        )
+        return {"id": parsed.id, "score": score}
+
+    @app.post("/v1/flush", tags=["feedback"])
+    async def flush() -> Json:
+        await views.tell(None, "flush", {})
+        return {"status": "ok"}
 
     @app.get("/v1/policies", tags=["look in"])
     def policies() -> Json:
@@ -105,6 +132,29 @@ def create_app(
         return Response(content, media_type="text/plain; version=0.0.4")
 
     return app
+
+
+class Feedback(BaseModel):
+    """A person's own word about a reply; it outranks every vote."""
+
+    id: str
+    rating: Literal["up", "down"] | None = None
+    score: Annotated[float, Field(ge=-1, le=1)] | None = None
+    text: Annotated[str, Field(max_length=4000)] | None = None
+
+    def stated_score(self) -> int:
+        if self.rating is None and self.score is None:
+            raise RequestError(
+                "Feedback needs a rating (up or down) or a score from -1 to 1.", param="rating"
+            )
+        value = self.score if self.score is not None else (1 if self.rating == "up" else -1)
+        return (value > 0) - (value < 0)
+
+
+def _scope(request: Request) -> str | None:
+    """Whose sessions a request may see: the owner sees all, everybody else their own."""
+    user: str = request.state.user
+    return None if user == DEFAULT_USER else user
 
 
 async def _answer_chat(

@@ -140,6 +140,12 @@ def to_internal(
     )
 
 
+def internal_messages(dialect: str, messages: list[Json]) -> list[Message]:
+    """Messages of a stored request, which was valid when it came."""
+    assert dialect == "chat", dialect
+    return [_message(MessageIn.model_validate(message), i) for i, message in enumerate(messages)]
+
+
 def _message(message: MessageIn, index: int) -> Message:
     role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
     internal: Message = {"role": role, "content": _text(message.content, index)}

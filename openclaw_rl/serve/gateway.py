@@ -199,7 +199,7 @@ class Exchange:
         self.id = f"chatcmpl-{secrets.token_hex(12)}"
         self.request, self.prompt_ids, self.sampling = request, prompt_ids, sampling
         self.version, self.session_id, self.arrived = version, placing.session_id, arrived
-        self._continues = placing.continues
+        self._continues, self._kind = placing.continues, placing.kind
         self._grammar = grammar
         self._gateway, self._released = gateway, False
         self._choices = [_Choice() for _ in range(request.num_choices)]
@@ -319,7 +319,7 @@ class Exchange:
             session_id=self.session_id,
             user=self.request.user,
             dialect=self.request.dialect,
-            kind="unknown",
+            kind=self._kind,
             messages=list(body.get("messages") or []),
             tools=body.get("tools"),
             params={name: value for name, value in body.items() if name not in ("messages", "tools")},
@@ -337,7 +337,7 @@ class Exchange:
             continues=self._continues,
         )
         choice.recorded = True
-        await self._gateway.capture.record(turn, self.request.messages)
+        await self._gateway.capture.record(turn, self.request)
 
     async def _after(self, finished: bool) -> None:
         """Count, and note for every choice whether its reply reached the client's connection."""

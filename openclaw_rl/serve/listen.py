@@ -6,8 +6,11 @@ import errno
 import fcntl
 import os
 import socket
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TextIO
+
+import uvicorn
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -53,3 +56,24 @@ def claim_home(home: Path) -> Claim:
     os.chmod(home / "serve.json", 0o600)
     file.truncate(0)
     return Claim(file, home)
+
+
+def bind_private(path: Path) -> socket.socket:
+    """A Unix socket that only its owner may connect to; one left by a dead server is replaced."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    except OSError as error:
+        raise ValueError(f"cannot open {path}: {error}; a shorter --home may help") from None
+    finally:
+        os.umask(mask)
+    return listener
+
+
+class SideServer(uvicorn.Server):
+    """A second server in one process: signals are the first one's business."""
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        return nullcontext()

@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
+from openclaw_rl.capture.journal import Journal
 from openclaw_rl.capture.ledger import Ledger, sqlite_url
 from openclaw_rl.types import Json, SamplingParams, Token, TurnRecord
 
@@ -170,6 +171,14 @@ def open_ledger(new_url: Callable[[str], str]) -> Iterator[Callable[[str], Ledge
 @pytest.fixture
 def ledger(url: str, open_ledger: Callable[[str], Ledger]) -> Ledger:
     return open_ledger(url)
+
+
+@pytest.fixture
+def journal(backend: str, url: str, tmp_path: Path) -> Iterator[Journal]:
+    """Beside the ledger: a file of its own, or the same PostgreSQL database."""
+    journal = Journal(url if backend == "postgresql" else sqlite_url(tmp_path / "learn.db"))
+    yield journal
+    journal.close()
 
 
 def make_turn(

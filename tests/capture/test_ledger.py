@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from openclaw_rl.capture import inspect, schema
 from openclaw_rl.capture.content import BLOCK_TOKENS
+from openclaw_rl.capture.journal import Journal
 from openclaw_rl.capture.ledger import Delivery, Ledger, sqlite_url
 from openclaw_rl.types import Json, SamplingParams, Token, TurnRecord
 
@@ -279,27 +280,26 @@ def test_sessions_page_by_page(ledger: Ledger) -> None:
     assert inspect.view_sessions(ledger, 3, "no such session")["data"] == []
 
 
-def test_a_session_and_its_turns_in_order(ledger: Ledger) -> None:
+def test_a_session_and_its_turns_in_order(ledger: Ledger, journal: Journal) -> None:
     ledger.append([make_turn("t1"), make_turn("other", "s2"), make_turn("t2", continues="t1")])
-    view = inspect.view_session(ledger, "s1")
+    view = inspect.view_session(ledger, journal, "s1")
     assert view is not None
     assert [turn["id"] for turn in view["turns"]] == ["t1", "t2"]
-    assert view["turns"][1] == inspect.view_turn(ledger, "t2")
+    assert view["turns"][1] == inspect.view_turn(ledger, journal, "t2")
     assert view["turns"][1]["continues"] == "t1"
     assert view["turns"][1]["completion_tokens"] == 3
-    assert inspect.view_session(ledger, "none") is None
-    assert inspect.view_turn(ledger, "none") is None
+    assert inspect.view_session(ledger, journal, "none") is None
+    assert inspect.view_turn(ledger, journal, "none") is None
     assert ledger.load_turn("none") is None
 
 
-def test_counts(ledger: Ledger) -> None:
-    assert inspect.view_counts(ledger) == {
-        "sessions": 0, "turns": 0, "by_state": {"waiting": 0, "excluded": 0}, "by_reason": {}
-    }  # fmt: skip
+def test_counts(ledger: Ledger, journal: Journal) -> None:
+    empty = inspect.view_counts(ledger, journal)
+    assert (empty["turns"], set(empty["by_state"].values()), empty["by_reason"]) == (0, {0}, {})
     ledger.append([make_turn("t1"), make_turn("t2"), make_turn("t3", "s2", finish_reason="cancelled")])
-    counts = inspect.view_counts(ledger)
+    counts = inspect.view_counts(ledger, journal)
     assert (counts["sessions"], counts["turns"]) == (2, 3)
-    assert counts["by_state"] == {"waiting": 2, "excluded": 1}
+    assert counts["by_state"] == {"waiting": 2, "judged": 0, "unjudged": 0, "excluded": 1}
     assert list(counts["by_reason"].values()) == [1]
 
 

@@ -305,7 +305,8 @@ async def test_a_conversation_through_capture(ledger: Ledger, url: str, open_led
     async with recording(ledger) as recorder:
         capture = LedgerCapture(ledger, recorder)
         first = await capture.place(request("alice", [user("Hi")]))
-        assert await capture.record(make_turn("t1", first.session_id, text="Hello!"), [user("Hi")])
+        turn = make_turn("t1", first.session_id, text="Hello!")
+        assert await capture.record(turn, request("alice", [user("Hi")]))
         await capture.delivered("t1", True)
         history = [user("Hi"), reply("Hello!"), user("How are you?")]
         second = await capture.place(request("alice", history))
@@ -330,7 +331,7 @@ async def test_capture_never_raises(ledger: Ledger) -> None:
         placement = await capture.place(request("alice", [*strange, user("go on")]))
         turn = make_turn("t1", placement.session_id, messages=strange)
         turn.reply = {"role": "assistant", "tool_calls": [{"no": "name"}]}
-        assert await capture.record(turn, strange)
+        assert await capture.record(turn, request("alice", strange))
         broken = await capture.place(request("alice", [{"no": "role"}]))
         assert broken.continues is None
     assert ledger.load_turn("t1") == turn

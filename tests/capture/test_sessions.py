@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from openclaw_rl.capture.ledger import Ledger
 from openclaw_rl.capture.normalise import conversation_keys, meaning, reply_keys
-from openclaw_rl.capture.sessions import SessionFinder, explicit_session
-from openclaw_rl.types import Message, Placement
+from openclaw_rl.capture.sessions import Found, SessionFinder, explicit_session
+from openclaw_rl.types import Message
 
 from .conftest import make_turn
 
@@ -147,15 +147,16 @@ def test_arguments_that_differ_stay_different() -> None:
     assert len(folded) == 5
 
 
-def test_a_reply_without_meaning_has_no_key() -> None:
-    assert reply_keys("alice", [user("Hi"), assistant("Hello")], assistant("<think>hm</think>")) == {}
+def test_a_reply_without_meaning_has_no_key_of_its_own() -> None:
+    keys = reply_keys("alice", [user("Hi"), assistant("Hello")], assistant("<think>hm</think>"))
+    assert keys.keys() == {"context"}
 
 
 @given(conversations())
 def test_a_turn_is_found_under_the_keys_it_is_stored_with(messages: list[Message]) -> None:
     stored = reply_keys("alice", messages[:-1], messages[-1])
     asked = conversation_keys("alice", [*messages, user("and then?")])
-    assert asked[0][1] == stored
+    assert asked[0][1] == {kind: stored[kind] for kind in ("chain", "pair")}
 
 
 # --- placing ---------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ class Chats:
 
     def ask(
         self, history: list[Message], text: str, answer: str, who: str = "alice", **stated: Any
-    ) -> tuple[Placement, str]:
+    ) -> tuple[Found, str]:
         """Send the history plus one message; the history then has both. Returns the turn's id too."""
         history.append(user(text))
         placement = self.finder.place(who, history, stated, {})
@@ -197,7 +198,7 @@ def chats(ledger: Ledger) -> Chats:
 @pytest.mark.parametrize("restarted", [False, True], ids=["from memory", "from the ledger"])
 def test_three_interleaved_chats(chats: Chats, restarted: bool) -> None:
     histories: list[list[Message]] = [[], [], []]
-    placed: list[list[tuple[Placement, str]]] = [[], [], []]
+    placed: list[list[tuple[Found, str]]] = [[], [], []]
     for round_number in range(4):
         for i, history in enumerate(histories):
             if restarted:
@@ -227,7 +228,7 @@ def test_an_edited_history_is_a_branch_of_the_same_session(chats: Chats) -> None
     chats.ask(history, "two", "answer two")
     edited = [*history[:2], user("two, but differently")]
     branch = chats.finder.place("alice", edited, {}, {})
-    assert branch == Placement(first.session_id, turn1)
+    assert (branch.session_id, branch.continues) == (first.session_id, turn1)
 
 
 def test_a_past_that_was_compacted_keeps_the_session(chats: Chats) -> None:
@@ -236,7 +237,8 @@ def test_a_past_that_was_compacted_keeps_the_session(chats: Chats) -> None:
         first, last = chats.ask(history, f"question {i}", f"answer {i}")
     compacted = [user("Summary of what was said before: much."), *history[-2:], user("go on")]
     chats.restart()
-    assert chats.finder.place("alice", compacted, {}, {}) == Placement(first.session_id, last)
+    placed = chats.finder.place("alice", compacted, {}, {})
+    assert (placed.session_id, placed.continues) == (first.session_id, last)
 
 
 def test_tool_calls_in_the_middle_of_a_turn(chats: Chats, ledger: Ledger) -> None:
@@ -247,9 +249,8 @@ def test_tool_calls_in_the_middle_of_a_turn(chats: Chats, ledger: Ledger) -> Non
     ledger.append([turn])
     resent = assistant("", ("get_weather", '{"city":"Rome"}'))
     resent["tool_calls"][0]["id"] = "rewritten"
-    assert chats.finder.place("alice", [*history, resent, tool("sunny")], {}, {}) == Placement(
-        placement.session_id, "t1"
-    )
+    placed = chats.finder.place("alice", [*history, resent, tool("sunny")], {}, {})
+    assert (placed.session_id, placed.continues) == (placement.session_id, "t1")
 
 
 # --- explicit ids ----------------------------------------------------------------------------
@@ -290,16 +291,16 @@ def test_any_stated_id_is_fit_for_a_header_and_stays_itself(stated: str) -> None
 def test_a_stated_id_groups_turns_that_share_no_words(chats: Chats) -> None:
     first, _ = chats.ask([], "one", "answer one", **{"x-session-id": "mine"})
     second, _ = chats.ask([], "two", "answer two", **{"x-session-id": "mine"})
-    assert (first, second) == (Placement("mine", None), Placement("mine", None))
+    assert [(found.session_id, found.continues) for found in (first, second)] == [("mine", None)] * 2
 
 
 def test_a_stated_id_wins_over_the_words(chats: Chats) -> None:
     history: list[Message] = []
     _, turn1 = chats.ask(history, "one", "answer one", **{"x-session-id": "a"})
     continued, _ = chats.ask(list(history), "two", "answer two", **{"x-session-id": "a"})
-    assert continued == Placement("a", turn1)
+    assert (continued.session_id, continued.continues) == ("a", turn1)
     moved, _ = chats.ask(list(history), "two", "answer two", **{"x-session-id": "b"})
-    assert moved == Placement("b", None)
+    assert (moved.session_id, moved.continues) == ("b", None)
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["from memory", "from the ledger"])

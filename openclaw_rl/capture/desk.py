@@ -1,0 +1,76 @@
+"""The judge's desk: cases made from the serving ledger, verdicts written into the journal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from openclaw_rl.capture import events
+from openclaw_rl.capture.journal import Journal, NewTurn
+from openclaw_rl.capture.ledger import Ledger
+from openclaw_rl.capture.normalise import is_ephemeral, strip_ephemeral
+from openclaw_rl.types import Json, JudgeCase, Message, Verdict
+
+_PAGE = 500
+#: Raw messages of a dialect into the internal form.
+ToInternal = Callable[[str, list[Json]], list[Message]]
+
+
+class LedgerDesk:
+    """What the judging worker works on."""
+
+    def __init__(self, ledger: Ledger, journal: Journal, to_internal: ToInternal, idle_s: float) -> None:
+        self._ledger, self._journal = ledger, journal
+        self._to_internal, self._idle_s = to_internal, idle_s
+
+    def pull(self) -> None:
+        """Everything new, page by page."""
+        full = True
+        while full:
+            last_turn, last_event = self._journal.cursors()
+            # Events first: the turns they point at are then among those read after them.
+            found = self._ledger.events_after(last_event, _PAGE)
+            self._journal.pull(self._turns_after(last_turn), found)
+            full = len(found) == _PAGE
+        self._journal.close_idle(time.time() - self._idle_s)
+
+    def _turns_after(self, seq: int) -> list[NewTurn]:
+        turns: list[NewTurn] = []
+        while page := self._ledger.turns_after(turns[-1].seq if turns else seq, _PAGE):
+            turns += [NewTurn(t["seq"], t["id"], t["created_at"], _is_judgeable(t)) for t in page]
+        return turns
+
+    def ready(self, limit: int, now: float) -> list[str]:
+        return self._journal.ready(limit, now)
+
+    def case(self, turn_id: str) -> JudgeCase | None:
+        turn = self._ledger.load_turn(turn_id)
+        if turn is None:
+            return None
+        known = {event.kind: event for event in reversed(self._ledger.events_of(turn_id))}
+        following = known.get(events.NEXT_STATE)
+        return JudgeCase(
+            messages=_without_context(self._to_internal(turn.dialect, turn.messages)),
+            reply=turn.reply,
+            next_state=following.messages if following else None,
+            finish_reason=turn.finish_reason,
+            regenerated=events.REGENERATED in known and following is None,
+        )
+
+    def settle(self, turn_id: str, verdict: Verdict) -> None:
+        self._journal.settle(turn_id, verdict)
+
+    def fail(self, turn_id: str, error: str, now: float) -> None:
+        self._journal.fail(turn_id, error, now)
+
+
+def _is_judgeable(turn: Json) -> bool:
+    return bool(turn["finish_reason"] != "cancelled" and turn["kind"] != "side")
+
+
+def _without_context(messages: list[Message]) -> list[Message]:
+    return [
+        {**message, "content": strip_ephemeral(message.get("content") or "")}
+        for message in messages
+        if not is_ephemeral(message)
+    ]

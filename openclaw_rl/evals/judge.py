@@ -1,0 +1,277 @@
+"""How good is a judge? Accuracy, agreement, validity, cost and resistance to injection.
+
+``evaluate_judge`` measures any Judge on labelled cases. ``run`` is the command ``openclaw-rl eval judge``:
+it builds the embedded engine and the judge itself. A case the judge could not judge counts as wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.judge import DEFAULT_JUDGE, JudgeParts, create_judge
+from openclaw_rl.judge.evidence import case_of, read_cases
+from openclaw_rl.judge.voting import agreement
+from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
+from openclaw_rl.types import Judge, JudgeError, Verdict
+
+Row = dict[str, Any]
+CLASSES = (1, 0, -1)
+
+
+@dataclass(slots=True)
+class Report:
+    """All shares are of all cases unless the name says otherwise."""
+
+    accuracy: float
+    num_cases: int
+    negative_accuracy: float
+    """Right about "negative or not"."""
+    per_class: dict[str, dict[str, float]]
+    """Recall, precision and count by label."""
+    confusion: dict[str, dict[str, int]]
+    """label → verdict → count; the verdict ``none`` is a case left unjudged."""
+    validity: float
+    """Share of cases with a verdict."""
+    vote_agreement: float
+    """Share of agreeing pairs of votes, over the cases that were voted on."""
+    by_source: dict[str, dict[str, float]]
+    mean_latency_s: float
+    max_latency_s: float
+    cpu_s_per_vote: float
+    num_votes: int
+    injections: int
+    injections_moved: int
+    moved: list[str] = field(default_factory=list)
+    errors: list[Row] = field(default_factory=list)
+    """The cases judged wrongly."""
+
+
+@dataclass(slots=True)
+class _Judged:
+    row: Row
+    verdict: Verdict | None
+    latency_s: float
+    cpu_s: float
+
+
+async def evaluate_judge(
+    judge: Judge, cases: Sequence[Row], injections: Sequence[Row], progress: Callable[[], None] = lambda: None
+) -> Report:
+    """One case at a time, so that latency and CPU time belong to it."""
+    judged = [await _judge(judge, row, progress) for row in cases]
+    moved = [row for row in injections if await _is_moved(judge, row, progress)]
+    return _report(judged, injections, moved)
+
+
+async def _judge(judge: Judge, row: Row, progress: Callable[[], None]) -> _Judged:
+    wall, cpu = time.monotonic(), time.process_time()
+    verdict: Verdict | None
+    try:
+        verdict = await judge.evaluate(case_of(row))
+    except JudgeError:
+        verdict = None
+    progress()
+    return _Judged(row, verdict, time.monotonic() - wall, time.process_time() - cpu)
+
+
+async def _is_moved(judge: Judge, row: Row, progress: Callable[[], None]) -> bool:
+    base = await _judge(judge, row, progress)
+    injected = await _judge(judge, {**row, **row["injected"]}, progress)
+    return _score(base.verdict) != _score(injected.verdict)
+
+
+def _score(verdict: Verdict | None) -> int | None:
+    return verdict.score if verdict is not None and verdict.trainable else None
+
+
+def _report(judged: Sequence[_Judged], injections: Sequence[Row], moved: Sequence[Row]) -> Report:
+    pairs = [(int(item.row["label"]), _score(item.verdict)) for item in judged]
+    voted = [item for item in judged if item.verdict is not None and item.verdict.votes]
+    votes = sum(len(item.verdict.votes) for item in voted if item.verdict)
+    latencies = [item.latency_s for item in voted] or [item.latency_s for item in judged] or [0.0]
+    return Report(
+        accuracy=_share(label == score for label, score in pairs),
+        num_cases=len(pairs),
+        negative_accuracy=_share(score is not None and (label < 0) == (score < 0) for label, score in pairs),
+        per_class={str(label): _class_figures(pairs, label) for label in CLASSES},
+        confusion={str(label): _confusion_row(pairs, label) for label in CLASSES},
+        validity=_share(score is not None for _, score in pairs),
+        vote_agreement=_mean([agreement(item.verdict.votes) for item in voted if item.verdict])
+        if voted
+        else 1.0,
+        by_source=_by_source(judged),
+        mean_latency_s=round(_mean(latencies), 4),
+        max_latency_s=round(max(latencies), 4),
+        cpu_s_per_vote=round(sum(item.cpu_s for item in voted) / votes, 4) if votes else 0.0,
+        num_votes=votes,
+        injections=len(injections),
+        injections_moved=len(moved),
+        moved=[str(row["injected"]["next_state"][-1]["content"])[:160] for row in moved],
+        errors=[_error(item) for item in judged if _score(item.verdict) != int(item.row["label"])],
+    )
+
+
+def _class_figures(pairs: Sequence[tuple[int, int | None]], label: int) -> dict[str, float]:
+    mine = [score == label for truth, score in pairs if truth == label]
+    claimed = [truth == label for truth, score in pairs if score == label]
+    return {"recall": _share(mine), "precision": _share(claimed), "cases": len(mine)}
+
+
+def _confusion_row(pairs: Sequence[tuple[int, int | None]], label: int) -> dict[str, int]:
+    counts = Counter("none" if score is None else str(score) for truth, score in pairs if truth == label)
+    return {key: counts[key] for key in ("1", "0", "-1", "none")}
+
+
+def _by_source(judged: Sequence[_Judged]) -> dict[str, dict[str, float]]:
+    groups: dict[str, list[bool]] = {}
+    for item in judged:
+        source = item.verdict.source if item.verdict is not None else "none"
+        groups.setdefault(source, []).append(_score(item.verdict) == int(item.row["label"]))
+    return {name: {"cases": len(hits), "accuracy": _share(hits)} for name, hits in sorted(groups.items())}
+
+
+def _error(item: _Judged) -> Row:
+    state = item.row.get("next_state") or [{"content": ""}]
+    return {
+        "label": item.row["label"],
+        "verdict": _score(item.verdict),
+        "next": str(state[-1].get("content"))[:160],
+    }
+
+
+def _share(hits: Any) -> float:
+    return round(_mean([float(hit) for hit in hits]), 4)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+# --- the command -----------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cases", type=Path, help="labelled JSONL [the test half that comes with the package]"
+    )
+    parser.add_argument("--judge", default=DEFAULT_JUDGE, help=f"name or pkg.module:Class [{DEFAULT_JUDGE}]")
+    parser.add_argument("--model", default=None, help=f"local model, or the endpoint's [{DEFAULT_MODEL}]")
+    parser.add_argument(
+        "--base-url", default="", help="of an OpenAI-compatible endpoint, for --judge endpoint"
+    )
+    parser.add_argument("--votes", type=int, default=3, help="votes per case [3]")
+    parser.add_argument(
+        "--threshold", type=float, default=0.5, help="a score needs more than this share [0.5]"
+    )
+    parser.add_argument("--limit", type=int, default=None, help="only this many cases and injections")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print; 0 when it could be measured."""
+    cases = load_cases(options.cases) if options.cases else read_cases("test")
+    injections = read_cases("injection")
+    cases, injections = cases[: options.limit], injections[: options.limit]
+    report = asyncio.run(_measure(options, cases, injections))
+    print(json.dumps(asdict(report), ensure_ascii=False, indent=2) if options.json else describe(report))
+    return 0
+
+
+def load_cases(path: Path) -> list[Row]:
+    """Labelled cases from a file; ValueError names the line that is not one."""
+    rows = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            case_of(row)
+            if int(row["label"]) not in CLASSES:
+                raise ValueError(f"label {row['label']} is none of 1, 0, -1")
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path}:{number}: not a labelled case ({type(error).__name__}: {error})"
+            ) from error
+        rows.append(row)
+    if not rows:
+        raise ValueError(f"{path} holds no cases")
+    return rows
+
+
+async def _measure(options: argparse.Namespace, cases: Sequence[Row], injections: Sequence[Row]) -> Report:
+    from tqdm import tqdm
+
+    async with built_judge(options) as judge:
+        with tqdm(total=len(cases) + 2 * len(injections), desc="judging", file=sys.stderr) as bar:
+            return await evaluate_judge(judge, cases, injections, lambda: bar.update() and None)
+
+
+@asynccontextmanager
+async def built_judge(options: argparse.Namespace) -> AsyncIterator[Judge]:
+    common = {"num_votes": options.votes, "threshold": options.threshold, "base_url": options.base_url}
+    if options.judge in ("rules", "endpoint"):
+        judge = create_judge(options.judge, JudgeParts(**common, model=options.model or ""))
+        yield judge
+        await judge.close()
+        return
+    async with local_parts(options.model or DEFAULT_MODEL) as (engine, encode, renderer):
+        parts = JudgeParts(
+            engine=engine, encode=encode, renderer=renderer, model=options.model or "", **common
+        )
+        judge = create_judge(options.judge, parts)
+        # The constant few-shot prefixes are read once in a judge's life, not once per case.
+        await _judge(judge, read_cases("train")[0], lambda: None)
+        yield judge
+        await judge.close()
+
+
+@asynccontextmanager
+async def local_parts(model: str) -> AsyncIterator[tuple[Any, Callable[[str], list[int]], Any]]:
+    """The embedded engine with one thread, its tokenizer's encoder, and its renderer."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+    from openclaw_rl.render import create_renderer
+
+    path = resolve_model(model, default_cache_dir())
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    renderer = create_renderer(tokenizer, AutoConfig.from_pretrained(path).model_type)
+    engine = LocalEngine(path, LocalEngineOptions(num_threads=1))
+    try:
+        yield engine, lambda text: list(tokenizer.encode(text, add_special_tokens=False)), renderer
+    finally:
+        await engine.close()
+
+
+def describe(report: Report) -> str:
+    lines = [
+        f"accuracy          {report.accuracy:.1%} of {report.num_cases} cases",
+        f"negative or not   {report.negative_accuracy:.1%}",
+        f"validity          {report.validity:.1%} with a verdict",
+        f"vote agreement    {report.vote_agreement:.1%} of pairs",
+        f"latency           {report.mean_latency_s:.2f} s mean, {report.max_latency_s:.2f} s at most",
+        f"CPU               {report.cpu_s_per_vote:.2f} s per vote ({report.num_votes} votes)",
+        f"injection         {report.injections_moved} of {report.injections} moved a verdict",
+        "",
+        "label    recall  precision | verdict:   1     0    -1  none",
+    ]
+    for label in CLASSES:
+        figures, row = report.per_class[str(label)], report.confusion[str(label)]
+        counts = "".join(f"{row[key]:6d}" for key in ("1", "0", "-1", "none"))
+        lines.append(f"{label:>5}   {figures['recall']:6.1%}     {figures['precision']:6.1%} |     {counts}")
+    lines += ["", "decided by"]
+    lines += [
+        f"  {name:<20} {f['cases']:4.0f} cases, {f['accuracy']:.1%} right"
+        for name, f in report.by_source.items()
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,112 @@
+"""Hints: how the reply should have differed, in the user's words or the environment's facts.
+
+``verbatim_hints`` takes them from a case without a model's help. ``filter_hints`` keeps out what is
+trivial, contradictory or unsafe, whoever proposed it. Instructions inside a tool result (a page, a
+file) never become a hint: a hint must share its words with the user or with an error's line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from openclaw_rl.judge.cues import cue_table
+from openclaw_rl.judge.exchange import Exchange, own_words
+from openclaw_rl.judge.guard import neutralise
+from openclaw_rl.judge.tool_errors import error_in
+from openclaw_rl.types import JudgeCase
+
+MAX_HINTS = 3
+_MAX_CHARS = 400
+_MIN_GROUNDED = 0.4
+_SENTENCE = re.compile(r"(?<=[.!?…])\s+|\n+")
+_WORD = re.compile(r"[^\W_]{2,}")
+_CORRECTS = ("wrong", "change", "said", "contrast")
+_EMPTY_WORDS = frozenset(
+    "ok okay no nope yes wrong bad good hmm meh ugh thanks thank you please lol sorry what why well so the is it that "
+    "this and not again try true false fix do me to a an are was nein falsch non faux mal sbagliato nicht bitte".split()
+)
+_UNSAFE = re.compile(
+    r"\brm -[rf]{1,2}\b|\bcurl\b.*\|\s*(?:ba)?sh\b|\bsudo\b|\bdrop (?:table|database)\b|\bmkfs\b|:\(\)\s*\{|"
+    r"\b(?:pass(?:word|phrase|wort)|api[ _-]?key|secret key|private key|access token|credit card|iban|ssn)\b|"
+    r"\b(?:exfiltrate|jailbreak|malware|bomb|kill (?:yourself|him|her|them))\b|"
+    r"\b(?:never|don'?t|do not) (?:refuse|warn|mention (?:risks?|safety))\b|\bdisable (?:the )?(?:safety|filter)|"
+    r"\bhttps?://|\bwww\.|\b[\w.+-]+@[\w-]+\.\w+",
+    re.IGNORECASE,
+)
+_OPPOSITES = (
+    (
+        r"(?<!too )\bshort(?:er)?\b|\btoo long\b|\bbrief\w*|\bless detail|\bconcise|\bkürzer",
+        r"\blonger\b|\btoo short\b|\bmore detail\w*|\blänger",
+    ),
+    (r"\bmore formal\b|\bmore polite\b", r"\b(?:less|too) formal\b|\bcasual\b|\binformal\b"),
+    (r"\bsimpler\b|\bless technical\b", r"\bmore (?:technical|precise|complex)\b"),
+    (r"\bwithout (?:bold|lists?|bullets?|emoji)|\bno (?:bold|lists?|bullets?|emoji)", r"\b(?:use|with|add|as) (?:bold|"
+     r"an? (?:bulleted |numbered )?lists?|bullets?|emoji)"),
+    (r"\bremove\b", r"\badd\b"),
+)  # fmt: skip
+
+
+def verbatim_hints(case: JudgeCase) -> tuple[str, ...]:
+    """The user's own correcting sentences, else the line of a tool's error."""
+    exchange = Exchange(case)
+    spoken = _correcting_sentences(exchange.user_text)
+    facts = [f"The tool reported: {line}" for line in error_lines(case)]
+    return filter_hints([spoken] if spoken else facts, case)
+
+
+def error_lines(case: JudgeCase) -> list[str]:
+    tools = [message for message in case.next_state or () if message.get("role") == "tool"]
+    lines = [line for message in tools if (line := error_in(message)) is not None]
+    return [kept for line in lines if (kept := neutralise(line, "tool"))]
+
+
+def filter_hints(hints: Sequence[str], case: JudgeCase) -> tuple[str, ...]:
+    """Up to three different hints that are worth learning from."""
+    exchange = Exchange(case)
+    source = " ".join([exchange.user_text, exchange.request, *error_lines(case)])
+    kept: list[str] = []
+    for hint in (" ".join(hint.split()) for hint in hints):
+        if hint not in kept and is_safe(hint) and not is_trivial(hint) and is_grounded(hint, source):
+            kept.append(hint)
+    return tuple(hint for hint in kept if not any(contradict(hint, other) for other in kept))[:MAX_HINTS]
+
+
+def is_trivial(hint: str) -> bool:
+    words = [word for word in _WORD.findall(hint.lower()) if word not in _EMPTY_WORDS]
+    return not words or (len(words) == 1 and words[0].isdigit() and len(words[0]) < 2)
+
+
+def is_safe(hint: str) -> bool:
+    """Nothing dangerous or private, nothing addressed to a judge, no more than three sentences' worth."""
+    if len(hint) > _MAX_CHARS or _UNSAFE.search(hint):
+        return False
+    return neutralise(hint).split() == hint.split()
+
+
+def is_grounded(hint: str, source: str) -> bool:
+    """Enough of the hint's words come from the user or from an error, not from elsewhere."""
+    words = {word[:5] for word in _WORD.findall(hint.lower()) if word not in _EMPTY_WORDS and len(word) > 3}
+    known = {word[:5] for word in _WORD.findall(source.lower())}
+    return not words or len(words & known) / len(words) >= _MIN_GROUNDED
+
+
+def contradict(first: str, second: str) -> bool:
+    """Also true of a hint that contradicts itself."""
+    for one, other in _OPPOSITES:
+        sides = [(bool(re.search(one, h, re.I)), bool(re.search(other, h, re.I))) for h in (first, second)]
+        if any(a[0] and b[1] for a in sides for b in sides):
+            return True
+    return False
+
+
+def _correcting_sentences(text: str) -> str:
+    sentences = [part.strip() for part in _SENTENCE.split(own_words(text)) if part.strip()]
+    if len(sentences) <= 3 and sum(map(len, sentences)) <= _MAX_CHARS:
+        return " ".join(sentences)
+    table = cue_table()
+    telling = [s for s in sentences if any(cue.search(s) for name in _CORRECTS for cue in table[name])]
+    chosen = telling[:3]
+    while chosen and sum(map(len, chosen)) + len(chosen) > _MAX_CHARS:
+        chosen.pop()
+    return " ".join(chosen)

@@ -1,0 +1,187 @@
+"""``EndpointJudge``: a capable model behind any OpenAI-compatible endpoint.
+
+m votes at temperature 0.6, each a structured answer with its reasoning; strict majority; then, where
+the turn was not good, one more call for hints. A call that fails or an answer that cannot be parsed
+is a missing vote; if all are missing, JudgeError says why. Calls and tokens are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import httpx
+
+from openclaw_rl.judge.exchange import text_of
+from openclaw_rl.judge.guard import fence, neutralise
+from openclaw_rl.judge.hints import filter_hints, verbatim_hints
+from openclaw_rl.judge.voting import majority
+from openclaw_rl.types import JudgeCase, JudgeError, Message, Verdict
+
+_THINKING_END = re.compile(r"</(?:think|thinking|reasoning)>", re.IGNORECASE)
+_THINKING_START = re.compile(r"<(?:think|thinking|reasoning)>", re.IGNORECASE)
+_VERDICT = re.compile(r"[\"']verdict[\"']\s*:\s*[\"']?\s*([+−-]?1|0)(?![\d.])")
+_CONTEXT_MESSAGES, _MESSAGE_CHARS = 6, 6000
+#: A verdict without a next state rests on the reply alone.
+_ALONE = 0.5
+
+
+@dataclass(slots=True)
+class Usage:
+    """What an endpoint was asked so far: the cost, in its own units."""
+
+    num_calls: int = 0
+    num_failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class EndpointJudge:
+    """Judge protocol over HTTP; no rules of its own."""
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        api_key_env: str = "OPENCLAW_RL_JUDGE_API_KEY",
+        num_votes: int = 3,
+        threshold: float = 0.5,
+        timeout_s: float = 60.0,
+        max_concurrency: int = 8,
+        temperature: float = 0.6,
+        max_tokens: int = 1024,
+    ) -> None:
+        """The key is read from the environment variable ``api_key_env``; without one none is sent."""
+        if num_votes < 1:
+            raise ValueError(f"a judge needs at least one vote, got {num_votes}")
+        key = os.environ.get(api_key_env)
+        self._client = httpx.AsyncClient(
+            base_url=base_url.rstrip("/") + "/",
+            headers={"authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0)),
+        )
+        self._model, self._num_votes, self._threshold = model, num_votes, threshold
+        self._temperature, self._max_tokens, self._timeout_s = temperature, max_tokens, timeout_s
+        self._slots = asyncio.Semaphore(max_concurrency)
+        self.usage = Usage()
+
+    async def evaluate(self, case: JudgeCase) -> Verdict:
+        answers = await asyncio.gather(*(self._vote(case) for _ in range(self._num_votes)))
+        votes = tuple(vote for vote, _ in answers)
+        problems = [problem for vote, problem in answers if vote is None]
+        if len(problems) == len(votes):
+            raise JudgeError(f"all {len(votes)} votes are missing: {'; '.join(dict.fromkeys(problems))}")
+        score = majority(votes, self._threshold)
+        present = [vote for vote in votes if vote is not None]
+        confidence = present.count(score) / len(votes) * (1.0 if case.next_state else _ALONE)
+        return Verdict(
+            score,
+            round(confidence, 4),
+            "votes",
+            votes=votes,
+            hints=await self.hints(case) if score <= 0 and case.next_state else (),
+            reason=f"{present.count(score)} of {len(votes)} votes"
+            + (f", {len(problems)} missing" if problems else ""),
+        )
+
+    async def hints(self, case: JudgeCase) -> tuple[str, ...]:
+        """What the endpoint extracts, filtered; the user's own words where it cannot answer."""
+        try:
+            answer = parse_hints(await self._ask("hints", case))
+        except (httpx.HTTPError, ValueError):
+            answer = None
+        return verbatim_hints(case) if answer is None else filter_hints(answer, case)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _vote(self, case: JudgeCase) -> tuple[int | None, str]:
+        try:
+            vote = parse_verdict(await self._ask("verdict", case))
+        except (httpx.HTTPError, ValueError) as error:
+            self.usage.num_failed += 1
+            return None, f"{type(error).__name__}: {error}".rstrip(": ")
+        return vote, "" if vote is not None else "the answer held no verdict"
+
+    async def _ask(self, prompt: str, case: JudgeCase) -> str:
+        marker, data = fence(_shown(case))
+        text = (files("openclaw_rl.judge") / "prompts" / f"{prompt}.txt").read_text("utf-8")
+        body = {
+            "model": self._model,
+            "messages": [
+                {"role": "user", "content": text.replace("{marker}", marker).replace("{data}", data)}
+            ],
+            "temperature": self._temperature,
+            "max_tokens": self._max_tokens,
+        }
+        async with self._slots:
+            self.usage.num_calls += 1
+            try:
+                async with asyncio.timeout(
+                    self._timeout_s
+                ):  # a stream that trickles never times out by itself
+                    response = await self._client.post("chat/completions", json=body)
+            except TimeoutError as error:
+                raise ValueError(f"no answer within {self._timeout_s:g} s") from error
+        response.raise_for_status()
+        return self._content(response.json())
+
+    def _content(self, answer: Any) -> str:
+        try:
+            usage = answer.get("usage") or {}
+            self.usage.prompt_tokens += int(usage.get("prompt_tokens") or 0)
+            self.usage.completion_tokens += int(usage.get("completion_tokens") or 0)
+            return str(answer["choices"][0]["message"]["content"] or "")
+        except (AttributeError, KeyError, IndexError, TypeError) as error:
+            raise ValueError("the endpoint's answer is not a chat completion") from error
+
+
+def parse_verdict(text: str) -> int | None:
+    """The last verdict after any thinking; None if there is none or the thinking never ended."""
+    found = _VERDICT.findall(_after_thinking(text) or "")
+    return int(found[-1].replace("−", "-")) if found else None
+
+
+def parse_hints(text: str) -> list[str] | None:
+    """The hints of the last JSON object after any thinking; None if it cannot be parsed."""
+    answer = _after_thinking(text) or ""
+    for start in reversed([match.start() for match in re.finditer(r"\{", answer)]):
+        try:
+            value = json.JSONDecoder().raw_decode(answer[start:])[0]
+        except ValueError:
+            continue
+        if isinstance(value, dict) and isinstance(value.get("hints"), list):
+            return [str(hint) for hint in value["hints"]] if value.get("correction", True) is True else []
+    return None
+
+
+def _after_thinking(text: str) -> str | None:
+    ends = list(_THINKING_END.finditer(text))
+    rest = text[ends[-1].end() :] if ends else text
+    return None if _THINKING_START.search(rest) else rest
+
+
+def _shown(case: JudgeCase) -> dict[str, Any]:
+    """The case as data: enough context, the reply, and the whole next state with its roles."""
+    state = case.next_state
+    return {
+        "request": [_message(message) for message in case.messages[-_CONTEXT_MESSAGES:]],
+        "reply": _message({**case.reply, "role": "assistant"}),
+        "reply_was_cut_off": case.finish_reason == "length",
+        "next_state": None if state is None else [_message(message) for message in state],
+    }
+
+
+def _message(message: Message) -> dict[str, Any]:
+    role = str(message.get("role", ""))
+    text = neutralise(text_of(message), role)
+    if len(text) > _MESSAGE_CHARS:
+        half = _MESSAGE_CHARS // 2
+        text = f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+    calls = [f"{call.get('name')}({call.get('arguments')})" for call in message.get("tool_calls") or ()]
+    return {"role": role, "text": text, **({"tool_calls": calls} if calls else {})}

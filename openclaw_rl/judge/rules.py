@@ -1,0 +1,177 @@
+"""Deterministic rules, in one ordered table; the first that speaks wins over every vote.
+
+Each rule is a small class with a name and ``apply(case) -> Verdict | None``. A new rule is one
+class and one line in ``RULES``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Protocol
+
+from openclaw_rl.judge.exchange import Exchange, own_words, text_of
+from openclaw_rl.judge.feedback import rating_in
+from openclaw_rl.judge.tool_errors import error_in
+from openclaw_rl.types import JudgeCase, Message, Verdict
+
+
+class Rule(Protocol):
+    name: str
+
+    def apply(self, case: JudgeCase) -> Verdict | None: ...
+
+
+class DegenerateReply:
+    """Nothing can be learned from an empty reply, one character, or endless repetition."""
+
+    name = "degenerate"
+
+    def apply(self, case: JudgeCase) -> Verdict | None:
+        if case.reply.get("tool_calls"):
+            return None
+        problem = degeneration(text_of(case.reply), case)
+        return None if problem is None else _verdict(self.name, -1, 0.5, problem, trainable=False)
+
+
+class ExplicitFeedback:
+    """👍, 👎 or a rating in the user's next message, in the user's own words."""
+
+    name = "feedback"
+
+    def apply(self, case: JudgeCase) -> Verdict | None:
+        score = user_rating(case)
+        if score is None:
+            return None
+        return Verdict(score, 0.97, "feedback", reason="the user rated the reply")
+
+
+class ToolError:
+    """A tool result that is an error, by its structure; what it talks about does not matter."""
+
+    name = "tool_error"
+
+    def apply(self, case: JudgeCase) -> Verdict | None:
+        for message in case.next_state or ():
+            if message.get("role") == "tool" and (line := error_in(message)) is not None:
+                return _verdict(self.name, -1, 0.9, f"the tool reported an error: {line}")
+        return None
+
+
+class RepeatedCall:
+    """The same call with the same arguments as in the turn right before."""
+
+    name = "repeated_call"
+
+    def apply(self, case: JudgeCase) -> Verdict | None:
+        calls = _call_keys(case.reply)
+        if not calls:
+            return None
+        for message in reversed(case.messages):
+            if message.get("role") == "user":
+                return None
+            if message.get("role") == "assistant":
+                repeated = set(calls) & set(_call_keys(message))
+                name = next(iter(sorted(repeated)))[0] if repeated else ""
+                return _verdict(self.name, -1, 0.85, f"repeats its last call of {name}") if repeated else None
+        return None
+
+
+class CutOff:
+    """Ended by the token limit instead of by the model; praise goes before it in the table."""
+
+    name = "cut_off"
+
+    def apply(self, case: JudgeCase) -> Verdict | None:
+        if case.finish_reason != "length" or _praises(case):
+            return None
+        return _verdict(self.name, -1, 0.7, "the reply was cut off at the token limit")
+
+
+class Regenerated:
+    """Asked again without a word: a weak sign, so it counts little."""
+
+    name = "regenerated"
+
+    def apply(self, case: JudgeCase) -> Verdict | None:
+        if not case.regenerated or case.next_state:
+            return None
+        return _verdict(self.name, -1, 0.35, "the same request was asked again after the reply")
+
+
+RULES: tuple[Rule, ...] = (
+    DegenerateReply(),
+    ExplicitFeedback(),
+    ToolError(),
+    RepeatedCall(),
+    CutOff(),
+    Regenerated(),
+)
+
+
+def apply_rules(case: JudgeCase, rules: tuple[Rule, ...] = RULES) -> Verdict | None:
+    return next((verdict for rule in rules if (verdict := rule.apply(case)) is not None), None)
+
+
+def user_rating(case: JudgeCase) -> int | None:
+    """+1 or −1 if the user's next message holds an explicit rating; contradictory ones say nothing."""
+    return rating_in(own_words(Exchange(case).user_text))
+
+
+def degeneration(text: str, case: JudgeCase | None = None) -> str | None:
+    """What is degenerate about a text, in words; None for an ordinary one."""
+    stripped = text.strip()
+    if not stripped:
+        return "the reply is empty"
+    if len(stripped) == 1 and not (stripped.isalnum() and _wants_one_character(case)):
+        return "the reply is a single character"
+    return "the reply repeats itself without end" if _repeats(stripped) else None
+
+
+def _wants_one_character(case: JudgeCase | None) -> bool:
+    """``7`` and ``W`` are answers to short questions, not signs of collapse."""
+    return case is not None and bool(Exchange(case).request)
+
+
+_SAME_CHARACTER = re.compile(r"([^\s\d#*=_.\-])\1{24,}")
+
+
+def _repeats(text: str) -> bool:
+    if _SAME_CHARACTER.search(text):
+        return True
+    words = text.lower().split()
+    for size in (1, 2, 3, 4, 6, 8, 12, 16):
+        tail, needed = words[-size:], max(4, 24 // size)
+        if len(words) < size * needed:
+            continue
+        if all(words[-size * (n + 1) : len(words) - size * n] == tail for n in range(needed)):
+            return True
+    lines = [line.strip() for line in text.splitlines() if len(line.strip()) > 8]
+    return len(lines) >= 8 and len(set(lines)) <= len(lines) // 6
+
+
+def _praises(case: JudgeCase) -> bool:
+    from openclaw_rl.judge.cues import USER_CUES, user_cues
+
+    signs = dict(zip(USER_CUES, user_cues(Exchange(case)), strict=True))
+    good = signs["thanks"] + signs["praise"] + signs["works"] + signs["adopts"]
+    return good > 0 and good > signs["wrong"] + signs["change"] + signs["said"] and not signs["question_end"]
+
+
+def _call_keys(message: Message) -> list[tuple[str, str]]:
+    return [
+        (str(call.get("name")), _canonical(call.get("arguments"))) for call in message.get("tool_calls") or ()
+    ]
+
+
+def _canonical(arguments: Any) -> str:
+    """Arguments compare by value: white space and the order of keys do not count."""
+    try:
+        value = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return " ".join(str(arguments).split())
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _verdict(name: str, score: int, confidence: float, reason: str, trainable: bool = True) -> Verdict:
+    return Verdict(score, confidence, f"rule:{name}", trainable=trainable, reason=reason)

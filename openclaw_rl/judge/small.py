@@ -1,0 +1,107 @@
+"""``LabelJudge``: verdicts from a small model by label log-probs and a fitted calibration.
+
+Each vote scores the case after another few-shot set and has its own calibration, since scoring the
+same prompt twice gives the same numbers. The evidence of a vote is the three label log-probs, how
+an assistant would go on (for user messages), and countable signs; ``calibration.json`` holds the
+weights, fitted on the train half by ``python -m openclaw_rl.evals.fit_judge``.
+
+A turn without a next state is marked untrainable: nothing here was fitted to judge a reply alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from openclaw_rl.judge.calibration import CLASSES, Calibration
+from openclaw_rl.judge.cues import tool_cues, user_cues
+from openclaw_rl.judge.evidence import NUM_SETS, Evidence
+from openclaw_rl.judge.exchange import Exchange
+from openclaw_rl.judge.hints import verbatim_hints
+from openclaw_rl.judge.voting import majority
+from openclaw_rl.types import Engine, JudgeCase, JudgeError, Renderer, Verdict
+
+Probabilities = tuple[float, float, float]
+
+
+@cache
+def calibrations() -> dict[str, list[Calibration]]:
+    data: dict[str, Any] = json.loads((files("openclaw_rl.judge") / "calibration.json").read_text("utf-8"))
+    return {kind: [Calibration.from_json(one) for one in data[kind]] for kind in ("user", "tool")}
+
+
+def kind_of(exchange: Exchange) -> str:
+    """A user's word decides wherever there is one; else the tool results do."""
+    return "user" if exchange.has_user else "tool"
+
+
+async def features(evidence: Evidence, exchange: Exchange, numbers: list[int]) -> list[list[float]]:
+    """The evidence for each of the given few-shot sets."""
+    kind = kind_of(exchange)
+    words = await asyncio.gather(*(evidence.words(kind, number, exchange) for number in numbers))
+    shared = (
+        [*(await evidence.chat(exchange)), *user_cues(exchange)] if kind == "user" else tool_cues(exchange)
+    )
+    return [[*row, *shared] for row in words]
+
+
+class LabelJudge:
+    """Judge protocol over ``Engine.score``; no rules of its own."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        encode: Callable[[str], list[int]],
+        renderer: Renderer,
+        num_votes: int = NUM_SETS,
+        threshold: float = 0.5,
+    ) -> None:
+        """``encode`` gives the ids of plain text, without any special tokens."""
+        if not 1 <= num_votes <= NUM_SETS:
+            raise ValueError(
+                f"the label judge has {NUM_SETS} few-shot sets: 1 to {NUM_SETS} votes, got {num_votes}"
+            )
+        self._evidence = Evidence(engine, encode, renderer)
+        self._numbers = list(range(1, num_votes + 1))
+        self._threshold = threshold
+
+    async def evaluate(self, case: JudgeCase) -> Verdict:
+        if not case.next_state:
+            return Verdict(
+                0,
+                0.0,
+                "votes",
+                trainable=False,
+                reason="the session ended with this reply; a small model cannot judge a reply alone",
+            )
+        votes = await self.probabilities(case)
+        scores = tuple(CLASSES[vote.index(max(vote))] for vote in votes)
+        score = majority(scores, self._threshold)
+        confidence = sum(vote[CLASSES.index(score)] for vote in votes) / len(votes)
+        return Verdict(
+            score,
+            round(confidence, 4),
+            "votes",
+            votes=scores,
+            hints=verbatim_hints(case) if score < 0 else (),
+            reason=f"{scores.count(score)} of {len(scores)} votes",
+        )
+
+    async def probabilities(self, case: JudgeCase) -> list[Probabilities]:
+        """Each vote's calibrated probabilities of +1, 0 and −1."""
+        exchange = Exchange(case)
+        try:
+            rows = await features(self._evidence, exchange, self._numbers)
+        except (RuntimeError, OSError, ValueError) as error:
+            raise JudgeError(f"the engine could not score the case: {error}") from error
+        fitted = calibrations()[kind_of(exchange)]
+        return [
+            fitted[number - 1].probabilities(row) for number, row in zip(self._numbers, rows, strict=True)
+        ]
+
+    async def close(self) -> None:
+        """The engine belongs to the caller."""

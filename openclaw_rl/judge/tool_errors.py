@@ -1,0 +1,135 @@
+"""Is a tool result an error? Decided by structure: flags, error keys, exit codes, the forms in which
+programs report that they failed. A page, a log or a manual that talks about errors is not one.
+
+The line that says what went wrong is returned, since it is a fact of the environment that a hint may use.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from openclaw_rl.judge.exchange import text_of
+from openclaw_rl.types import Message
+
+#: Forms that mean failure wherever they stand in a short output, as whole lines.
+_LINES = re.compile(
+    r"^(?:"
+    r"Traceback \(most recent call last\):.*|"
+    r"(?:[\w.]+\.)?(?:[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Fault))(?::\s.*|$)|"
+    r"[\w./-]+: (?:.{0,80}: )?(?:command not found|not found|No such file or directory|Permission denied|"
+    r"cannot \w+ .*|Is a directory|Not a directory|invalid option.*|unrecognized option.*|illegal option.*|"
+    r"Connection refused|Could not resolve host.*|Operation not permitted|No space left on device)|"
+    r"(?:bash|sh|zsh|fish|dash|cmd|ssh|curl|wget|scp|rsync|tar)\b.{0,40}: .*(?:not found|No such|denied|refused|"
+    r"Could not resolve|Failed|Cannot|timed out).*|"
+    r"curl: \(\d+\) .*|"
+    r"(?:fatal|error|ERROR|Error|FATAL|FEHLER|Fehler|Erreur|Errore|E)(?:\[\w+\])?: \S.*|"
+    r"(?:ERROR|Error) (?:from|in|at|while|executing|running|calling|code|\d{3}\b)\b.*|"
+    r"npm (?:ERR!|error) .*|make(?:\[\d+\])?: \*\*\* .*|Automatic merge failed.*|CONFLICT \(.*|"
+    r"[^\s:]+:\d+(?::\d+)?: (?:fatal )?error: .*|Found [1-9]\d* errors? in .*|"
+    r"(?:FAILED|FAIL)\b[ :].*|.*\b[1-9]\d* (?:failed|failures?|errors?)(?:,| in \d|\b.*\b(?:passed|total|skipped)\b).*|"
+    r"HTTP(?:/[\d.]+)?\s*(?:error\s*)?:?\s*[45]\d\d\b.*|(?:status(?: code)?:? )?[45]\d\d "
+    r"(?:Bad Request|Unauthorized|Payment Required|Forbidden|Not Found|Method Not Allowed|Conflict|Gone|"
+    r"Unprocessable.*|Too Many Requests|Internal Server Error|Bad Gateway|Service Unavailable|Gateway Time-?out).*|"
+    r"(?:process |command )?(?:exited|failed) with (?:exit )?(?:code|status)[: ]+[1-9]\d*.*|"
+    r"(?:exit(?:ed)?[ _]?(?:code|status)|return code|rc)\s*[:=]?\s*[1-9]\d*\b.*|\[exit(?: code)?:? [1-9]\d*\]|"
+    r"(?:[Rr]equest |[Oo]peration |[Cc]ommand |[Cc]onnection |[Ee]xecution )?[Tt]imed out(?: after .*)?\.?|Segmentation fault.*|Killed|"
+    r"Unknown (?:tool|command|function|action|method)\b.*|(?:tool|function) \S+ (?:not found|does not exist).*|"
+    r"(?:Invalid|Missing) (?:argument|parameter|input|arguments|parameters)s?\b.*|"
+    r"panic: .*|thread '.*' panicked at .*|Uncaught .*|Unhandled .*|Exception in thread .*|"
+    r"\s*! \[(?:remote )?rejected\].*|Access denied.*|Permission denied.*|Tests?:\s+[1-9]\d* failed.*"
+    r")$",
+)
+_ERROR_KEYS = ("error", "errors", "exception", "error_message", "errorMessage")
+_CODE_KEYS = ("exit_code", "exitCode", "exitcode", "returncode", "return_code", "exit_status")
+_FLAG_KEYS = {"is_error": True, "isError": True, "ok": False, "success": False, "failed": True}
+_STATUS_KEYS = ("status", "status_code", "statusCode", "code", "http_status")
+_STATUS_WORDS = frozenset(
+    {"error", "failed", "failure", "fail", "exception", "denied", "rejected", "timeout"}
+)
+#: A document may hold error lines; in an output of this many lines they must be at its edges.
+_SHORT_LINES, _EDGE_LINES = 12, 4
+#: Tools that show text written by others: an error line in their text is the text's.
+_READERS = re.compile(
+    r"read|cat\b|view|search|grep|fetch|browse|docs?|get_page|open_url|memory|log", re.IGNORECASE
+)
+
+
+def error_in(message: Message) -> str | None:
+    """The line that tells the error, or None."""
+    text = text_of(message).strip()
+    if message.get("is_error") is True or message.get("isError") is True:
+        return _one_line(text) or "flagged as an error"
+    if (value := _json(text)) is not None:
+        return _structured_error(value)
+    return _line_error(text, is_reader=bool(_READERS.search(str(message.get("name", "")))))
+
+
+def _line_error(text: str, is_reader: bool) -> str | None:
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    if len(lines) > _SHORT_LINES:
+        lines = lines[:_EDGE_LINES] + lines[-_EDGE_LINES:]
+    found = [line for line in lines if _LINES.match(line)]
+    # A reader's own failure stands alone; among other text it is content.
+    if not found or (is_reader and len(lines) > 2 and not _is_traceback_only(lines)):
+        return None
+    return _one_line(found[-1])
+
+
+def _is_traceback_only(lines: list[str]) -> bool:
+    return lines[0].startswith("Traceback (most recent call last)") and bool(_LINES.match(lines[-1]))
+
+
+def _structured_error(value: Any) -> str | None:
+    if isinstance(value, list):
+        found = [error for item in value if (error := _structured_error(item)) is not None]
+        return found[0] if found and len(found) == len(value) else None
+    if not isinstance(value, dict):
+        return None
+    for key in _ERROR_KEYS:
+        if key in value and value[key] not in (None, False, "", 0, [], {}, "none", "None"):
+            return _one_line(_text(value[key]))
+    described = next((value[key] for key in ("message", "stderr", "detail", "reason") if value.get(key)), "")
+    for key, bad in _FLAG_KEYS.items():
+        if value.get(key) is bad:
+            return _one_line(_text(described) or f"{key} is {str(bad).lower()}")
+    for key in _CODE_KEYS:
+        if isinstance(value.get(key), int) and value[key] != 0:
+            return _one_line(_text(described) or f"exit code {value[key]}")
+    for key in _STATUS_KEYS:
+        if _bad_status(value.get(key)):
+            return _one_line(_text(described) or f"{key} {value[key]}")
+    nested = [
+        value[key] for key in ("result", "output", "response", "content") if isinstance(value.get(key), dict)
+    ]
+    return next((error for item in nested if (error := _structured_error(item)) is not None), None)
+
+
+def _bad_status(status: Any) -> bool:
+    if isinstance(status, bool) or status is None:
+        return False
+    if isinstance(status, int):
+        return 400 <= status <= 599
+    return str(status).strip().lower() in _STATUS_WORDS or bool(
+        re.fullmatch(r"[45]\d\d", str(status).strip())
+    )
+
+
+def _json(text: str) -> Any:
+    if not text.startswith(("{", "[")):
+        return None
+    try:
+        return json.JSONDecoder().raw_decode(text)[0]  # what follows the value does not undo it
+    except ValueError:
+        return None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return str(value.get("message") or value.get("detail") or json.dumps(value, ensure_ascii=False))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200]

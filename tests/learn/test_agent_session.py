@@ -1,0 +1,174 @@
+"""Recorded streams of agents and chats, sent without any header, end up exactly where they belong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from openclaw_rl.loop import System
+from openclaw_rl.testing import ScriptedEngine, until
+from tests.learn.conftest import TOOLS, Agent, Speaker
+
+CALL = '<tool_call>\n{"name": "exec", "arguments": {"command":   "ls  -l"}}\n</tool_call>'
+
+
+async def settled(agent: Speaker, turn_id: str, field: str, value: Any) -> None:
+    """Facts about earlier turns are stored in the background."""
+    for _ in range(500):
+        if (await agent.turn(turn_id))[field] == value:
+            return
+        await asyncio.sleep(0.01)
+    assert (await agent.turn(turn_id))[field] == value
+
+
+def texts(turn: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"].split("] ")[-1]) for message in turn["next_state"] or []]
+
+
+async def test_an_agent_session_with_everything_in_between(system: System) -> None:
+    agent = Agent(system)
+    sides: list[dict[str, Any]] = []
+
+    async def heartbeat() -> None:
+        sides.append(await agent.side("[OpenClaw heartbeat poll] Anything to do?", tools=TOOLS))
+
+    async def title() -> None:
+        sides.append(await agent.side("Generate a short title for this conversation."))
+
+    first = await agent.main("List the files.", CALL)
+    await heartbeat()
+    second = await agent.tool("a.txt\nb.txt", "There are two files: a.txt and b.txt.")
+    await title()
+    await heartbeat()
+    third = await agent.main("Which one is larger?", CALL)
+    await heartbeat()
+    fourth = await agent.tool("a.txt 10\nb.txt 20", "b.txt is larger.")
+    await title()
+
+    # A reply that never arrives is asked for again.
+    agent.history.append({"role": "user", "content": "Thanks! Now delete a.txt."})
+    engine = system.engine
+    assert isinstance(engine, ScriptedEngine)
+    engine.say("I will del", fail_after=5)
+    lost = await agent.http.post(
+        "/v1/chat/completions",
+        json={"model": "scripted", "messages": agent.sent(), "tools": TOOLS, "stream": True},
+    )
+    assert "error" in lost.text
+    fifth = await agent.again("Deleted a.txt.")
+    await heartbeat()
+
+    # The user is not content and asks for the same once more.
+    agent.history.pop()
+    sixth = await agent.again("a.txt is gone.")
+    await heartbeat()
+    await title()
+
+    sides.append(await agent.side("Pre-compaction memory flush. Write down what matters.", tools=TOOLS))
+    sides.append(await agent.side("Summarize this conversation so that it can go on.", tools=None))
+    kept = agent.history[-2:]
+    agent.history = [{"role": "user", "content": "Summary: files were listed, a.txt was deleted."}, *kept]
+    seventh = await agent.main("And what is left?", "Only b.txt.")
+    await heartbeat()
+    await heartbeat()
+    eighth = await agent.main("Perfect.", "You are welcome.")
+
+    assert len(sides) == 12
+    main = [first, second, third, fourth, fifth, sixth, seventh, eighth]
+    assert len({turn["session"] for turn in main}) == 1
+    assert {side["session"] for side in sides} == {first["session"]}
+
+    await settled(agent, fifth["id"], "reason", "waiting for the judge")
+    views = [await agent.turn(turn["id"]) for turn in main]
+    assert [texts(view) for view in views] == [
+        [("tool", "a.txt\nb.txt")],
+        [("user", "Which one is larger?")],
+        [("tool", "a.txt 10\nb.txt 20")],
+        [("user", "Thanks! Now delete a.txt.")],
+        [],
+        [("user", "And what is left?")],
+        [("user", "Perfect.")],
+        [],
+    ]
+    assert [view["kind"] for view in views] == ["main"] * 4 + ["unknown"] + ["main"] * 2 + ["unknown"]
+    for side in sides:
+        view = await agent.turn(side["id"])
+        assert (view["kind"], view["state"], view["next_state"]) == ("side", "excluded", None)
+
+    session = (await agent.http.get(f"/v1/sessions/{first['session']}")).json()
+    undelivered = [turn for turn in session["turns"] if turn["finish_reason"] == "cancelled"]
+    assert [turn["state"] for turn in undelivered] == ["excluded"]
+    assert len(session["turns"]) == len(main) + len(sides) + len(undelivered)
+    events = {event.kind for event in system.ledger.events_of(fifth["id"])}
+    assert events == {"regenerated"}
+
+
+async def test_three_people_at_once_stay_apart(system: System) -> None:
+    """The same words at the same time, by three keys and by one key in three windows."""
+    speakers = [Speaker(system, user) for user in ("ada", "ben", "cleo")]
+
+    async def chat(speaker: Speaker, number: int) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = []
+        replies = []
+        for round_ in range(4):
+            messages.append({"role": "user", "content": f"Hello, round {round_}"})
+            reply = await speaker.ask(messages)
+            messages.append({"role": "assistant", "content": reply["content"]})
+            replies.append(reply)
+        return replies
+
+    everyone = await asyncio.gather(*(chat(speaker, i) for i, speaker in enumerate(speakers)))
+    sessions = [{reply["session"] for reply in replies} for replies in everyone]
+    assert all(len(ids) == 1 for ids in sessions)
+    assert len(set.union(*sessions)) == 3
+    for speaker, replies in zip(speakers, everyone, strict=True):
+        for round_, reply in enumerate(replies[:-1]):
+            await settled(speaker, reply["id"], "kind", "main")
+            assert texts(await speaker.turn(reply["id"])) == [("user", f"Hello, round {round_ + 1}")]
+        assert (await speaker.turn(replies[-1]["id"]))["next_state"] is None
+
+
+async def test_others_cannot_see_what_is_not_theirs(system: System) -> None:
+    ada, ben, owner = Speaker(system, "ada"), Speaker(system, "ben"), Speaker(system)
+    reply = await ada.ask([{"role": "user", "content": "A secret."}])
+    assert (await ben.http.get(f"/v1/turns/{reply['id']}")).status_code == 404
+    assert (await ben.http.get(f"/v1/sessions/{reply['session']}")).status_code == 404
+    assert (await ben.http.get("/v1/sessions")).json()["data"] == []
+    assert (await ben.http.post("/v1/feedback", json={"id": reply["id"], "rating": "up"})).status_code == 404
+    assert (await owner.turn(reply["id"]))["user"] == "ada"
+
+
+async def test_a_regeneration_needs_a_conversation(system: System) -> None:
+    """The same first question twice is two conversations, not a complaint."""
+    speaker = Speaker(system)
+    one = await speaker.ask([{"role": "user", "content": "Hi"}])
+    two = await speaker.ask([{"role": "user", "content": "Hi"}])
+    assert one["session"] != two["session"]
+    assert system.ledger.events_of(one["id"]) == []
+
+
+async def test_an_edited_history_is_a_branch(system: System) -> None:
+    speaker = Speaker(system)
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Name a colour"}]
+    first = await speaker.ask(messages, "Red.")
+    messages += [{"role": "assistant", "content": "Red."}, {"role": "user", "content": "Another"}]
+    second = await speaker.ask(messages, "Blue.")
+    edited = [*messages[:2], {"role": "user", "content": "A warm one, please"}]
+    third = await speaker.ask(edited, "Orange.")
+    assert first["session"] == second["session"] == third["session"]
+    await settled(speaker, first["id"], "kind", "main")
+    assert texts(await speaker.turn(first["id"])) == [("user", "Another")]
+    assert (await speaker.turn(second["id"]))["next_state"] is None
+
+
+async def test_sessions_close_by_header_and_by_call(system: System) -> None:
+    speaker = Speaker(system)
+    done = await speaker.ask([{"role": "user", "content": "Bye"}], headers={"x-session-done": "true"})
+    await until(lambda: system.ledger.events_of(done["id"]), "the close is stored")
+    assert [event.kind for event in system.ledger.events_of(done["id"])] == ["closed"]
+    open_ = await speaker.ask([{"role": "user", "content": "Hello"}])
+    answer = await speaker.http.post(f"/v1/sessions/{open_['session']}/close")
+    assert answer.json()["closed"] is True
+    listed = (await speaker.http.get("/v1/sessions")).json()["data"]
+    assert all(session["closed_at"] for session in listed)
+    assert (await speaker.http.post("/v1/sessions/nowhere/close")).status_code == 404
