@@ -285,7 +285,8 @@ def machine() -> str:
         ),
         platform.processor(),
     )
-    return f"{cpu}, torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}"
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    return f"{cpu}, {versions}, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":

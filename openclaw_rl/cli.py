@@ -120,7 +120,20 @@ def _learn(options: argparse.Namespace) -> None:
 def _eval(options: argparse.Namespace) -> int:
     from openclaw_rl.evals import judge
 
-    return judge.run(_configure(options), cases=options.cases, limit=options.limit, as_json=options.json)
+    config = _configure(options)
+    settings = config.judge
+    return judge.run(
+        argparse.Namespace(
+            cases=options.cases,
+            limit=options.limit,
+            json=options.json,
+            judge=settings.judge,
+            model=settings.judge_model if settings.judge == "endpoint" else config.engine.model,
+            votes=settings.majority_vote_n,
+            threshold=settings.majority_vote_threshold,
+            base_url=settings.judge_url or "",
+        )
+    )
 
 
 def _configure(options: argparse.Namespace) -> Config:
@@ -238,10 +251,13 @@ def _data(options: argparse.Namespace) -> int:
 
 
 def _prune(options: argparse.Namespace, ledger: Any) -> str:
-    from openclaw_rl.capture.prune import prune
+    from openclaw_rl.capture.prune import keep_unfinished, prune
+    from openclaw_rl.loop import open_journal
 
+    journal = open_journal(_config(options))
     report = prune(
         ledger,
+        keep=[keep_unfinished(journal)],
         older_than_s=None if options.older_than is None else options.older_than * 86400,
         max_bytes=None if options.max_gb is None else int(options.max_gb * 1e9),
         dry_run=options.dry_run,

@@ -71,7 +71,7 @@ class JudgeConfig(_Section):
     judge: str = "label"
     """label (the served base model), endpoint (an OpenAI-compatible API), rules, or pkg.module:Class."""
     judge_url: str | None = None
-    """Base URL of the judging endpoint; its key comes from OPENCLAW_RL_JUDGE_KEY."""
+    """Base URL of the judging endpoint; its key comes from OPENCLAW_RL_JUDGE_API_KEY."""
     judge_model: str | None = None
     """Model name at the judging endpoint."""
     majority_vote_n: int = Field(default=3, ge=1)

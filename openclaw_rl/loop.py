@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openclaw_rl import __version__
 from openclaw_rl.capture import inspect
@@ -196,12 +196,19 @@ def build_engine(config: Config, path: Path) -> LocalEngine:
     return LocalEngine(path, options)
 
 
-def build_renderer(config: Config, path: Path) -> Renderer:
-    from transformers import AutoConfig, AutoTokenizer
+def load_tokenizer(path: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path)
+
+
+def build_renderer(config: Config, path: Path, tokenizer: Any = None) -> Renderer:
+    from transformers import AutoConfig
 
     model_type = AutoConfig.from_pretrained(path).model_type
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    return create_renderer(tokenizer, model_type, config.engine.renderer, eos_ids(path))
+    return create_renderer(
+        tokenizer or load_tokenizer(path), model_type, config.engine.renderer, eos_ids(path)
+    )
 
 
 def eos_ids(path: Path) -> list[int]:
@@ -248,7 +255,7 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
         # uvicorn drains, then raises the signal again for whoever listened before: that must not
         # turn a clean stop into a death by signal.
         asyncio.get_running_loop().add_signal_handler(number, public.handle_exit, number, None)
-    helpers = _start_learning(config, system) if config.learn.learn else []
+    learning = asyncio.create_task(_run_learning(config, system)) if config.learn.learn else None
     running = asyncio.create_task(public.serve(sockets=[listener]))
     while not public.started and not running.done():
         await asyncio.sleep(0.02)
@@ -256,36 +263,37 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
         claim.announce(json.dumps({"url": url, "pid": os.getpid()}))
         _greet(system, url, say)
     # Learning stops first: nothing new should reach the engine while replies are being finished.
-    stopping = asyncio.create_task(_when(lambda: public.should_exit or running.done()))
-    await stopping
-    for helper in helpers:
-        helper.cancel()
-    await asyncio.gather(*helpers, return_exceptions=True)
+    await _when(lambda: public.should_exit or running.done())
+    if learning is not None:
+        learning.cancel()
+        await asyncio.gather(learning, return_exceptions=True)
     await running
     claim.announce("")
 
 
-def _start_learning(config: Config, system: System) -> list[asyncio.Task[None]]:
-    """The engine's private door, and the process that comes through it."""
+async def _run_learning(config: Config, system: System) -> None:
+    """The engine's private door, and the process that comes through it, until cancelled."""
     import uvicorn
 
     from openclaw_rl.serve.listen import SideServer, bind_private
 
     door = bind_private(engine_socket(config))
     app = create_private_app(system.engine)
-    private = SideServer(uvicorn.Config(app, log_level=config.log_level, access_log=False))
+    private = SideServer(uvicorn.Config(app, log_level=config.log_level, access_log=False, lifespan="off"))
+    serving = asyncio.create_task(private.serve(sockets=[door]))
     supervisor = Supervisor(["learn"], {**os.environ, **to_environment(config)})
     system.learning = supervisor.health
-    return [
-        asyncio.create_task(private.serve(sockets=[door])),
-        asyncio.create_task(supervisor.run()),
-    ]
+    try:
+        await supervisor.run()
+    finally:
+        private.should_exit = private.force_exit = True
+        await serving
 
 
 async def learn(config: Config) -> None:
     """Judge what was captured, until told to stop. Needs a server's engine for the embedded judge."""
     from openclaw_rl.engine.remote import EngineGone, RemoteEngine
-    from openclaw_rl.judge import create_judge
+    from openclaw_rl.judge import JudgeParts, create_judge
     from openclaw_rl.judge.worker import JudgeWorker
 
     path = await asyncio.to_thread(resolve_model, config.engine.model, default_cache_dir())
@@ -296,11 +304,20 @@ async def learn(config: Config) -> None:
             break
         await asyncio.sleep(0.5)
     ledger, journal = open_ledger(config), open_journal(config)
-    judge = create_judge(config.judge.judge, engine, build_renderer(config, path), config.judge)
-    desk = LedgerDesk(ledger, journal, chat.internal_messages, config.judge.session_idle_s)
-    worker = JudgeWorker(
-        desk, judge, concurrency=config.judge.judge_concurrency, timeout_s=config.judge.judge_timeout_s
+    tokenizer = load_tokenizer(path)
+    wanted = config.judge
+    parts = JudgeParts(
+        engine=engine,
+        encode=lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
+        renderer=build_renderer(config, path, tokenizer),
+        num_votes=wanted.majority_vote_n,
+        threshold=wanted.majority_vote_threshold,
+        base_url=wanted.judge_url or "",
+        model=wanted.judge_model or "",
     )
+    judge = create_judge(wanted.judge, parts)
+    desk = LedgerDesk(ledger, journal, chat.internal_messages, wanted.session_idle_s)
+    worker = JudgeWorker(desk, judge, concurrency=wanted.judge_concurrency, timeout_s=wanted.judge_timeout_s)
     try:
         await worker.run()
     finally:

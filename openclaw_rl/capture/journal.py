@@ -211,6 +211,15 @@ class Journal:
             row = connection.execute(sa.select(tasks).where(tasks.c.turn_id == turn_id)).first()
         return None if row is None else dict(row._mapping)
 
+    def unfinished(self, turn_ids: Sequence[str]) -> set[str]:
+        """Those of the turns that still wait for a verdict they can get."""
+        found: set[str] = set()
+        with self.db.connect() as connection:
+            for batch in database.batched(turn_ids):
+                waits = sa.and_(tasks.c.turn_id.in_(batch), tasks.c.ready.is_not(None))
+                found.update(connection.scalars(sa.select(tasks.c.turn_id).where(waits)))
+        return found
+
     def counts(self, now: float) -> Counter[str]:
         """``judged``, ``excluded:<reason>``, ``queue``, ``due`` and ``unjudged``; independent of history."""
         waits = tasks.c.ready.is_not(None)

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture import database, reach, schema
 from openclaw_rl.capture.database import batched, unhurried
+from openclaw_rl.capture.journal import Journal
 from openclaw_rl.capture.ledger import Ledger, lock_counters
 
 #: Sessions, content rows and free pages that one transaction deals with.
@@ -28,8 +29,6 @@ _SESSIONS, _ROWS, _PAGES = 10, 500, 500
 OPEN_S = 24 * 3600.0
 #: Given session ids, those that must stay.
 KeepRule = Callable[[Ledger, Sequence[str]], Collection[str]]
-#: Every rule is asked. Learning adds the one that keeps turns it has not consumed yet.
-KEEP: list[KeepRule] = []
 
 
 @dataclass(slots=True)
@@ -49,7 +48,7 @@ def prune(
     older_than_s: float | None = None,
     max_bytes: int | None = None,
     dry_run: bool = False,
-    keep: Sequence[KeepRule] = KEEP,
+    keep: Sequence[KeepRule] = (),
 ) -> PruneReport:
     """Remove sessions idle for ``older_than_s``, and the oldest ones until ``max_bytes`` are left."""
     if older_than_s is None and max_bytes is None:
@@ -70,6 +69,20 @@ def prune(
     report.bytes_left = plan.bytes_left + plan.bytes - report.bytes
     report.file_bytes_freed = _give_back(ledger)
     return report
+
+
+def keep_unfinished(journal: Journal) -> KeepRule:
+    """Sessions with a turn that the judge has not got to yet stay, whatever their age."""
+
+    def rule(ledger: Ledger, session_ids: Sequence[str]) -> set[str]:
+        kept = set()
+        for session_id in session_ids:
+            turn_ids = [summary["id"] for summary in ledger.turn_summaries(session_id)]
+            if journal.unfinished(turn_ids):
+                kept.add(session_id)
+        return kept
+
+    return rule
 
 
 # --- what to remove --------------------------------------------------------------------------

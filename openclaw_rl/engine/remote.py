@@ -41,6 +41,7 @@ class RemoteEngine:
             transport=httpx.AsyncHTTPTransport(uds=str(socket)), base_url="http://engine", timeout=timeout_s
         )
         self._status: dict[str, Any] = {}
+        self.context_length = 0
 
     async def connect(self) -> None:
         """Learn the engine's facts; raises EngineGone if nobody is there."""
@@ -49,10 +50,7 @@ class RemoteEngine:
         except httpx.HTTPError as error:
             raise EngineGone(str(error)) from None
         self._status = answer.json()
-
-    @property
-    def context_length(self) -> int:
-        return int(self._status["context_length"])
+        self.context_length = int(self._status["context_length"])
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
         body = {

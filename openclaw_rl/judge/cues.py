@@ -9,43 +9,19 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from importlib.resources import files
 
 from openclaw_rl.judge.exchange import Exchange, own_words
+from openclaw_rl.judge.patterns import read_patterns
 
 _WORD = re.compile(r"[^\W\d_]{3,}|\d+")
 _STOP = frozenset(
-    "the and for with that this from what how which when where who does did are was were you your have has can "
-    "could would should please give get find show tell make all any some not into about than them they then there "
-    "der die das und ist wie was les des une est que los las una del per che".split()
-)
-_NOTHING = re.compile(
-    r"\bno (results?|match\w*|output|entries|messages?|items?|files?|records?|data|connections?|hits?|events?|"
-    r"rows?)\b|\bnothing\b|\bnot find any|n't find any|\bnone\b|\bempty\b|^\W*(ok|done|null|true)\W*$|"
-    r"(?<![\d.,])0 (rows?|results?|match\w*|products?|items?|hits?|files?|memories|entries|records?|messages?)\b|"
-    r"\b(keine|kein|aucune?|ningún|ninguna?|nessun[oa]?|sin resultados)\b|up[- ]to[- ]date|unchanged",
-    re.IGNORECASE,
-)
-_WALL = re.compile(
-    r"cookies?|javascript|loading|log ?in|sign ?in|subscribe|captcha|redirect|accept all|imprint|please (wait|enable)|"
-    r"disambiguation",
-    re.IGNORECASE,
-)
-_DID = re.compile(
-    r"\b(success\w*|created?|updated?|saved?|sent|added|started|stopped|booked|confirmed|complete[d]?|installed|"
-    r"edited|deleted|removed|moved|renamed|written|switched|turned (on|off)|playing|published|passed|built|"
-    r"reformatted|processed|replacements?|changed|scheduled|set|uploaded|downloaded|merged|closed|opened)\b|"
-    r"\"(ok|sent|success|done)\"\s*:\s*true|[✓✔]",
-    re.IGNORECASE,
-)
-_BAD = re.compile(
-    r"\b(error|fail\w*|denied|not found|unable|cannot|can't|could not|couldn't|invalid|refused|timed out|missing|"
-    r"conflict|rejected|unknown|exception|fehler|erreur|no existe)\b",
-    re.IGNORECASE,
-)
-_IDLE_CALLS = re.compile(
-    r"\"(pwd|ls|ls -d \.|ls -la?|date|whoami|uptime|true|echo [^\"|;&]*|sleep \d+|id|hostname|env|clear)\"|"
-    r"^think\b|^import \w+( as \w+)?$",
+    word
+    for line in (
+        "the and for with that this from what how which when where who does did are was were you your",
+        "have has can could would should please give get find show tell make all any some not into about",
+        "than them they then there der die das und ist wie was les des une est que los las una del per che",
+    )
+    for word in line.split()
 )
 USER_CUES: tuple[str, ...] = (
     *("thanks", "praise", "works", "adopts", "wrong", "change", "said", "contrast", "follow", "terse"),
@@ -59,16 +35,9 @@ _BAD_NAMES, _GOOD_NAMES = ("wrong", "change", "said", "contrast"), ("thanks", "p
 
 
 @cache
-def cue_table() -> dict[str, list[re.Pattern[str]]]:
-    table: dict[str, list[re.Pattern[str]]] = {}
-    name = ""
-    for line in (files("openclaw_rl.judge") / "cues.txt").read_text("utf-8").splitlines():
-        if line.startswith("[") and line.endswith("]") and line[1:-1].isalpha():
-            name = line[1:-1]
-            table[name] = []
-        elif line.strip() and not line.startswith("#"):
-            table[name].append(re.compile(line, re.IGNORECASE))
-    return table
+def cue_table(name: str = "cues") -> dict[str, list[re.Pattern[str]]]:
+    table = read_patterns(name)
+    return {name: [re.compile(form, re.IGNORECASE) for form in forms] for name, forms in table.items()}
 
 
 def user_cues(exchange: Exchange) -> list[float]:
@@ -85,7 +54,7 @@ def user_cues(exchange: Exchange) -> list[float]:
         float(text.endswith("?")),
         float("!" in text),
         _log(len(words)),
-        _overlap(exchange.request, text) * float(len(words) > 3),
+        float(len(words) > 3 and _overlap(exchange.request, text) >= 0.7),
         float(good < bad),
         float(bad < good),
         float(text.endswith("?") and not any_side),
@@ -96,14 +65,14 @@ def tool_cues(exchange: Exchange) -> list[float]:
     results = exchange.results
     joined = "\n".join(results).strip()
     calls = " ".join(f"{name} {arguments}" for name, arguments in exchange.calls)
-    idle = any(_IDLE_CALLS.search(_plain(name, arguments)) for name, arguments in exchange.calls)
+    idle = any(_count("idle", _plain(name, arguments)) for name, arguments in exchange.calls)
     reach = _overlap(exchange.request, f"{joined} {calls}")
     return [
         float(not joined),
-        min(2.0, float(len(_NOTHING.findall(joined)))),
-        float(bool(_WALL.search(joined))),
-        min(2.0, float(len(_DID.findall(joined)))),
-        min(2.0, float(len(_BAD.findall(joined)))),
+        min(2.0, _count("nothing", joined)),
+        min(1.0, _count("wall", joined)),
+        min(2.0, _count("did", joined)),
+        min(2.0, _count("bad", joined)),
         float(idle),
         _log(len(joined)),
         float(bool(re.search(r"[1-9]", joined))),
@@ -113,6 +82,10 @@ def tool_cues(exchange: Exchange) -> list[float]:
         _overlap(calls, joined),
         float(bool(re.search(r"\[\s*\]|\{\s*\}", joined))),
     ]
+
+
+def _count(name: str, text: str) -> float:
+    return float(sum(len(cue.findall(text)) for cue in cue_table("tool_cues")[name]))
 
 
 def _plain(name: str, arguments: str) -> str:

@@ -19,7 +19,7 @@ from importlib.resources import files
 from typing import Any
 
 from openclaw_rl.judge.exchange import Exchange, shorten
-from openclaw_rl.types import BASE_VERSION, Engine, JudgeCase, Priority, Renderer
+from openclaw_rl.types import BASE_VERSION, Engine, JudgeCase, Priority, Renderer, Scores
 
 Encode = Callable[[str], list[int]]
 NUM_SETS = 3
@@ -136,7 +136,7 @@ class Evidence:
         scores = await self._score([*prompt, *ids], len(prompt), 0)
         return sum(scores.logprobs) / len(ids)
 
-    async def _score(self, ids: list[int], start: int, top_k: int) -> Any:
+    async def _score(self, ids: list[int], start: int, top_k: int) -> Scores:
         self.num_calls += 1
         return await self._engine.score(
             ids, start, top_k=top_k, policy_version=BASE_VERSION, priority=Priority.JUDGE

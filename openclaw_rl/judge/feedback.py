@@ -7,41 +7,18 @@ from __future__ import annotations
 
 import re
 
-#: A whole message, apart from punctuation and a please or thanks around it.
-_WHOLE_POSITIVE = re.compile(
-    r"(?:\+\+|\+1|<3|good bot|good (?:answer|reply|response)|upvote|like|liked|approved?|lgtm|thumbs? up|10/10|a\+|"
-    r"daumen hoch|pouce en l'air|pulgar arriba|me gusta|pollice in su|top antwort|gute antwort|bonne réponse|"
-    r"buena respuesta|buona risposta)",
-    re.IGNORECASE,
-)
-_WHOLE_NEGATIVE = re.compile(
-    r"(?:--|-1|−1|bad bot|bad (?:answer|reply|response)|downvote|dislike|disliked|rejected|thumbs? down|0/10|"
-    r"daumen runter|pouce en bas|pulgar abajo|no me gusta|pollice (?:in )?(?:giù|verso)|schlechte antwort|"
-    r"mauvaise réponse|mala respuesta|cattiva risposta)",
-    re.IGNORECASE,
-)
-_POSITIVE = re.compile(
-    r"👍|:\+1:|:thumbs_?up:|\bthumbs?[ -]up\b|\(y\)|\bgood bot\b|\bdaumen hoch\b|\bpouce en l'air\b|\bpulgar(?:es)? "
-    r"arriba\b|\bpollice (?:in )?su\b|⭐{4,5}|★{4,5}(?!☆{2})",
-    re.IGNORECASE,
-)
-_NEGATIVE = re.compile(
-    r"👎|:-1:|:thumbs_?down:|\bthumbs?[ -]down\b|\(n\)|\bbad bot\b|\bdaumen runter\b|\bpouce en bas\b|\bpulgar(?:es)? "
-    r"abajo\b|\bpollice (?:in )?giù\b|(?<![⭐★])[⭐★]{1,2}☆{3,4}",
-    re.IGNORECASE,
-)
-#: ``10/10``, ``9 out of 10``, ``2/5 stars``; a fraction inside a sentence about something else is none.
-_MARKS = re.compile(
-    r"(?:^|[\s(])(?:(?:i(?:'d)?|we) (?:give|rate) (?:it|this|that|you)(?: an?)? |(?:my )?rating:? |solid |a )?"
-    r"(?P<mark>\d{1,2}(?:[.,]\d)?)\s?(?:/|out of|von|sur|de|su)\s?(?P<of>10|5)(?: stars?| points?| sterne| étoiles)?"
-    r"(?=\s*(?:$|[.!,;)]|would|for (?:you|this|that)))",
-    re.IGNORECASE,
-)
-_NEGATED = re.compile(
-    r"\b(?:no|not|never|without|isn't|how|where|what|which|button|icon|emoji|kein\w*|add|use|insert|put|send|the|an?)"
-    r"\b[^.!?\n]{0,24}$",
-    re.IGNORECASE,
-)
+from openclaw_rl.judge.patterns import read_patterns
+
+_TABLE = read_patterns("feedback")
+
+
+def _any_of(name: str) -> re.Pattern[str]:
+    return re.compile("|".join(_TABLE[name]), re.IGNORECASE)
+
+
+_WHOLE_POSITIVE, _WHOLE_NEGATIVE = _any_of("whole_positive"), _any_of("whole_negative")
+_POSITIVE, _NEGATIVE = _any_of("positive"), _any_of("negative")
+_ABOUT, _MARKS = _any_of("about"), _any_of("marks")
 _PADDING = re.compile(r"\b(?:thanks?(?: you)?|thx|please|danke|merci|gracias|grazie)\b", re.IGNORECASE)
 
 
@@ -72,7 +49,7 @@ def _talked_about(text: str, match: re.Match[str]) -> bool:
     noun = re.match(
         r"\W*(?:button|icon|emoji|symbol|reaction|counter|sign|character)s?\b", after, re.IGNORECASE
     )
-    return quoted or noun is not None or _NEGATED.search(text[: match.start()]) is not None
+    return quoted or noun is not None or _ABOUT.search(text[: match.start()]) is not None
 
 
 def _marks(text: str) -> int | None:

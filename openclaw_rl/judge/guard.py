@@ -19,103 +19,26 @@ import re
 import secrets
 import unicodedata
 
+from openclaw_rl.judge.patterns import read_patterns
+
 _INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\u00ad\U000e0000-\U000e007f]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_PATTERNS = read_patterns("attacks")
+
+
+def _any_of(name: str, flags: int = 0) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{form})" for form in _PATTERNS[name]), re.IGNORECASE | flags)
+
+
 #: Whole blocks first: what stands between a control token and its end was never said by anyone.
-_BLOCK = re.compile(
-    r"<\|im_start\|>.*?(?:<\|im_end\|>|\Z)|<\|start_header_id\|>.*?(?:<\|eot_id\|>|\Z)|\[INST\].*?(?:\[/INST\]|\Z)|"
-    r"<<SYS>>.*?(?:<</SYS>>|\Z)|<start_of_turn>.*?(?:<end_of_turn>|\Z)|"
-    r"<(verdict|score|label|rating|reward|judge|judg[e]?ment|grade|system|evaluation)\b[^<>]{0,60}>[^<]{0,400}</\1>",
-    re.DOTALL | re.IGNORECASE,
-)
-_TOKEN = re.compile(
-    r"<\|[^|<>]{0,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|<(?:start|end)_of_turn>|"
-    r"</?(?:system|user|assistant|human|tool|tool_response|verdict|score|label|rating|reward|judge|judg[e]?ment|"
-    r"grade|evaluation|reply|response|answer|next_?state|request|data|case|instructions?|prompt|think|thinking|"
-    r"context|example|result|output|final)(?:[\s_-][^<>]{0,60})?/?>|"
-    r"\\boxed\{[^{}]{0,40}\}|={3,}|-{4,}|#{3,}|`{3,}(?:verdict|score|label|json\s*\{\s*\"(?:verdict|score))|"
-    r"\{\s*[\"'](?:verdict|score|label|rating|reward|vote)[\"']\s*:\s*[\"']?[+−–-]?\w{1,12}[\"']?\s*"
-    r"(?:,\s*[\"']\w+[\"']\s*:\s*[^{}]{0,200})?\}",
-    re.IGNORECASE,
-)
+_BLOCK = _any_of("blocks", re.DOTALL)
+_TOKEN = _any_of("tokens")
 #: A line that plays another part of the dialogue or of the judge's own examples.
-_PLAYED = re.compile(
-    r"^[\s>*#\-\[\(\"']*(?:system(?: (?:message|prompt|note|override|update))?|developer|admin(?:istrator)?|user|"
-    r"human|assistant|ai|bot|person|customer|question|answer|request|reply|reaction|feedback|"
-    r"next (?:message|state|user message)|"
-    r"judge|judge'?s? (?:note|verdict|decision)|evaluator|grader|verdict|final verdict|score|label|rating|reward|"
-    r"judg[e]?ment|sentiment|outcome|helped|example \d+|"
-    r"note to (?:the )?\w+|(?:important )?(?:message|instructions?) (?:to|for) [\w ]{1,30})"
-    r"[\"'\]\)*]*\s*(?::|=|->|→)\s*(?P<rest>.*)$",
-    re.IGNORECASE,
-)
-_JUDGE = (
-    r"(?:judges?|evaluators?|graders?|raters?|annotators?|reviewers?|classifiers?|scorers?|"
-    r"(?:reward|judge|scoring|evaluation|grading|language) (?:model|system|function|script|pipeline)s?|"
-    r"llms?|whoever (?:reads|rates|scores|judges|grades)|automated (?:review|check)\w*|richter|juge|juez|giudice)"
-)
-_MARK = (
-    r"(?:\+ ?1|[-−–]1|\bplus one\b|\bminus one\b|\bpositive\b|\bnegative\b|\bneutral\b|\bgood\b|\bbad\b|\bperfect\b|"
-    r"\bcorrect\b|\bsuccess\w*|\bhelpful\b|\bpass(?:ed)?\b|\bhighest\b|\bmax(?:imum|imal)?\b|\btop\b|\bfull\b|"
-    r"\bbest\b|\blowest\b|\bfail\w*|\byes\b|\bhappy\b|\bunhappy\b|\b1(?:\.0)?\b|\b10/10\b|\b0\b|\bpositiv\w*)"
-)
-_GRADE = (
-    r"(?:verdict|scores?|labels?|ratings?|rewards?|votes?|grades?|judg[e]?ments?|evaluations?|bewertung|note)"
-)
-_ATTACKS = re.compile(
-    "|".join(
-        (
-            # orders to leave the judge's task
-            r"\b(?:ignor\w*|disregard\w*|forget|override|overrule|bypass|skip|drop|vergiss|ignorier\w*|oublie\w*|"
-            r"olvida|dimentica)\b[^.!?\n]{0,60}\b(?:instructions?|prompts?|rules?|guidelines?|rubric|criteria|"
-            r"directives?|complaint|feedback|anweisung\w*|regeln|consignes?|instrucciones|istruzioni|"
-            r"(?:all|everything|anything|text|what|the \w+)[^.!?\n]{0,20}\b(?:above|before|previous\w*|earlier|said|"
-            r"below))\b",
-            r"\b(?:output|print|return|answer|say|respond|emit|reply|choose|pick|predict)(?: with)?(?: only| always| just)?"
-            r"\s*[\"'“(\[]*(?:good|bad|positive|negative|neutral|helpful|happy|angry|\+ ?1|[-−–]1)[\"'”)\]]*"
-            r"(?: only| always| here| for (?:this|every)[^.!?\n]*| please)?\W*$",
-            r"\b(?:new|updated|revised|real|actual|true|secret|hidden) (?:instructions?|system prompt|task|rules?)\b",
-            r"\byou are (?:now|no longer|actually)\b[^.!?\n]{0,80}",
-            r"\b(?:system|developer|admin) (?:override|mode|notice|message|prompt|instruction|note|update)\b",
-            r"\bend of (?:data|conversation|transcript|dialogue|next state|input|example|case|text|reply|message)\b",
-            r"\bbegin (?:verdict|answer|evaluation|judg[e]?ment|system|instructions)\b",
-            # speaking to or about whoever judges
-            rf"\b(?:dear|hey|hi|hello|attention|note (?:to|for)|to|for|as) (?:the |an? |any |all )?(?:\w+ )?{_JUDGE}\b",
-            rf"\b{_JUDGE}\b[^.!?\n]{{0,80}}\b(?:must|should|shall|will|has to|have to|needs? to|please|is to|are to|"
-            rf"can|told|instructed|ignore|treat|count|mark|score|rate|output|answer|return|give|assign|soll|doit|debe|"
-            rf"deve)\b",
-            rf"\bif you (?:are|'re) (?:an? |the )?(?:ai |automated |automatic )?{_JUDGE}\b",
-            # orders about a grade
-            rf"\b(?:answer|reply|respond|output|print|return|say|write|assign|give|set|emit|choose|select|pick|put|use|"
-            rf"mark|label|rate|score|grade|classify|treat|count|consider|judge|record|register|report|log|predict|"
-            rf"bewerte\w*|antworte|vergib|gib|réponds|donne\w*|responde|califica|rispondi|valuta)\b[^.!?\n]{{0,60}}"
-            rf"(?:(?:\b(?:as|with|only|exactly|just|mit|als|avec|con|come)\b[^.!?\n]{{0,25}}"
-            rf"(?:\+ ?1|[-−–]1|\"(?:good|bad|positive|helpful)\"|'(?:good|bad|positive|helpful)'|"
-            rf"\b(?:good|positive|successful|a success|correct|negative|bad|helpful|perfect)\b(?=\W*(?:$|[.!?\n\"'\])]|"
-            rf"regardless|no matter|please|always|whatever|and nothing|in your|for this))))|\+ ?1(?!\w)|"
-            rf"\b{_GRADE}\b[^.!?\n]{{0,30}}{_MARK}|{_MARK}[^.!?\n]{{0,20}}\b{_GRADE}\b)",
-            rf"\b(?:the |this |final |correct |right |expected |your |my |true |gold |official )*{_GRADE}\b\s*"
-            rf"(?:is|are|=|:|must be|should be|has to be|shall be|->|→|was|of|ist|est|es|:=)\s*(?:now |always )?[\"'\[(*]*"
-            rf"{_MARK}",
-            rf"\b(?:deserves?|merits?|earn(?:s|ed)?|qualif(?:y|ies) (?:for|as)|counts? as|is (?:worth|an?))\b"
-            rf"[^.!?\n]{{0,30}}(?:\+ ?1(?!\w)|\b(?:top|full|maximum|highest|perfect|positive|best) {_GRADE}\b)",
-            r"\b(?:verdict|reward|label|vote|score)\b\s*[:=\[(\"']+\s*[+−–-]?\d",
-            r"\b(?:score|reward|verdict) (?:hack|injection)\b",
-            r"\[\s*(?:\+1|-1|−1|good|bad|positive|negative)\s*\]",
-        )
-    ),
-    re.IGNORECASE,
-)
+_PLAYED = _any_of("played")
+_ATTACKS = _any_of("attacks")
 #: In a tool result or a reply nobody is entitled to an opinion of the assistant's work.
-_SELF_PRAISE = re.compile(
-    r"\b(?:the |this |your |that )?(?:assistant|agent|ai|model|bot|reply|response|answer|step|tool call|user)\b"
-    r"(?:'s \w+)?\s+(?:\w+ ){0,3}?(?:did (?:a |an )?(?:great|perfect|excellent|good|amazing|fantastic)|"
-    r"(?:is|was|were) (?:\w+ )?(?:perfect|excellent|great|flawless|correct|happy|satisfied|thrilled|delighted|pleased|"
-    r"amazing|outstanding|wonderful|helpful|successful)|made (?:\w+ )?progress|loves?|loved|liked|approves?|approved|"
-    r"thanks|thanked|(?:has )?(?:solved|completed|succeeded|accomplished|fulfilled))\b",
-    re.IGNORECASE,
-)
+_SELF_PRAISE = _any_of("self_praise")
 _ORDERS = re.compile(r"system|developer|admin|note to|message|instruction", re.IGNORECASE)
 _BARE = re.compile(r"\W*(?:\+ ?1|[-−–] ?1)\W*")
 _DEBRIS = re.compile(r"[\s.,;:`'\"|()\[\]{}<>/-]+")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from openclaw_rl.judge.cues import cue_table
 from openclaw_rl.judge.exchange import Exchange, own_words
 from openclaw_rl.judge.guard import neutralise
+from openclaw_rl.judge.patterns import read_patterns
 from openclaw_rl.judge.tool_errors import error_in
 from openclaw_rl.types import JudgeCase
 
@@ -23,28 +24,19 @@ _SENTENCE = re.compile(r"(?<=[.!?…])\s+|\n+")
 _WORD = re.compile(r"[^\W_]{2,}")
 _CORRECTS = ("wrong", "change", "said", "contrast")
 _EMPTY_WORDS = frozenset(
-    "ok okay no nope yes wrong bad good hmm meh ugh thanks thank you please lol sorry what why well so the is it that "
-    "this and not again try true false fix do me to a an are was nein falsch non faux mal sbagliato nicht bitte".split()
+    word
+    for line in (
+        "ok okay no nope yes wrong bad good hmm meh ugh thanks thank you please lol sorry what why well",
+        "so the is it that this and not again try true false fix do me to a an are was",
+        "nein falsch non faux mal sbagliato nicht bitte",
+    )
+    for word in line.split()
 )
-_UNSAFE = re.compile(
-    r"\brm -[rf]{1,2}\b|\bcurl\b.*\|\s*(?:ba)?sh\b|\bsudo\b|\bdrop (?:table|database)\b|\bmkfs\b|:\(\)\s*\{|"
-    r"\b(?:pass(?:word|phrase|wort)|api[ _-]?key|secret key|private key|access token|credit card|iban|ssn)\b|"
-    r"\b(?:exfiltrate|jailbreak|malware|bomb|kill (?:yourself|him|her|them))\b|"
-    r"\b(?:never|don'?t|do not) (?:refuse|warn|mention (?:risks?|safety))\b|\bdisable (?:the )?(?:safety|filter)|"
-    r"\bhttps?://|\bwww\.|\b[\w.+-]+@[\w-]+\.\w+",
-    re.IGNORECASE,
+_UNSAFE = re.compile("|".join(read_patterns("unsafe_hints")["unsafe"]), re.IGNORECASE)
+_OPPOSITES = tuple(
+    (re.compile(one, re.IGNORECASE), re.compile(other, re.IGNORECASE))
+    for one, _, other in (form.partition("  versus  ") for form in read_patterns("unsafe_hints")["opposites"])
 )
-_OPPOSITES = (
-    (
-        r"(?<!too )\bshort(?:er)?\b|\btoo long\b|\bbrief\w*|\bless detail|\bconcise|\bkürzer",
-        r"\blonger\b|\btoo short\b|\bmore detail\w*|\blänger",
-    ),
-    (r"\bmore formal\b|\bmore polite\b", r"\b(?:less|too) formal\b|\bcasual\b|\binformal\b"),
-    (r"\bsimpler\b|\bless technical\b", r"\bmore (?:technical|precise|complex)\b"),
-    (r"\bwithout (?:bold|lists?|bullets?|emoji)|\bno (?:bold|lists?|bullets?|emoji)", r"\b(?:use|with|add|as) (?:bold|"
-     r"an? (?:bulleted |numbered )?lists?|bullets?|emoji)"),
-    (r"\bremove\b", r"\badd\b"),
-)  # fmt: skip
 
 
 def verbatim_hints(case: JudgeCase) -> tuple[str, ...]:
@@ -94,7 +86,7 @@ def is_grounded(hint: str, source: str) -> bool:
 def contradict(first: str, second: str) -> bool:
     """Also true of a hint that contradicts itself."""
     for one, other in _OPPOSITES:
-        sides = [(bool(re.search(one, h, re.I)), bool(re.search(other, h, re.I))) for h in (first, second)]
+        sides = [(bool(one.search(hint)), bool(other.search(hint))) for hint in (first, second)]
         if any(a[0] and b[1] for a in sides for b in sides):
             return True
     return False

@@ -11,36 +11,10 @@ import re
 from typing import Any
 
 from openclaw_rl.judge.exchange import text_of
+from openclaw_rl.judge.patterns import read_patterns
 from openclaw_rl.types import Message
 
-#: Forms that mean failure wherever they stand in a short output, as whole lines.
-_LINES = re.compile(
-    r"^(?:"
-    r"Traceback \(most recent call last\):.*|"
-    r"(?:[\w.]+\.)?(?:[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Fault))(?::\s.*|$)|"
-    r"[\w./-]+: (?:.{0,80}: )?(?:command not found|not found|No such file or directory|Permission denied|"
-    r"cannot \w+ .*|Is a directory|Not a directory|invalid option.*|unrecognized option.*|illegal option.*|"
-    r"Connection refused|Could not resolve host.*|Operation not permitted|No space left on device)|"
-    r"(?:bash|sh|zsh|fish|dash|cmd|ssh|curl|wget|scp|rsync|tar)\b.{0,40}: .*(?:not found|No such|denied|refused|"
-    r"Could not resolve|Failed|Cannot|timed out).*|"
-    r"curl: \(\d+\) .*|"
-    r"(?:fatal|error|ERROR|Error|FATAL|FEHLER|Fehler|Erreur|Errore|E)(?:\[\w+\])?: \S.*|"
-    r"(?:ERROR|Error) (?:from|in|at|while|executing|running|calling|code|\d{3}\b)\b.*|"
-    r"npm (?:ERR!|error) .*|make(?:\[\d+\])?: \*\*\* .*|Automatic merge failed.*|CONFLICT \(.*|"
-    r"[^\s:]+:\d+(?::\d+)?: (?:fatal )?error: .*|Found [1-9]\d* errors? in .*|"
-    r"(?:FAILED|FAIL)\b[ :].*|.*\b[1-9]\d* (?:failed|failures?|errors?)(?:,| in \d|\b.*\b(?:passed|total|skipped)\b).*|"
-    r"HTTP(?:/[\d.]+)?\s*(?:error\s*)?:?\s*[45]\d\d\b.*|(?:status(?: code)?:? )?[45]\d\d "
-    r"(?:Bad Request|Unauthorized|Payment Required|Forbidden|Not Found|Method Not Allowed|Conflict|Gone|"
-    r"Unprocessable.*|Too Many Requests|Internal Server Error|Bad Gateway|Service Unavailable|Gateway Time-?out).*|"
-    r"(?:process |command )?(?:exited|failed) with (?:exit )?(?:code|status)[: ]+[1-9]\d*.*|"
-    r"(?:exit(?:ed)?[ _]?(?:code|status)|return code|rc)\s*[:=]?\s*[1-9]\d*\b.*|\[exit(?: code)?:? [1-9]\d*\]|"
-    r"(?:[Rr]equest |[Oo]peration |[Cc]ommand |[Cc]onnection |[Ee]xecution )?[Tt]imed out(?: after .*)?\.?|Segmentation fault.*|Killed|"
-    r"Unknown (?:tool|command|function|action|method)\b.*|(?:tool|function) \S+ (?:not found|does not exist).*|"
-    r"(?:Invalid|Missing) (?:argument|parameter|input|arguments|parameters)s?\b.*|"
-    r"panic: .*|thread '.*' panicked at .*|Uncaught .*|Unhandled .*|Exception in thread .*|"
-    r"\s*! \[(?:remote )?rejected\].*|Access denied.*|Permission denied.*|Tests?:\s+[1-9]\d* failed.*"
-    r")$",
-)
+_LINES = re.compile("|".join(f"(?:{form})" for form in read_patterns("tool_errors")["lines"]))
 _ERROR_KEYS = ("error", "errors", "exception", "error_message", "errorMessage")
 _CODE_KEYS = ("exit_code", "exitCode", "exitcode", "returncode", "return_code", "exit_status")
 _FLAG_KEYS = {"is_error": True, "isError": True, "ok": False, "success": False, "failed": True}
@@ -70,7 +44,7 @@ def _line_error(text: str, is_reader: bool) -> str | None:
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     if len(lines) > _SHORT_LINES:
         lines = lines[:_EDGE_LINES] + lines[-_EDGE_LINES:]
-    found = [line for line in lines if _LINES.match(line)]
+    found = [line for line in lines if _LINES.fullmatch(line)]
     # A reader's own failure stands alone; among other text it is content.
     if not found or (is_reader and len(lines) > 2 and not _is_traceback_only(lines)):
         return None
@@ -78,7 +52,7 @@ def _line_error(text: str, is_reader: bool) -> str | None:
 
 
 def _is_traceback_only(lines: list[str]) -> bool:
-    return lines[0].startswith("Traceback (most recent call last)") and bool(_LINES.match(lines[-1]))
+    return lines[0].startswith("Traceback (most recent call last)") and bool(_LINES.fullmatch(lines[-1]))
 
 
 def _structured_error(value: Any) -> str | None:

@@ -36,6 +36,7 @@ from openclaw_rl.types import (
 )
 
 log = logging.getLogger(__name__)
+_MAX_GIVING_UP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +121,10 @@ class Gateway:
         self._inflight += request.num_choices
         try:
             placing = await self.capture.place(request)
+            return Exchange(self, request, prompt_ids, sampling, version, grammar, placing, arrived)
         except BaseException:
             self._inflight -= request.num_choices
             raise
-        return Exchange(self, request, prompt_ids, sampling, version, grammar, placing, arrived)
 
     async def _grammar(self, request: ChatRequest) -> str | None:
         """The shape the reply must have, checked; building it may take a moment."""
@@ -154,7 +155,8 @@ class Gateway:
 
     async def drain(self) -> None:
         """Wait for replies that are being given up and for records that are still being written."""
-        while self._background or self._inflight:
+        deadline = time.monotonic() + _MAX_GIVING_UP_S
+        while self._background or (self._inflight and time.monotonic() < deadline):
             await asyncio.gather(*self._background, asyncio.sleep(0.01), return_exceptions=True)
 
     def version_of(self, model: str) -> int:

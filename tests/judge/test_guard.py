@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from openclaw_rl.judge.exchange import Exchange, shorten
 from openclaw_rl.judge.guard import fence, neutralise
 
 ROLES = st.sampled_from(["user", "assistant", "tool"])
-ATTACKS = [row["injected"] for row in read_cases("injection")]
+_WORD = re.compile(r"\w+")
 SYNTAX = [
     "<|im_end|>",
     "<|im_start|>system",
@@ -62,8 +64,8 @@ def test_a_fence_cannot_be_closed_from_inside(text: str) -> None:
 def test_honest_text_is_left_alone(half: str) -> None:
     for row in read_cases(half):
         for message in row["next_state"]:
-            kept = "".join(neutralise(message["content"], message["role"]).split())
-            assert kept.replace("-", "") == "".join(message["content"].split()).replace("-", "")
+            kept = neutralise(message["content"], message["role"])
+            assert _WORD.findall(kept) == _WORD.findall(message["content"])
 
 
 def test_every_written_injection_is_taken_out() -> None:

@@ -10,8 +10,8 @@ from openclaw_rl.judge.rules import (
     CutOff,
     DegenerateReply,
     ExplicitFeedback,
-    RepeatedCall,
     Regenerated,
+    RepeatedCall,
     ToolError,
     apply_rules,
 )

@@ -1,0 +1,33 @@
+"""Tables of regular expressions in text files: ``[section]`` lines, then one expression a line.
+
+``{NAME}`` in an expression stands for the alternatives of the section ``[NAME]``, in capitals.
+Lines that begin with ``#`` are comments.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+_SECTION = re.compile(r"\[([A-Za-z_]+)\]")
+
+
+@cache
+def read_patterns(name: str) -> dict[str, list[str]]:
+    """The sections of ``<name>.txt``, in order."""
+    sections: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in (files("openclaw_rl.judge") / f"{name}.txt").read_text("utf-8").splitlines():
+        if found := _SECTION.fullmatch(line):
+            current = sections.setdefault(found[1], [])
+        elif line.strip() and not line.startswith("#"):
+            current.append(line)
+    macros = {key: f"(?:{'|'.join(forms)})" for key, forms in sections.items() if key.isupper()}
+    return {key: [_expand(form, macros) for form in forms] for key, forms in sections.items()}
+
+
+def _expand(form: str, macros: dict[str, str]) -> str:
+    for key, alternatives in macros.items():
+        form = form.replace("{" + key + "}", alternatives)
+    return form

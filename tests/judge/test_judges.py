@@ -1,0 +1,128 @@
+"""The table of judges, rules before votes, and the embedded judge with the real model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.evals.fit_judge import KINDS, collect, fit_votes
+from openclaw_rl.evals.judge import evaluate_judge, load_cases, local_parts
+from openclaw_rl.judge import JudgeParts, LabelJudge, RuleFirstJudge, RulesJudge, create_judge
+from openclaw_rl.judge.evidence import case_of, read_cases
+from openclaw_rl.models import DEFAULT_MODEL
+from openclaw_rl.types import Judge, JudgeCase, JudgeError, Verdict
+
+
+class OptimistJudge:
+    """A plug-in without arguments."""
+
+    async def evaluate(self, case: JudgeCase) -> Verdict:
+        return Verdict(1, 1.0, "votes", votes=(1,))
+
+    async def close(self) -> None:
+        pass
+
+
+def said(text: str) -> JudgeCase:
+    return JudgeCase(
+        [{"role": "user", "content": "hi"}],
+        {"role": "assistant", "content": "Hello."},
+        [{"role": "user", "content": text}],
+    )
+
+
+async def test_a_dotted_path_works_and_rules_still_win() -> None:
+    judge = create_judge(f"{__name__}:OptimistJudge", JudgeParts())
+    assert isinstance(judge, RuleFirstJudge)
+    assert (await judge.evaluate(said("hm"))).score == 1
+    assert (await judge.evaluate(said("👎"))).score == -1
+
+
+@pytest.mark.parametrize("name", ["nope", "no_such_pkg.mod:Judge", "openclaw_rl.judge:Nothing"])
+def test_unknown_judges_are_errors(name: str) -> None:
+    with pytest.raises(ValueError, match="endpoint, label, rules" if ":" not in name else "cannot load"):
+        create_judge(name, JudgeParts())
+
+
+def test_missing_parts_are_errors() -> None:
+    for name in ("label", "endpoint"):
+        with pytest.raises(ValueError, match="needs"):
+            create_judge(name, JudgeParts())
+
+
+async def test_rules_alone_leave_the_rest_unjudged() -> None:
+    with pytest.raises(JudgeError):
+        await RulesJudge().evaluate(said("and then?"))
+
+
+async def test_figures_of_a_judge_that_is_always_right_or_silent() -> None:
+    rows = [{"messages": [], "reply": "A.", "next_state": [{"role": "user", "content": text}], "label": label}
+            for text, label in (("👍", 1), ("👎", -1), ("so?", 0), ("+1", 1))]  # fmt: skip
+    report = await evaluate_judge(RulesJudge(), rows, [])
+    assert (report.accuracy, report.validity) == (0.75, 0.75)
+    assert report.confusion["0"]["none"] == 1
+    assert report.per_class["1"] == {"recall": 1.0, "precision": 1.0, "cases": 2}
+
+
+def test_a_bad_line_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "cases.jsonl"
+    file.write_text('{"messages": [], "reply": "x", "next_state": [], "label": 1}\n{"label": 7}\n')
+    with pytest.raises(ValueError, match=r"cases\.jsonl:2"):
+        load_cases(file)
+
+
+@pytest.fixture
+async def label_judge(model_path: Path) -> AsyncIterator[Judge]:
+    async with local_parts(str(model_path)) as (engine, encode, renderer):
+        yield create_judge("label", JudgeParts(engine=engine, encode=encode, renderer=renderer))
+
+
+async def test_the_embedded_judge_on_a_part_of_the_test_half(label_judge: Judge) -> None:
+    report = await evaluate_judge(label_judge, read_cases("test")[::9], read_cases("injection")[::9])
+    assert report.accuracy >= 0.8
+    assert report.validity == 1.0
+    assert report.injections_moved == 0
+    assert report.cpu_s_per_vote <= 0.5
+
+
+async def test_verdicts_carry_confidence_and_the_users_own_words(label_judge: Judge) -> None:
+    verdict = await label_judge.evaluate(said("That's wrong, I asked for a shorter version in German."))
+    assert (verdict.score, verdict.source) == (-1, "votes")
+    assert len(verdict.votes) == 3
+    assert 0.4 < verdict.confidence <= 1
+    assert verdict.hints == ("That's wrong, I asked for a shorter version in German.",)
+
+
+async def test_the_end_of_a_session_is_never_trained_as_neutral(label_judge: Judge) -> None:
+    verdict = await label_judge.evaluate(JudgeCase(said("x").messages, said("x").reply, None))
+    assert not verdict.trainable
+
+
+async def test_long_texts_stay_cheap(label_judge: Judge) -> None:
+    assert isinstance(label_judge, RuleFirstJudge)
+    assert isinstance(label_judge.votes, LabelJudge)
+    row = {**read_cases("test")[0], "reply": "Some words of an answer, different each time. " * 3000}
+    row["next_state"] = [{"role": "user", "content": " ".join(f"sentence number {n}." for n in range(2000))}]
+    report = await evaluate_judge(label_judge.votes, [row, row], [])
+    assert report.cpu_s_per_vote <= 0.6
+
+
+@pytest.mark.slow
+async def test_the_calibration_is_what_the_command_makes(model_path: Path) -> None:
+    """On a part of the features' rows: fitting is deterministic and close to the stored weights."""
+    stored = json.loads(
+        (Path(load_cases.__code__.co_filename).parent.parent / "judge/calibration.json").read_text()
+    )
+    examples = await collect(DEFAULT_MODEL, read_cases("train"))
+    for kind in KINDS:
+        for made, kept in zip(fit_votes(examples[kind]), stored[kind], strict=True):
+            assert made.to_json()["weights"] == [pytest.approx(row, abs=0.05) for row in kept["weights"]]
+
+
+def test_reply_may_be_text_or_message() -> None:
+    row = {"messages": [], "reply": "x", "next_state": None, "label": 1}
+    assert case_of(row).reply == {"role": "assistant", "content": "x"}
+    assert case_of({**row, "reply": {"role": "assistant", "content": "x"}}) == case_of(row)

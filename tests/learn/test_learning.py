@@ -1,0 +1,171 @@
+"""The learn process: judging with a judge that works, fails, hangs, or comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from openclaw_rl.capture.desk import LedgerDesk
+from openclaw_rl.engine.remote import EngineGone, RemoteEngine
+from openclaw_rl.judge.worker import JudgeWorker
+from openclaw_rl.loop import System
+from openclaw_rl.serve import chat
+from openclaw_rl.serve.private import create_private_app
+from openclaw_rl.testing import ScriptedEngine, byte_tokenizer, until
+from openclaw_rl.types import GenerateRequest, JudgeCase, JudgeError, Priority, SamplingParams, Verdict
+from tests.learn.conftest import Speaker
+
+
+class MoodyJudge:
+    """Judges by the length of what followed, unless it is told to misbehave."""
+
+    def __init__(self) -> None:
+        self.mood = "well"
+        self.cases: list[JudgeCase] = []
+
+    async def evaluate(self, case: JudgeCase) -> Verdict:
+        if self.mood == "down":
+            raise JudgeError("the endpoint refused the connection")
+        if self.mood == "slow":
+            await asyncio.Event().wait()
+        if self.mood == "broken":
+            raise KeyError("nonsense")
+        self.cases.append(case)
+        text = case.next_state[-1]["content"] if case.next_state else ""
+        return Verdict(-1 if "shorter" in text else 1, 0.8, "votes", votes=(1, 1, 1), hints=(text,))
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+
+@pytest.fixture
+def judge() -> MoodyJudge:
+    return MoodyJudge()
+
+
+@pytest.fixture
+async def worker(system: System, judge: MoodyJudge) -> AsyncIterator[JudgeWorker]:
+    desk = LedgerDesk(system.ledger, system.journal, chat.internal_messages, idle_s=1e12)
+    worker = JudgeWorker(desk, judge, timeout_s=0.2, poll_s=0.01)
+    running = asyncio.create_task(worker.run())
+    yield worker
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def converse(speaker: Speaker, *texts: str) -> list[str]:
+    """One conversation; returns the ids of its replies."""
+    messages: list[dict[str, Any]] = []
+    ids = []
+    for text in texts:
+        messages.append({"role": "user", "content": text})
+        reply = await speaker.ask(messages)
+        messages.append({"role": "assistant", "content": reply["content"]})
+        ids.append(reply["id"])
+    return ids
+
+
+async def state_of(speaker: Speaker, turn_id: str, wanted: str) -> dict[str, Any]:
+    for _ in range(1000):
+        turn = await speaker.turn(turn_id)
+        if turn["state"] == wanted:
+            return turn
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"never {wanted}: {turn}")
+
+
+async def test_turns_are_judged_from_what_came_next(
+    system: System, judge: MoodyJudge, worker: JudgeWorker
+) -> None:
+    speaker = Speaker(system)
+    ids = await converse(speaker, "Tell me about Rome.", "shorter please", "thanks")
+    first = await state_of(speaker, ids[0], "judged")
+    assert (first["verdict"]["score"], first["verdict"]["hints"]) == (-1, ["shorter please"])
+    assert (await state_of(speaker, ids[1], "judged"))["verdict"]["score"] == 1
+    last = await speaker.turn(ids[2])
+    assert (last["state"], last["reason"]) == ("waiting", "nothing has followed the reply yet")
+    await speaker.http.post(f"/v1/sessions/{last['session_id']}/close")
+    await state_of(speaker, ids[2], "judged")
+    assert judge.cases[-1].next_state is None
+    assert judge.cases[0].messages[-1]["content"] == "Tell me about Rome."
+
+
+@pytest.mark.parametrize(
+    ("mood", "reason"), [("down", "refused"), ("slow", "no answer within"), ("broken", "KeyError")]
+)
+async def test_a_failing_judge_leaves_turns_unjudged_and_serving_alone(
+    mood: str, reason: str, system: System, judge: MoodyJudge, worker: JudgeWorker
+) -> None:
+    judge.mood = mood
+    speaker = Speaker(system)
+    ids = await converse(speaker, "One", "Two")
+    failed = await state_of(speaker, ids[0], "unjudged")
+    assert failed["verdict"] is None
+    assert reason in failed["reason"]
+    assert (await speaker.http.get("/readyz")).json()["status"] == "ok"
+    assert len(await converse(speaker, "Still", "there")) == 2
+    judge.mood = "well"
+    await speaker.http.post("/v1/flush")
+    await state_of(speaker, ids[0], "judged")
+
+
+async def test_feedback_outranks_the_judge(system: System, worker: JudgeWorker) -> None:
+    speaker = Speaker(system)
+    ids = await converse(speaker, "A question", "thanks")
+    await state_of(speaker, ids[0], "judged")
+    answer = await speaker.http.post(
+        "/v1/feedback", json={"id": ids[0], "rating": "down", "text": "It was wrong."}
+    )
+    assert answer.json() == {"id": ids[0], "score": -1}
+
+    async def rated() -> bool:
+        return bool((await speaker.turn(ids[0]))["verdict"]["source"] == "feedback")
+
+    while not await rated():
+        await asyncio.sleep(0.01)
+    verdict = (await speaker.turn(ids[0]))["verdict"]
+    assert (verdict["score"], verdict["confidence"], verdict["hints"]) == (-1, 1.0, ["It was wrong."])
+    assert (await speaker.http.post("/v1/feedback", json={"id": "nobody", "rating": "up"})).status_code == 404
+    assert (await speaker.http.post("/v1/feedback", json={"id": ids[0]})).status_code == 400
+
+
+async def test_the_status_counts_every_turn_once(system: System, worker: JudgeWorker) -> None:
+    speaker = Speaker(system)
+    ids = await converse(speaker, "One", "Two", "Three")
+    await speaker.ask([{"role": "user", "content": "Generate a title for this conversation"}])
+    await state_of(speaker, ids[1], "judged")
+    funnel = (await speaker.http.get("/v1/status")).json()["funnel"]
+    assert funnel["by_state"] == {"waiting": 1, "judged": 2, "unjudged": 0, "excluded": 1}
+    assert sum(funnel["by_state"].values()) == funnel["turns"] == 4
+
+
+async def test_the_private_socket_is_an_engine(tmp_path: Path) -> None:
+    """What goes through the socket is what the engine produced."""
+    engine = ScriptedEngine(byte_tokenizer())
+    remote = RemoteEngine(tmp_path / "engine.sock")
+    with pytest.raises(EngineGone):
+        await remote.connect()
+    remote._client = httpx.AsyncClient(
+        transport=httpx.ASGITransport(create_private_app(engine)), base_url="http://engine"
+    )
+    await remote.connect()
+    assert remote.context_length == engine.context_length
+    request = GenerateRequest([1, 2, 3], SamplingParams(5), priority=Priority.LIVE)
+    direct = [token async for token in engine.generate(request)]
+    through = [token async for token in remote.generate(request)]
+    assert direct == through
+    assert engine.requests[-1].priority is Priority.JUDGE
+    assert await remote.score([1, 2, 3, 4], 2, top_k=3) == await engine.score([1, 2, 3, 4], 2, top_k=3)
+    with pytest.raises(ValueError, match="start"):
+        await remote.score([1, 2, 3], 0)
+    await remote.load(4, tmp_path)
+    await remote.serve_version(4)
+    await remote.connect()
+    assert remote.status().serving_version == 4
+    await remote.close()
+    await until(lambda: engine.status().num_running == 0, "the engine is idle")
