@@ -196,13 +196,17 @@ def stream_once(client: Any, count: int) -> float:
     body = {
         "model": "default", "stream": True, "max_tokens": count, "temperature": 1.0, "seed": 3,
         "messages": [{"role": "user", "content": f"Write a long story. {STORY}"}],
+        "stream_options": {"include_usage": True},
     }  # fmt: skip
-    times = []
+    times, tokens = [], 0
     with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         for line in answer.iter_lines():
             if line.startswith("data: {"):
-                times.append(time.perf_counter())
-    return (len(times) - 2) / (times[-2] - times[0])
+                chunk = json.loads(line.removeprefix("data: "))
+                tokens = (chunk["usage"] or {}).get("completion_tokens", tokens)
+                if chunk["choices"] and chunk["choices"][0]["finish_reason"] is None:
+                    times.append(time.perf_counter())
+    return (tokens - 1) / (times[-1] - times[0])
 
 
 # --- the table -------------------------------------------------------------------------------
@@ -242,6 +246,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--gguf", help="the default model as GGUF, for llama.cpp")
+    parser.add_argument("--save", type=Path, help="also write the medians as JSON, for bench/plot.py")
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contender:
@@ -253,6 +258,14 @@ def main() -> None:
         for name in tqdm(names, desc="contenders", leave=False):
             results[name].append(run_in_child(name, options))
     print_table(names, results, options)
+    if options.save:
+        medians = {
+            name: {key: statistics.median(run[key] for run in runs) for key in ROWS}
+            for name, runs in results.items()
+            if name != "gateway"
+        }
+        caption = f"{machine()}, {options.threads} threads, median of {options.runs} runs"
+        options.save.write_text(json.dumps({"machine": caption, "medians": medians}, indent=1) + "\n")
 
 
 def print_table(names: list[str], results: dict[str, list[Figures]], options: argparse.Namespace) -> None:

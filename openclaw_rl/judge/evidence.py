@@ -25,6 +25,7 @@ Encode = Callable[[str], list[int]]
 NUM_SETS = 3
 _CONTEXT_CHARS, _STATE_CHARS = 140, 280
 _TOP_K = 1000
+_NUM_KNOWN = 512
 #: Ways in which an assistant begins after praise, after a complaint, after the next question.
 CONTINUATIONS = ("You're welcome", "I'm glad", "I apologize", "I'm sorry", "Sure, here", "You're right")
 
@@ -100,7 +101,8 @@ class Evidence:
 
     def __init__(self, engine: Engine, encode: Encode, renderer: Renderer) -> None:
         self._engine, self._encode, self._renderer = engine, encode, renderer
-        self.num_calls = 0
+        # Kernels round differently with what else is in a pass; the same text must get the same verdict.
+        self._known: dict[tuple[tuple[int, ...], int, int], Scores] = {}
 
     async def words(self, kind: str, number: int, exchange: Exchange) -> list[float]:
         """Log-probs of the set's words at the place of the label, minus their mean.
@@ -137,7 +139,13 @@ class Evidence:
         return sum(scores.logprobs) / len(ids)
 
     async def _score(self, ids: list[int], start: int, top_k: int) -> Scores:
-        self.num_calls += 1
-        return await self._engine.score(
+        key = (tuple(ids), start, top_k)
+        if (known := self._known.get(key)) is not None:
+            return known
+        scores = await self._engine.score(
             ids, start, top_k=top_k, policy_version=BASE_VERSION, priority=Priority.JUDGE
         )
+        self._known[key] = scores
+        while len(self._known) > _NUM_KNOWN:
+            del self._known[next(iter(self._known))]
+        return scores

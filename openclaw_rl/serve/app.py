@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -25,6 +25,7 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import chat, sse
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.types import Json
 
 log = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ def create_app(
     return app
 
 
-class Feedback(BaseModel):
+class Feedback(WellFormed):
     """A person's own word about a reply; it outranks every vote."""
 
     id: str

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import sse
 from openclaw_rl.serve.gateway import Event, Exchange, reply_message, tool_call_id
-from openclaw_rl.serve.text import well_formed
+from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.types import ChatRequest, Delta, Json, Message, Renderer, Token, Tool
 
 #: Sent by common clients, understood, and without effect here.
@@ -76,7 +76,7 @@ class StreamOptions(_Open):
     include_usage: bool | None = None
 
 
-class ChatCompletionRequest(_Open):
+class ChatCompletionRequest(_Open, WellFormed):
     model: str
     messages: Annotated[list[MessageIn], Field(min_length=1)]
     stream: bool | None = None
@@ -95,14 +95,6 @@ class ChatCompletionRequest(_Open):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _well_formed(cls, data: Any) -> Any:
-        try:
-            return well_formed(data)
-        except RecursionError:
-            raise ValueError("nested too deeply; flatten it") from None
 
 
 def ignored_fields(request: ChatCompletionRequest) -> list[str]:

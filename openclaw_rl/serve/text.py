@@ -8,6 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import BaseModel, model_validator
+
+
+class WellFormed(BaseModel):
+    """A request body whose text is repaired before anything looks at it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _well_formed(cls, data: Any) -> Any:
+        try:
+            return well_formed(data)
+        except RecursionError:
+            raise ValueError("nested too deeply; flatten it") from None
+
 
 def well_formed(value: Any) -> Any:
     """A JSON value with every lone surrogate replaced."""

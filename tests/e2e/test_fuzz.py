@@ -26,7 +26,8 @@ from openclaw_rl.testing import scripted_system, wait_until
 
 TIMEOUT_S = 10
 ROUTES = [
-    ("POST", "/v1/chat/completions", 200), ("GET", "/v1/sessions", 40),
+    ("POST", "/v1/chat/completions", 200), ("POST", "/v1/feedback", 50), ("POST", "/v1/flush", 5),
+    ("POST", "/v1/sessions/{session_id}/close", 20), ("GET", "/v1/sessions", 40),
     ("GET", "/v1/sessions/{session_id}", 20), ("GET", "/v1/turns/{turn_id}", 20),
     ("GET", "/v1/models/{name}", 20), ("GET", "/v1/models", 5), ("GET", "/v1/policies", 5),
     ("GET", "/v1/status", 5), ("GET", "/metrics", 5), ("GET", "/healthz", 5), ("GET", "/readyz", 5),
@@ -103,7 +104,7 @@ def test_requests_from_the_schema(live: Live, method: str, path: str, number: in
 
     send()
     assert len(statuses) >= (number if negative else 1)
-    if method == "POST":
+    if number == 200:
         assert sum(status >= 400 for status in statuses) >= 200, "these must really be malformed"
 
 
@@ -187,6 +188,21 @@ def test_raw_nasties(live: Live, name: str) -> None:
         metrics = client.get("/metrics")
         assert metrics.status_code == 200
         assert client.post("/v1/chat/completions", content=GOOD).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{}", b'{"id": "x"}', b'{"id": "x", "rating": "up"}', b'{"id": "\\ud800", "rating": "up"}',
+        b'{"id": "\\u0000", "rating": "up"}', b'{"id": "x", "score": NaN}', b'{"id": 1, "rating": "up"}',
+        b'{"id": "x", "rating": "up", "text": "\\ud800"}', b'{"id": "x", "score": 1e400}',
+    ],
+)  # fmt: skip
+def test_odd_feedback(live: Live, body: bytes) -> None:
+    headers = {**live.headers, "content-type": "application/json"}
+    answer = httpx.post(f"{live.url}/v1/feedback", content=body, headers=headers, timeout=TIMEOUT_S)
+    assert_answered(answer.status_code, answer.text, body)
+    assert answer.status_code in (400, 404)
 
 
 @pytest.mark.parametrize(
