@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from itertools import pairwise
 
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
@@ -16,9 +17,7 @@ from openclaw_rl.types import GenerateRequest, SamplingParams
 
 async def run(prompt_tokens: int, runs: int) -> None:
     engine = LocalEngine(resolve_model(DEFAULT_MODEL, default_cache_dir()))
-    print(
-        "| run | longest gap of any stream before (s) | … while the prompt is read (s) | prompt's first token (s) |"
-    )
+    print("| run | longest gap before (s) | … while the prompt is read (s) | its first token (s) |")
     print("|---|---|---|---|")
     for number in range(runs):
         arrivals: list[list[float]] = [[] for _ in range(8)]
@@ -50,7 +49,7 @@ async def run(prompt_tokens: int, runs: int) -> None:
 
 def gap(times: list[float], start: float, end: float) -> float:
     """The longest wait between two tokens of a stream, of which the second came in the interval."""
-    return max((b - a for a, b in zip(times, times[1:], strict=False) if start < b <= end), default=0.0)
+    return max((b - a for a, b in pairwise(times) if start < b <= end), default=0.0)
 
 
 def main() -> None:

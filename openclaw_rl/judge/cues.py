@@ -72,7 +72,7 @@ def tool_cues(exchange: Exchange) -> list[float]:
         min(2.0, _count("nothing", joined)),
         min(1.0, _count("wall", joined)),
         min(2.0, _count("did", joined)),
-        min(2.0, _count("bad", joined)),
+        0.0 if _shows_text(exchange) else min(2.0, _count("bad", joined)),
         float(idle),
         _log(len(joined)),
         float(bool(re.search(r"[1-9]", joined))),
@@ -86,6 +86,12 @@ def tool_cues(exchange: Exchange) -> list[float]:
 
 def _count(name: str, text: str) -> float:
     return float(sum(len(cue.findall(text)) for cue in cue_table("tool_cues")[name]))
+
+
+def _shows_text(exchange: Exchange) -> bool:
+    """Several lines out of a file or a page: the words in them are about something else."""
+    reads = any(_count("readers", name) for name, _ in exchange.calls)
+    return reads and any("\n" in text.strip() for text in exchange.results)
 
 
 def _plain(name: str, arguments: str) -> str:

@@ -77,6 +77,19 @@ class RepeatedCall:
         return None
 
 
+class AskedAgain:
+    """The user repeats the request word for word: it was not answered."""
+
+    name = "asked_again"
+
+    def apply(self, case: JudgeCase) -> Verdict | None:
+        exchange = Exchange(case)
+        asked, said = (_words(text) for text in (exchange.request, exchange.user_text))
+        if len(asked) < 3 or len(said) > len(asked) + 2 or asked != said[-len(asked) :]:
+            return None
+        return _verdict(self.name, -1, 0.8, "the user asked the same thing again")
+
+
 class CutOff:
     """Ended by the token limit instead of by the model; praise goes before it in the table."""
 
@@ -104,6 +117,7 @@ RULES: tuple[Rule, ...] = (
     ExplicitFeedback(),
     ToolError(),
     RepeatedCall(),
+    AskedAgain(),
     CutOff(),
     Regenerated(),
 )
@@ -156,6 +170,10 @@ def _praises(case: JudgeCase) -> bool:
     signs = dict(zip(USER_CUES, user_cues(Exchange(case)), strict=True))
     good = signs["thanks"] + signs["praise"] + signs["works"] + signs["adopts"]
     return good > 0 and good > signs["wrong"] + signs["change"] + signs["said"] and not signs["question_end"]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
 
 
 def _call_keys(message: Message) -> list[tuple[str, str]]:

@@ -19,7 +19,8 @@ MODEL = "SmolLM2-135M-Instruct"
 
 @pytest.fixture(scope="session")
 def server(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("e2e") / "home") as server:
+    # Without the judge, whose work would show beside that of the requests under test.
+    with ServerProcess(tmp_path_factory.mktemp("e2e") / "home", "--no-learn") as server:
         yield server
 
 

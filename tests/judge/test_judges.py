@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl.evals.fit_judge import KINDS, collect, fit_votes
+from openclaw_rl.evals.fit_judge import KINDS, PENALTIES, collect, fit_votes
 from openclaw_rl.evals.judge import evaluate_judge, load_cases, local_parts
 from openclaw_rl.judge import JudgeParts, LabelJudge, RuleFirstJudge, RulesJudge, create_judge
 from openclaw_rl.judge.evidence import case_of, read_cases
@@ -118,7 +118,7 @@ async def test_the_calibration_is_what_the_command_makes(model_path: Path) -> No
     )
     examples = await collect(DEFAULT_MODEL, read_cases("train"))
     for kind in KINDS:
-        for made, kept in zip(fit_votes(examples[kind]), stored[kind], strict=True):
+        for made, kept in zip(fit_votes(examples[kind], PENALTIES[kind]), stored[kind], strict=True):
             assert made.to_json()["weights"] == [pytest.approx(row, abs=0.05) for row in kept["weights"]]
 
 

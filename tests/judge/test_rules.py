@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from openclaw_rl.judge.rules import (
+    AskedAgain,
     CutOff,
     DegenerateReply,
     ExplicitFeedback,
@@ -175,6 +176,16 @@ def test_other_arguments_or_a_new_request_are_no_repetition() -> None:
     assert RepeatedCall().apply(make_case(call('{"a": 2}'), tool="x", messages=history)) is None
     asked_again = [*history, {"role": "user", "content": "and again please"}]
     assert RepeatedCall().apply(make_case(call('{"a": 1}'), tool="x", messages=asked_again)) is None
+
+
+def test_the_same_question_again() -> None:
+    asked = [{"role": "user", "content": "When does the shop close?"}]
+    for said in ("When does the shop close?", "Again: when does the shop close??"):
+        verdict = AskedAgain().apply(make_case(said=said, messages=asked))
+        assert verdict is not None
+        assert verdict.score == -1
+    assert AskedAgain().apply(make_case(said="When does the shop open?", messages=asked)) is None
+    assert AskedAgain().apply(make_case(said="Hi", messages=[{"role": "user", "content": "Hi"}])) is None
 
 
 def test_cut_off_unless_praised() -> None:
