@@ -175,6 +175,7 @@ class ScriptedEngine:
         top_k: int = 0,
         policy_version: int = BASE_VERSION,
         priority: Priority = Priority.JUDGE,
+        hidden_layer: int | None = None,
     ) -> Scores:
         self._check(policy_version)
         if not 1 <= start < len(token_ids):

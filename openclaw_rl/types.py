@@ -88,6 +88,8 @@ class Scores:
     logprobs: list[float]
     top_ids: list[list[int]]
     top_logprobs: list[list[float]]
+    hidden: list[float] | None = None
+    """The state that predicts the last token, after the layer that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class Capabilities:
     streaming: bool = True
     scores_top_k: bool = True
     adapters: bool = True
+    hidden_states: bool = False
     full_weights: bool = False
     grammars: bool = False
 
@@ -124,6 +127,7 @@ class Engine(Protocol):
         top_k: int = 0,
         policy_version: int = BASE_VERSION,
         priority: Priority = Priority.JUDGE,
+        hidden_layer: int | None = None,
     ) -> Scores: ...
 
     async def load(self, version: int, path: Path) -> None: ...

@@ -21,7 +21,7 @@ MAX_ERROR = 0.01
 #: A kernel must win by more than the noise of the measurement.
 _MIN_GAIN = 1.15
 _ROUNDS = 3
-_LAYERS = 6
+_LAYERS = 4
 _MANY = 64
 
 

@@ -62,7 +62,7 @@ class LocalEngineOptions:
 class LocalEngine:
     """Engine protocol over our own decoder, on a CPU or one GPU."""
 
-    capabilities = Capabilities(grammars=True)
+    capabilities = Capabilities(grammars=True, hidden_states=True)
 
     def __init__(self, model: Path, options: LocalEngineOptions | None = None) -> None:
         options = options or LocalEngineOptions()
@@ -137,6 +137,7 @@ class LocalEngine:
         top_k: int = 0,
         policy_version: int = BASE_VERSION,
         priority: Priority = Priority.JUDGE,
+        hidden_layer: int | None = None,
     ) -> Scores:
         self._check(token_ids, policy_version)
         if not 1 <= start < len(token_ids):
@@ -152,6 +153,7 @@ class LocalEngine:
             targets=list(token_ids[1:]),
             score_start=start - 1,
             top_k=top_k,
+            hidden_layer=hidden_layer,
         )
         self._inbox.put(partial(self._scheduler.add, job))
         try:

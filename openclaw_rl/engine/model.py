@@ -31,6 +31,9 @@ class Chunk:
     adapter: Adapter | None
     num_logits: int = 1
     """How many of the last rows need logits."""
+    hidden_layer: int | None = None
+    """Keep the last row's state after this layer."""
+    hidden: torch.Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -138,6 +141,9 @@ class Decoder:
             normed = layer.post_norm(hidden_RH)
             gate, up = self._project(layer, index, "gate_up", normed, groups).chunk(2, dim=-1)
             hidden_RH = hidden_RH + self._project(layer, index, "down", F.silu(gate) * up, groups)
+            for chunk, span in zip(chunks, spans, strict=True):
+                if chunk.hidden_layer == index:
+                    chunk.hidden = hidden_RH[span.batch.stop - 1].float().cpu()
         for chunk in chunks:
             chunk.cache.extend(chunk.token_ids)
         wanted = _wanted_rows(chunks, spans)

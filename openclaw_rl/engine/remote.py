@@ -33,7 +33,7 @@ class EngineGone(ConnectionError):
 class RemoteEngine:
     """Engine protocol over a Unix socket."""
 
-    capabilities = Capabilities(grammars=True)
+    capabilities = Capabilities(grammars=True, hidden_states=True)
 
     def __init__(self, socket: Path, timeout_s: float = 300) -> None:
         # An asyncio connection pool; many turns are judged at once.
@@ -79,6 +79,7 @@ class RemoteEngine:
         top_k: int = 0,
         policy_version: int = BASE_VERSION,
         priority: Priority = Priority.JUDGE,
+        hidden_layer: int | None = None,
     ) -> Scores:
         body = {
             "token_ids": list(token_ids),
@@ -86,6 +87,7 @@ class RemoteEngine:
             "top_k": top_k,
             "policy_version": policy_version,
             "priority": int(priority),
+            "hidden_layer": hidden_layer,
         }
         return Scores(**await self._post("/score", body))
 

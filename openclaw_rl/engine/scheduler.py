@@ -49,6 +49,8 @@ class Job:
     score_start: int = 0
     """Scoring: the first position whose prediction is wanted."""
     top_k: int = 0
+    hidden_layer: int | None = None
+    hidden: torch.Tensor | None = None
     cancelled: bool = False
     cache: SequenceCache | None = None
     num_prompt: int = 0
@@ -104,13 +106,21 @@ class Scheduler:
             return
         self._steps += 1
         chunks = [
-            Chunk(job.ids[cached : cached + count], job.cache, job.adapter, self._num_logits(job, count))
+            Chunk(
+                job.ids[cached : cached + count],
+                job.cache,
+                job.adapter,
+                self._num_logits(job, count),
+                job.hidden_layer,
+            )
             for job, count in batch
             if job.cache is not None and (cached := job.cache.length) >= 0
         ]
         started = time.monotonic()
         logits_RV = self.decoder.forward(chunks)
         self._adapt_chunk(batch, time.monotonic() - started)
+        for (job, _), chunk in zip(batch, chunks, strict=True):
+            job.hidden = chunk.hidden
         self._deliver(batch, [chunk.num_logits for chunk in chunks], logits_RV)
 
     # --- admission ---------------------------------------------------------------------------
@@ -196,9 +206,14 @@ class Scheduler:
                 continue
             if job.sampler:
                 k = job.top_k
-                self._sample(
-                    job, raw_RV[rows][0], ids_RK[rows][0, :k].tolist(), logprobs_RK[rows][0, :k].tolist()
-                )
+                try:
+                    self._sample(
+                        job, raw_RV[rows][0], ids_RK[rows][0, :k].tolist(), logprobs_RK[rows][0, :k].tolist()
+                    )
+                except Exception as error:
+                    # A grammar or a parameter of one request is no reason to fail the others.
+                    job.emit(RuntimeError(f"sampling failed: {error}"))
+                    self._finish(job)
             else:
                 self._keep_scores(job, count, raw_RV[rows], ids_RK[rows], logprobs_RK[rows])
         self._finish_scored(batch)
@@ -250,6 +265,7 @@ class Scheduler:
                         logprobs,
                         [row for part in job.scored for row in part[1].tolist()],
                         [row for part in job.scored for row in part[2].tolist()],
+                        None if job.hidden is None else job.hidden.tolist(),
                     )
                 )
                 self._finish(job)

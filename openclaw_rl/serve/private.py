@@ -31,6 +31,7 @@ def create_private_app(engine: Engine) -> Starlette:
             body.get("top_k", 0),
             body.get("policy_version", 0),
             _low(body.get("priority", Priority.JUDGE)),
+            body.get("hidden_layer"),
         )
         return JSONResponse(asdict(scores))
 

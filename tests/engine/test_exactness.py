@@ -124,3 +124,20 @@ async def test_random_interleaving(engine: LocalEngine, reference: Reference, to
             assert_matches(prompt, tokens, 0, reference)
 
     await asyncio.gather(*(one(i) for i in range(16)))
+
+
+async def test_hidden_states_match_transformers(
+    engine: LocalEngine, model_path: Path, tokenizer: Any
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    ids = tokenizer(TEXTS[0] * 4).input_ids
+    network = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    with torch.inference_mode():
+        states = network(torch.tensor([ids]), output_hidden_states=True).hidden_states
+    for layer in (0, 20):
+        scores = await engine.score(ids, len(ids) - 1, hidden_layer=layer)
+        assert scores.hidden is not None
+        expected = states[layer + 1][0, -2]
+        assert torch.allclose(torch.tensor(scores.hidden), expected, atol=1e-2, rtol=1e-3)
+    assert (await engine.score(ids, 5)).hidden is None
