@@ -178,7 +178,7 @@ def run_gateway(threads: int) -> Figures:
     from openclaw_rl.testing import ServerProcess
 
     with tempfile.TemporaryDirectory() as home:
-        server = ServerProcess(Path(home), "--num-threads", str(threads))
+        server = ServerProcess(Path(home), "--num-threads", str(threads), "--no-learn")
         server.start()
         try:
             client = httpx.Client(
@@ -228,7 +228,8 @@ def contender(options: argparse.Namespace) -> Figures:
 
     from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
 
-    torch.set_num_threads(options.threads)
+    if options.contender == "transformers":
+        torch.set_num_threads(options.threads)
     model = resolve_model(DEFAULT_MODEL, default_cache_dir())
     if options.contender == "transformers":
         return run_transformers(model)

@@ -65,22 +65,40 @@ class LocalEngine:
     capabilities = Capabilities(grammars=True, hidden_states=True)
 
     def __init__(self, model: Path, options: LocalEngineOptions | None = None) -> None:
-        options = options or LocalEngineOptions()
-        checkpoint = read_checkpoint(model)
+        self._options = options or LocalEngineOptions()
+        self._checkpoint = checkpoint = read_checkpoint(model)
         self.context_length = checkpoint.shape.context_length
-        self.device = torch.device(_pick_device(options.device))
-        dtype = _pick_dtype(options.dtype, self.device)
+        self.device = torch.device(_pick_device(self._options.device))
+        self._dtype = _pick_dtype(self._options.dtype, self.device)
+        self._adapters: dict[int, Adapter | None] = {BASE_VERSION: None}
+        self._serving = BASE_VERSION
+        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._outbox: list[tuple[asyncio.AbstractEventLoop, asyncio.Queue[object], object]] = []
+        self._closed = False
+        built: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, args=(built,), name="engine", daemon=True)
+        self._thread.start()
+        if (problem := built.get()) is not None:
+            raise problem
+
+    def _build(self) -> None:
+        """Runs in the engine's thread, like every large product after it.
+
+        OpenMP keeps a team of workers for each thread that ever asked for one, and as soon as there
+        are more workers than cores it stops spinning between products: decoding then takes twice as
+        long. So one thread does all the arithmetic, from the first weight on.
+        """
+        options, shape = self._options, self._checkpoint.shape
         if options.num_threads:
             torch.set_num_threads(options.num_threads)
-        choice = choose_kernel(checkpoint, self.device, dtype, options.kernel)
+        choice = choose_kernel(self._checkpoint, self.device, self._dtype, options.kernel)
         self.kernel = choice.name
         log.info("kernel %s; %s", choice.name, "; ".join(choice.reasons))
-        self._decoder = Decoder(checkpoint, self.device, dtype, KERNELS[choice.name])
-        shape = checkpoint.shape
+        self._decoder = Decoder(self._checkpoint, self.device, self._dtype, KERNELS[choice.name])
         new_cache = partial(
-            SequenceCache, shape.num_layers, shape.num_kv_heads, shape.head_dim, self.device, dtype
+            SequenceCache, shape.num_layers, shape.num_kv_heads, shape.head_dim, self.device, self._dtype
         )
-        token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+        token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * self._dtype.itemsize
         budget = options.cache_tokens or max(self.context_length, _cache_bytes(self.device) // token_bytes)
         self._scheduler = Scheduler(
             self._decoder,
@@ -90,14 +108,6 @@ class LocalEngine:
             idle_chunk_tokens=options.idle_chunk_tokens,
             max_step_s=options.max_step_s,
         )
-        self._checkpoint = checkpoint
-        self._adapters: dict[int, Adapter | None] = {BASE_VERSION: None}
-        self._serving = BASE_VERSION
-        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._outbox: list[tuple[asyncio.AbstractEventLoop, asyncio.Queue[object], object]] = []
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._thread.start()
 
     # --- Engine protocol ---------------------------------------------------------------------
 
@@ -215,7 +225,13 @@ class LocalEngine:
 
     # --- the thread --------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, built: SimpleQueue[BaseException | None]) -> None:
+        try:
+            self._build()
+        except BaseException as problem:
+            built.put(problem)
+            return
+        built.put(None)
         while not self._closed:
             self._take_inbox(block=not self._scheduler.has_work())
             try:
