@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from openclaw_rl.capture.desk import LedgerDesk
 from openclaw_rl.serve import chat
-from openclaw_rl.testing import scripted_system
+from openclaw_rl.testing import ScriptedEngine, scripted_system
 
 SYSTEM = "You are a careful assistant. " * 60
 
@@ -58,6 +58,8 @@ class Session:
 async def run(rate: float, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as home:
         system = scripted_system(Path(home), max_waiting=1000)
+        engine = system.engine
+        assert isinstance(engine, ScriptedEngine)
         desk = LedgerDesk(system.ledger, system.journal, chat.internal_messages, idle_s=1e12)
         client = httpx.AsyncClient(
             transport=httpx.ASGITransport(system.app()),
@@ -75,6 +77,7 @@ async def run(rate: float, seconds: float) -> None:
         async def one(session: Session) -> None:
             nonlocal opened
             latencies.append(await session.ask(client))
+            engine.requests.clear()  # the fake remembers every prompt it was asked
             if len(session.messages) < 17:
                 waiting.append(session)
             else:

@@ -4,8 +4,9 @@ A small model cannot follow a judge's instructions, but the log-probs of label w
 handful of solved examples separate the classes well once they are calibrated. Each few-shot set
 is a constant prefix, which the engine keeps, so a call costs the tokens of the case alone.
 
-``chat_evidence`` asks the same model how an assistant would go on after the user's words: it
-thanks, apologises, or simply answers.
+``chat`` asks the same model how an assistant would go on after the user's words: it thanks,
+apologises, or simply answers. ``states`` are the model's own states in a middle layer where it is about
+to say so; they know more than its words, if the engine shows them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ Encode = Callable[[str], list[int]]
 NUM_SETS = 3
 _CONTEXT_CHARS, _STATE_CHARS = 140, 280
 _TOP_K = 1000
+#: The layer (from 0) whose states are read; chosen by cross-validation on the train half.
+STATE_LAYER = 18
 _NUM_KNOWN = 512
 #: Ways in which an assistant begins after praise, after a complaint, after the next question.
 CONTINUATIONS = ("You're welcome", "I'm glad", "I apologize", "I'm sorry", "Sure, here", "You're right")
@@ -109,10 +112,8 @@ class Evidence:
 
         The labels themselves are among the words; their neighbours make the picture sharper.
         """
-        shots = few_shot_set(kind, number)
-        ids = [*self._encode(shots.prefix), *self._encode(shots.case_text(exchange))]
-        word_ids = [self._encode(" " + word)[0] for word in shots.words]
-        scores = await self._score([*ids, word_ids[0]], len(ids), _TOP_K)
+        word_ids = [self._encode(" " + word)[0] for word in few_shot_set(kind, number).words]
+        scores = await self._score_label(kind, number, exchange)
         found = dict(zip(scores.top_ids[0], scores.top_logprobs[0], strict=True))
         floor = min(scores.top_logprobs[0]) - 0.5
         values = [found.get(word_id, floor) for word_id in word_ids]
@@ -121,18 +122,38 @@ class Evidence:
 
     async def chat(self, exchange: Exchange) -> list[float]:
         """Mean log-prob of each stock continuation, minus their mean."""
-        prompt = self._renderer.render(
-            [
-                {"role": "user", "content": shorten(exchange.request, _CONTEXT_CHARS) or "Hello"},
-                {"role": "assistant", "content": exchange.reply_line(_CONTEXT_CHARS)},
-                {"role": "user", "content": shorten(exchange.user_text, _STATE_CHARS) or "(nothing)"},
-            ]
-        )
+        prompt = self._chat_prompt(exchange)
         first, *others = [self._encode(text) for text in CONTINUATIONS]
         values = [await self._mean_logprob(prompt, first)]  # fills the cache that the others reuse
         values += await asyncio.gather(*(self._mean_logprob(prompt, ids) for ids in others))
         mean = sum(values) / len(values)
         return [value - mean for value in values]
+
+    async def states(self, kind: str, number: int, exchange: Exchange) -> list[list[float]]:
+        """The states where the label and where an assistant's next turn would begin; empty if not shown."""
+        if not self._engine.capabilities.hidden_states:
+            return []
+        prompt = self._chat_prompt(exchange)
+        scores = [
+            await self._score_label(kind, number, exchange),
+            await self._score([*prompt, *self._encode(CONTINUATIONS[0])[:1]], len(prompt), 0),
+        ]
+        return [one.hidden for one in scores if one.hidden is not None]
+
+    def _chat_prompt(self, exchange: Exchange) -> list[int]:
+        text = exchange.user_text if exchange.has_user else exchange.results_line(_STATE_CHARS)
+        return self._renderer.render(
+            [
+                {"role": "user", "content": shorten(exchange.request, _CONTEXT_CHARS) or "Hello"},
+                {"role": "assistant", "content": exchange.reply_line(_CONTEXT_CHARS)},
+                {"role": "user", "content": shorten(text, _STATE_CHARS) or "(nothing)"},
+            ]
+        )
+
+    async def _score_label(self, kind: str, number: int, exchange: Exchange) -> Scores:
+        shots = few_shot_set(kind, number)
+        ids = [*self._encode(shots.prefix), *self._encode(shots.case_text(exchange))]
+        return await self._score([*ids, self._encode(" " + shots.words[0])[0]], len(ids), _TOP_K)
 
     async def _mean_logprob(self, prompt: list[int], ids: list[int]) -> float:
         scores = await self._score([*prompt, *ids], len(prompt), 0)
@@ -143,7 +164,12 @@ class Evidence:
         if (known := self._known.get(key)) is not None:
             return known
         scores = await self._engine.score(
-            ids, start, top_k=top_k, policy_version=BASE_VERSION, priority=Priority.JUDGE
+            ids,
+            start,
+            top_k=top_k,
+            policy_version=BASE_VERSION,
+            priority=Priority.JUDGE,
+            hidden_layer=STATE_LAYER if self._engine.capabilities.hidden_states else None,
         )
         self._known[key] = scores
         while len(self._known) > _NUM_KNOWN:
