@@ -26,6 +26,7 @@ from openclaw_rl.engine.lora import Adapter, load_adapter
 from openclaw_rl.engine.model import Decoder
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.scheduler import Job, Scheduler
+from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.engine.weights import read_checkpoint
 from openclaw_rl.types import (
     BASE_VERSION,
@@ -107,6 +108,9 @@ class LocalEngine:
             chunk_tokens=options.chunk_tokens,
             idle_chunk_tokens=options.idle_chunk_tokens,
             max_step_s=options.max_step_s,
+            tuner=ThreadTuner(
+                torch.get_num_threads() if self.device.type == "cpu" else 1, torch.set_num_threads
+            ),
         )
 
     # --- Engine protocol ---------------------------------------------------------------------

@@ -21,6 +21,7 @@ from openclaw_rl.engine.kv import CachePool, SequenceCache
 from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder
 from openclaw_rl.engine.sampling import Sampler, raw_logprobs
+from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.types import GenerateRequest, Priority, Scores, Token
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Scheduler:
         chunk_tokens: int,
         idle_chunk_tokens: int,
         max_step_s: float,
+        tuner: ThreadTuner,
     ) -> None:
         self.decoder, self.pool = decoder, pool
         self.max_running, self.chunk_tokens, self.idle_chunk_tokens = (
@@ -87,7 +89,7 @@ class Scheduler:
         )
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
-        self.max_step_s = max_step_s
+        self.max_step_s, self.tuner = max_step_s, tuner
         self._chunk = chunk_tokens
         self._steps = 0
 
@@ -117,8 +119,13 @@ class Scheduler:
             if job.cache is not None and (cached := job.cache.length) >= 0
         ]
         started = time.monotonic()
+        self.tuner.before(len(batch))
         logits_RV = self.decoder.forward(chunks)
-        self._adapt_chunk(batch, time.monotonic() - started)
+        elapsed_s = time.monotonic() - started
+        if all(count == 1 for _, count in batch):
+            self.tuner.after(len(batch), elapsed_s)
+        else:
+            self._adapt_chunk(batch, elapsed_s)
         for (job, _), chunk in zip(batch, chunks, strict=True):
             job.hidden = chunk.hidden
         self._deliver(batch, [chunk.num_logits for chunk in chunks], logits_RV)
@@ -175,11 +182,12 @@ class Scheduler:
 
     def _adapt_chunk(self, batch: Sequence[tuple[Job, int]], elapsed_s: float) -> None:
         """Prompts in smaller pieces where a piece holds up others for too long, and back."""
-        if len(batch) > 1 and any(count > 1 for _, count in batch):
-            if elapsed_s > self.max_step_s:
-                self._chunk = max(_SMALLEST_CHUNK, int(self._chunk * self.max_step_s / elapsed_s))
-            elif elapsed_s < 0.6 * self.max_step_s:
-                self._chunk = min(self.chunk_tokens, self._chunk * 5 // 4)
+        if len(batch) == 1:
+            return
+        if elapsed_s > self.max_step_s:
+            self._chunk = max(_SMALLEST_CHUNK, int(self._chunk * self.max_step_s / elapsed_s))
+        elif elapsed_s < 0.6 * self.max_step_s:
+            self._chunk = min(self.chunk_tokens, self._chunk * 5 // 4)
 
     def _num_logits(self, job: Job, count: int) -> int:
         assert job.cache is not None
