@@ -65,9 +65,10 @@ async def test_low_priorities_are_not_starved(engine: LocalEngine, tokenizer: An
             await run_generation(engine, tokenizer(f"Live {i}").input_ids, max_tokens=4)
 
     streams = [asyncio.create_task(live(i)) for i in range(2)]
-    await asyncio.wait_for(
+    tokens = await asyncio.wait_for(
         run_generation(engine, tokenizer("A case. ").input_ids, max_tokens=5, priority=Priority.JUDGE), 60
     )
+    assert len(tokens) == 5
     stop = True
     await asyncio.gather(*streams)
 

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from openclaw_rl.judge.evidence import NUM_SETS, case_of, read_cases
+from openclaw_rl.judge.shots import NUM_SETS, case_of, read_cases
 
 _WORD = re.compile(r"\w+")
 

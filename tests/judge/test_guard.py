@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw_rl.judge.evidence import case_of, read_cases
 from openclaw_rl.judge.exchange import Exchange, shorten
 from openclaw_rl.judge.guard import fence, neutralise
+from openclaw_rl.judge.shots import case_of, read_cases
 
 ROLES = st.sampled_from(["user", "assistant", "tool"])
 _WORD = re.compile(r"\w+")

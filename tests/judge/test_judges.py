@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl.evals.fit_judge import KINDS, PENALTIES, collect, fit_votes
+from openclaw_rl.evals.fit_judge import KINDS, PENALTIES, PROBE_PENALTIES, collect, fit_votes
 from openclaw_rl.evals.judge import evaluate_judge, load_cases, local_parts
 from openclaw_rl.judge import JudgeParts, LabelJudge, RuleFirstJudge, RulesJudge, create_judge
-from openclaw_rl.judge.evidence import case_of, read_cases
+from openclaw_rl.judge.shots import case_of, read_cases
 from openclaw_rl.models import DEFAULT_MODEL
 from openclaw_rl.types import Judge, JudgeCase, JudgeError, Verdict
 
@@ -112,14 +112,15 @@ async def test_long_texts_stay_cheap(label_judge: Judge) -> None:
 
 @pytest.mark.slow
 async def test_the_calibration_is_what_the_command_makes(model_path: Path) -> None:
-    """On a part of the features' rows: fitting is deterministic and close to the stored weights."""
-    stored = json.loads(
-        (Path(load_cases.__code__.co_filename).parent.parent / "judge/calibration.json").read_text()
-    )
+    """Fitting is deterministic and close to the stored weights."""
+    folder = Path(load_cases.__code__.co_filename).parent.parent / "judge"
     examples = await collect(DEFAULT_MODEL, read_cases("train"))
-    for kind in KINDS:
-        for made, kept in zip(fit_votes(examples[kind], PENALTIES[kind]), stored[kind], strict=True):
-            assert made.to_json()["weights"] == [pytest.approx(row, abs=0.05) for row in kept["weights"]]
+    for name, penalties in (("calibration", PENALTIES), ("probe", PROBE_PENALTIES)):
+        stored = json.loads((folder / f"{name}.json").read_text())
+        for kind in KINDS:
+            fitted = fit_votes(examples[kind], penalties[kind], name == "probe")
+            for made, kept in zip(fitted, stored[kind], strict=True):
+                assert made.to_json()["weights"] == [pytest.approx(row, abs=0.05) for row in kept["weights"]]
 
 
 def test_reply_may_be_text_or_message() -> None:
