@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.judge import DEFAULT_JUDGE, JudgeParts, create_judge
-from openclaw_rl.judge.evidence import case_of, read_cases
+from openclaw_rl.judge.shots import case_of, read_cases
 from openclaw_rl.judge.voting import agreement
 from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
 from openclaw_rl.types import Judge, JudgeError, Verdict

@@ -1,7 +1,8 @@
 """Multinomial logistic regression in numpy: evidence in, class probabilities out.
 
 Features are standardised with the training mean and deviation; weights are fitted by Newton-like
-steps with an L2 penalty, deterministically, so the same cases give the same file.
+steps with an L2 penalty, deterministically, so the same cases give the same file. Where features come
+in groups (countable evidence, a state of many dimensions), a group weighs the same whatever its size.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "mean": [round(float(v), 5) for v in self.mean_F],
-            "scale": [round(float(v), 5) for v in self.scale_F],
-            "weights": [[round(float(v), 5) for v in row] for row in self.weights_FC],
-            "bias": [round(float(v), 5) for v in self.bias_C],
+            "mean": _rounded(self.mean_F),
+            "scale": _rounded(self.scale_F),
+            "weights": [_rounded(row) for row in self.weights_FC],
+            "bias": _rounded(self.bias_C),
         }
 
     @classmethod
@@ -47,29 +48,38 @@ class Calibration:
         return cls(*(np.asarray(data[key], dtype=np.float64) for key in ("mean", "scale", "weights", "bias")))
 
 
-def fit(features: Sequence[Sequence[float]], labels: Sequence[int], penalty: float) -> Calibration:
-    """Classes weigh the same, however many cases each has."""
+def fit(
+    features: Sequence[Sequence[float]], labels: Sequence[int], penalty: float, groups: Sequence[int] = ()
+) -> Calibration:
+    """Classes weigh the same, however many cases each has; so do groups, given by their sizes."""
     x_NF = np.asarray(features, dtype=np.float64)
     y_N = np.array([CLASSES.index(label) for label in labels])
     mean_F, scale_F = x_NF.mean(axis=0), np.maximum(x_NF.std(axis=0), 0.05)
-    z_NF = np.clip((x_NF - mean_F) / scale_F, -3.5, 3.5)
+    share_F = np.concatenate([np.full(size, size**-0.5) for size in groups or (1,) * x_NF.shape[1]])
+    z_NF = np.clip((x_NF - mean_F) / scale_F, -3.5, 3.5) * share_F
     target_NC = np.eye(len(CLASSES))[y_N]
     counts_C = np.maximum(target_NC.sum(axis=0), 1)
     weight_N = (len(y_N) / (len(CLASSES) * counts_C))[y_N]
-    z1_NF = np.hstack([z_NF, np.ones((len(z_NF), 1))])
-    decay_F = np.full(z1_NF.shape[1], penalty)
-    decay_F[-1] = 1e-6
+    # The best weights lie in the span of the cases; with more features than cases that is far smaller.
+    basis_FR = np.linalg.svd(z_NF, full_matrices=False)[2].T
+    z1_NR = np.hstack([z_NF @ basis_FR, np.ones((len(z_NF), 1))])
+    decay_R = np.full(z1_NR.shape[1], penalty)
+    decay_R[-1] = 1e-6
     # Böhning's bound on the Hessian gives one matrix to factor and monotone convergence.
-    bound_FF = 0.5 * (z1_NF.T * weight_N) @ z1_NF + np.diag(decay_F)
-    inverse_FF = np.linalg.inv(bound_FF)
-    weights_FC = np.zeros((z1_NF.shape[1], len(CLASSES)))
+    bound_RR = 0.5 * (z1_NR.T * weight_N) @ z1_NR + np.diag(decay_R)
+    inverse_RR = np.linalg.inv(bound_RR)
+    weights_RC = np.zeros((z1_NR.shape[1], len(CLASSES)))
     for _ in range(3000):
-        residual_NC = (_softmax(z1_NF @ weights_FC) - target_NC) * weight_N[:, None]
-        step_FC = inverse_FF @ (z1_NF.T @ residual_NC + decay_F[:, None] * weights_FC)
-        weights_FC -= step_FC
-        if np.abs(step_FC).max() < 1e-9:
+        residual_NC = (_softmax(z1_NR @ weights_RC) - target_NC) * weight_N[:, None]
+        step_RC = inverse_RR @ (z1_NR.T @ residual_NC + decay_R[:, None] * weights_RC)
+        weights_RC -= step_RC
+        if np.abs(step_RC).max() < 1e-7:
             break
-    return Calibration(mean_F, scale_F, weights_FC[:-1], weights_FC[-1])
+    return Calibration(mean_F, scale_F, basis_FR @ weights_RC[:-1] * share_F[:, None], weights_RC[-1])
+
+
+def _rounded(values: Array) -> list[float]:
+    return [float(f"{value:.4g}") for value in values]
 
 
 def _softmax(logits_NC: Array) -> Array:

@@ -12,91 +12,19 @@ to say so; they know more than its words, if the engine shows them.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Any
 
 from openclaw_rl.judge.exchange import Exchange, shorten
-from openclaw_rl.types import BASE_VERSION, Engine, JudgeCase, Priority, Renderer, Scores
+from openclaw_rl.judge.shots import CONTEXT_CHARS, STATE_CHARS, few_shot_set, state_prompts
+from openclaw_rl.types import BASE_VERSION, Engine, Priority, Renderer, Scores
 
 Encode = Callable[[str], list[int]]
-NUM_SETS = 3
-_CONTEXT_CHARS, _STATE_CHARS = 140, 280
 _TOP_K = 1000
 #: The layer (from 0) whose states are read; chosen by cross-validation on the train half.
 STATE_LAYER = 18
 _NUM_KNOWN = 512
 #: Ways in which an assistant begins after praise, after a complaint, after the next question.
 CONTINUATIONS = ("You're welcome", "I'm glad", "I apologize", "I'm sorry", "Sure, here", "You're right")
-
-
-@dataclass(frozen=True, slots=True)
-class FewShotSet:
-    """A template with its labels (for +1, 0, −1), the words to listen for, and solved examples."""
-
-    labels: tuple[str, str, str]
-    words: tuple[str, ...]
-    prefix: str
-    template: str
-
-    def case_text(self, exchange: Exchange) -> str:
-        return fill(self.template, exchange)
-
-
-def fill(template: str, exchange: Exchange) -> str:
-    if exchange.has_user:
-        context = f"({exchange.results_line(60)}) " if exchange.results else ""
-        state = context + (shorten(exchange.user_text, _STATE_CHARS) or "(nothing)")
-    else:
-        state = exchange.results_line(_STATE_CHARS)
-    fields = {
-        "request": shorten(exchange.request, _CONTEXT_CHARS) or "(nothing)",
-        "reply": exchange.reply_line(_CONTEXT_CHARS),
-        "next": state,
-    }
-    for name, value in fields.items():
-        template = template.replace("{" + name + "}", value.replace("{", "(").replace("}", ")"))
-    return template
-
-
-def read_cases(name: str) -> list[dict[str, Any]]:
-    """The labelled cases that come with the package: ``train``, ``test`` or ``injection``."""
-    text = (files("openclaw_rl.judge") / "cases" / f"{name}.jsonl").read_text("utf-8")
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
-
-
-def case_of(row: dict[str, Any]) -> JudgeCase:
-    """One labelled line as a case; ``reply`` may be a text or a message."""
-    reply = row["reply"]
-    message = {"role": "assistant", "content": reply} if isinstance(reply, str) else dict(reply)
-    state = row.get("next_state")
-    return JudgeCase(
-        messages=list(row["messages"]),
-        reply=message,
-        next_state=None if state is None else list(state),
-        finish_reason=row.get("finish_reason", "stop"),
-        regenerated=bool(row.get("regenerated", False)),
-    )
-
-
-@cache
-def few_shot_set(kind: str, number: int) -> FewShotSet:
-    """Set ``number`` (from 1) for next states that end with a ``user`` or hold only ``tool`` results."""
-    text = (files("openclaw_rl.judge") / "prompts" / f"label_{kind}_{number}.txt").read_text("utf-8")
-    first, words, intro, template = text.strip().split("\n", 3)
-    positive, neutral, negative = (label.strip() for label in first.split("|"))
-    labels = {1: positive, 0: neutral, -1: negative}
-    shots = [
-        f"{fill(template, exchange)} {labels[row['label']]}"
-        for row in read_cases("train")
-        if f"shot-{number}" in row["tags"]
-        and (exchange := Exchange(case_of(row))).has_user == (kind == "user")
-    ]
-    prefix = "\n\n".join([*([intro] if intro else []), *shots, ""])
-    return FewShotSet((positive, neutral, negative), tuple(words.split()), prefix, template)
 
 
 class Evidence:
@@ -130,23 +58,24 @@ class Evidence:
         return [value - mean for value in values]
 
     async def states(self, kind: str, number: int, exchange: Exchange) -> list[list[float]]:
-        """The states where the label and where an assistant's next turn would begin; empty if not shown."""
+        """Where the label, an assistant's next turn or a summary would begin; empty if not shown."""
         if not self._engine.capabilities.hidden_states:
             return []
-        prompt = self._chat_prompt(exchange)
-        scores = [
-            await self._score_label(kind, number, exchange),
-            await self._score([*prompt, *self._encode(CONTINUATIONS[0])[:1]], len(prompt), 0),
-        ]
+        prompts = [self._chat_prompt(exchange)]
+        for prefix, text in state_prompts(kind, number, exchange):
+            prompts.append([*self._encode(prefix), *self._encode(text)])
+        scores = [await self._score_label(kind, number, exchange)]
+        # What the token is does not matter: the state is the one that predicts it.
+        scores += [await self._score([*ids, ids[0]], len(ids), 0) for ids in prompts]
         return [one.hidden for one in scores if one.hidden is not None]
 
     def _chat_prompt(self, exchange: Exchange) -> list[int]:
-        text = exchange.user_text if exchange.has_user else exchange.results_line(_STATE_CHARS)
+        text = exchange.user_text if exchange.has_user else exchange.results_line(STATE_CHARS)
         return self._renderer.render(
             [
-                {"role": "user", "content": shorten(exchange.request, _CONTEXT_CHARS) or "Hello"},
-                {"role": "assistant", "content": exchange.reply_line(_CONTEXT_CHARS)},
-                {"role": "user", "content": shorten(text, _STATE_CHARS) or "(nothing)"},
+                {"role": "user", "content": shorten(exchange.request, CONTEXT_CHARS) or "Hello"},
+                {"role": "assistant", "content": exchange.reply_line(CONTEXT_CHARS)},
+                {"role": "user", "content": shorten(text, STATE_CHARS) or "(nothing)"},
             ]
         )
 

@@ -1,9 +1,11 @@
 """``LabelJudge``: verdicts from a small model by label log-probs and a fitted calibration.
 
 Each vote scores the case after another few-shot set and has its own calibration, since scoring the
-same prompt twice gives the same numbers. The evidence of a vote is the three label log-probs, how
-an assistant would go on (for user messages), and countable signs; ``calibration.json`` holds the
-weights, fitted on the train half by ``python -m openclaw_rl.evals.fit_judge``.
+same prompt twice gives the same numbers. The evidence of a vote is the label log-probs, how an
+assistant would go on (for user messages), countable signs, and the model's states in a middle layer.
+``probe.json`` holds the weights for all of it; ``calibration.json`` those without the states, for engines
+that do not show them or whose model has others. Both are fitted on the train half by
+``python -m openclaw_rl.evals.fit_judge``.
 
 A turn without a next state is marked untrainable: nothing here was fitted to judge a reply alone.
 """
@@ -12,25 +14,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from typing import Any
 
 from openclaw_rl.judge.calibration import CLASSES, Calibration
 from openclaw_rl.judge.cues import tool_cues, user_cues
-from openclaw_rl.judge.evidence import NUM_SETS, Evidence
+from openclaw_rl.judge.evidence import Evidence
 from openclaw_rl.judge.exchange import Exchange
 from openclaw_rl.judge.hints import verbatim_hints
+from openclaw_rl.judge.shots import NUM_SETS
 from openclaw_rl.judge.voting import majority
 from openclaw_rl.types import Engine, JudgeCase, JudgeError, Renderer, Verdict
 
 Probabilities = tuple[float, float, float]
+log = logging.getLogger(__name__)
 
 
 @cache
-def calibrations() -> dict[str, list[Calibration]]:
-    data: dict[str, Any] = json.loads((files("openclaw_rl.judge") / "calibration.json").read_text("utf-8"))
+def calibrations(name: str = "calibration") -> dict[str, list[Calibration]]:
+    """By kind of next state, one per vote; ``probe`` or ``calibration``."""
+    data: dict[str, Any] = json.loads((files("openclaw_rl.judge") / f"{name}.json").read_text("utf-8"))
     return {kind: [Calibration.from_json(one) for one in data[kind]] for kind in ("user", "tool")}
 
 
@@ -47,6 +54,11 @@ async def features(evidence: Evidence, exchange: Exchange, numbers: list[int]) -
         [*(await evidence.chat(exchange)), *user_cues(exchange)] if kind == "user" else tool_cues(exchange)
     )
     return [[*row, *shared] for row in words]
+
+
+async def states(evidence: Evidence, exchange: Exchange, numbers: list[int]) -> list[list[list[float]]]:
+    """The model's states for each of the given few-shot sets."""
+    return [await evidence.states(kind_of(exchange), number, exchange) for number in numbers]
 
 
 class LabelJudge:
@@ -68,6 +80,7 @@ class LabelJudge:
         self._evidence = Evidence(engine, encode, renderer)
         self._numbers = list(range(1, num_votes + 1))
         self._threshold = threshold
+        self._uses_states = True
 
     async def evaluate(self, case: JudgeCase) -> Verdict:
         if not case.next_state:
@@ -96,9 +109,20 @@ class LabelJudge:
         exchange = Exchange(case)
         try:
             rows = await features(self._evidence, exchange, self._numbers)
+            shown = await states(self._evidence, exchange, self._numbers) if self._uses_states else []
         except (RuntimeError, OSError, ValueError) as error:
             raise JudgeError(f"the engine could not score the case: {error}") from error
-        fitted = calibrations()[kind_of(exchange)]
+        kind = kind_of(exchange)
+        if self._uses_states:
+            full = [[*row, *chain.from_iterable(state)] for row, state in zip(rows, shown, strict=True)]
+            if len(full[0]) == len(calibrations("probe")[kind][0].mean_F):
+                return self._calibrated("probe", kind, full)
+            log.warning("the engine shows no states of the model that was fitted; judging without them")
+            self._uses_states = False
+        return self._calibrated("calibration", kind, rows)
+
+    def _calibrated(self, name: str, kind: str, rows: list[list[float]]) -> list[Probabilities]:
+        fitted = calibrations(name)[kind]
         return [
             fitted[number - 1].probabilities(row) for number, row in zip(self._numbers, rows, strict=True)
         ]
