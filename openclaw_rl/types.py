@@ -198,11 +198,11 @@ class Renderer(Protocol):
 
     def detokenizer(self) -> Detokenizer: ...
 
-    def tool_grammar(self, tools: Sequence[Tool]) -> str:
-        """A grammar for exactly one call of one of the tools."""
+    def tool_grammar(self, tools: Sequence[Tool], max_chars: int = 512) -> str:
+        """A grammar for exactly one call of one of the tools; ``max_chars`` as below."""
 
-    def json_grammar(self, schema: Json) -> str:
-        """A grammar for one JSON value of the schema."""
+    def json_grammar(self, schema: Json, max_chars: int = 512) -> str:
+        """A grammar for one JSON value of the schema; texts it leaves open get this limit."""
 
     def token_bytes(self, token_id: int) -> bytes:
         """The exact bytes of one token (control tokens: their written form)."""
@@ -242,7 +242,7 @@ class TurnRecord:
     finish_reason: FinishReason
     created_at: float
     timings: dict[str, float] = field(default_factory=dict)
-    """``queue_s``, ``first_token_s``, ``total_s``, all from the request's arrival."""
+    """``first_token_s`` and ``total_s``, from the request's arrival."""
     continues: str | None = None
     """The id of the turn whose reply this request's history ends with."""
     keys: dict[str, str] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from openclaw_rl.capture.ledger import Ledger
 from openclaw_rl.types import Json, Verdict
 
 #: Why a turn that will not train does not, in words for a person.
-CANCELLED = "the client left before the reply was complete"
+CANCELLED = "the reply was never completed: the client left, or the engine failed"
 RETRIED = "the reply never arrived and was asked for again"
 SIDE = "a side request (heartbeat, summary, title …), not part of the conversation"
 #: Why a turn waits.

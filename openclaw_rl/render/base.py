@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from openclaw_rl.render import messages as shape
 from openclaw_rl.render.calls import CallScanner, JsonCalls
 from openclaw_rl.render.detokenize import StreamDetokenizer, TokenBytes
-from openclaw_rl.render.grammar import call_schema, json_grammar, json_rule, literal
+from openclaw_rl.render.grammar import MAX_CHARS, call_schema, json_grammar, json_rule, literal
 from openclaw_rl.render.guard import TextGuard, new_mark
 from openclaw_rl.render.stream import THINK, THINK_END, StreamParser
 from openclaw_rl.types import Delta, Detokenizer, Json, Message, Reply, ReplyParser, Tool, ToolCall
@@ -111,15 +111,17 @@ class TemplateRenderer:
     call_frame: ClassVar[tuple[str, str, str]] = ("<tool_call>\n", "\n</tool_call>", "arguments")
     """What stands around a JSON call, and the key of its arguments."""
 
-    def tool_grammar(self, tools: Sequence[Tool]) -> str:
+    def tool_grammar(self, tools: Sequence[Tool], max_chars: int = MAX_CHARS) -> str:
         """A grammar for exactly one call of one of the tools, as the family writes it."""
         opening, closing, key = self.call_frame
         parts = [literal(opening, self._added), "call", literal(closing, self._added)]
-        return f"start: {' '.join(filter(None, parts))}\ncall: {json_rule(call_schema(tools, key))}\n"
+        return (
+            f"start: {' '.join(filter(None, parts))}\ncall: {json_rule(call_schema(tools, key), max_chars)}\n"
+        )
 
-    def json_grammar(self, schema: Json) -> str:
+    def json_grammar(self, schema: Json, max_chars: int = MAX_CHARS) -> str:
         """A grammar for one JSON value of the schema and nothing else."""
-        return json_grammar(schema)
+        return json_grammar(schema, max_chars)
 
     def _fill(self, chat: list[Json], specs: list[Json], thinking: bool | None, open_reply: bool) -> str:
         options = {} if thinking is None else {"enable_thinking": thinking}

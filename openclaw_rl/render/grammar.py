@@ -9,19 +9,58 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from openclaw_rl.types import Json, Tool
 
+#: Characters of a text whose schema does not say how long it may be.
+MAX_CHARS = 512
+_LARGE, _MANY = 10**15, 64
+#: Keywords whose value is a schema or a list of them, and those that hold schemas by name.
+_PARTS = {"items", "prefixItems", "anyOf", "oneOf", "allOf", "additionalProperties", "not"}
+_NAMED_PARTS = {"properties", "patternProperties", "$defs", "definitions"}
+#: With one of these a text or a number is limited already, or in a way that must not be touched.
+_CLOSED = {"enum", "const", "pattern", "format"}
 _SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
-def json_rule(schema: Json) -> str:
+def json_rule(schema: Json, max_chars: int = MAX_CHARS) -> str:
     """An expression that matches one JSON value of the schema."""
-    return f"%json {json.dumps({**schema, 'x-guidance': _SEPARATORS}, ensure_ascii=False)}"
+    limited = {**limit(schema, max_chars), "x-guidance": _SEPARATORS}
+    return f"%json {json.dumps(limited, ensure_ascii=False)}"
 
 
-def json_grammar(schema: Json) -> str:
-    return f"start: value\nvalue: {json_rule(schema)}\n"
+def json_grammar(schema: Json, max_chars: int = MAX_CHARS) -> str:
+    return f"start: value\nvalue: {json_rule(schema, max_chars)}\n"
+
+
+def limit(schema: Any, max_chars: int) -> Any:
+    """The schema with an end to every text, number and list that it leaves open.
+
+    A small model can lose itself in a text or a number until its tokens run out, and a reply that
+    was cut is no JSON at all. Limits that the schema states itself stay as they are.
+    """
+    if isinstance(schema, list):
+        return [limit(part, max_chars) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    limited = {
+        name: {key: limit(part, max_chars) for key, part in value.items()}
+        if name in _NAMED_PARTS and isinstance(value, dict)
+        else (limit(value, max_chars) if name in _PARTS else value)
+        for name, value in schema.items()
+    }
+    kind = schema.get("type")
+    if kind == "string" and not _CLOSED & schema.keys():
+        limited.setdefault("maxLength", max_chars)
+    elif kind == "integer" and not _CLOSED & schema.keys():
+        if "exclusiveMaximum" not in schema:
+            limited.setdefault("maximum", max(_LARGE, schema.get("minimum", 0)))
+        if "exclusiveMinimum" not in schema:
+            limited.setdefault("minimum", min(-_LARGE, schema.get("maximum", 0)))
+    elif kind == "array":
+        limited.setdefault("maxItems", max(_MANY, schema.get("minItems", 0)))
+    return limited
 
 
 def literal(text: str, added: Mapping[int, str]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from openclaw_rl.render.base import TemplateRenderer
 from openclaw_rl.render.calls import CallScanner, NotACall, Reader, expect, skip_space
-from openclaw_rl.render.grammar import arguments_schema, json_rule, literal
+from openclaw_rl.render.grammar import MAX_CHARS, arguments_schema, json_rule, literal
 from openclaw_rl.render.schema import typed_json, types_of
 from openclaw_rl.render.stream import partial_suffix
 from openclaw_rl.types import Json, Tool, ToolCall
@@ -34,7 +34,7 @@ class Qwen35Renderer(TemplateRenderer):
     def calls_text(self, calls: Sequence[ToolCall]) -> str:
         return "\n".join(_call_text(call) for call in calls)
 
-    def tool_grammar(self, tools: Sequence[Tool]) -> str:
+    def tool_grammar(self, tools: Sequence[Tool], max_chars: int = MAX_CHARS) -> str:
         rules = [self._call_rule(tool, number) for number, tool in enumerate(tools)]
         names = " | ".join(f"call_{number}" for number in range(len(tools)))
         opening, closing = (literal(text, self._added) for text in ("<tool_call>\n", f"\n{_CALL_END}"))

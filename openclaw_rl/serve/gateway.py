@@ -128,10 +128,12 @@ class Gateway:
 
     async def _grammar(self, request: ChatRequest) -> str | None:
         """The shape the reply must have, checked; building it may take a moment."""
+        # An open text may take about half of the reply, so that there is room to finish it.
+        max_chars = max(64, (request.max_tokens or self.limits.default_max_tokens) // 2)
         if request.must_call:
-            grammar, param = self.renderer.tool_grammar(request.must_call), "tools"
+            grammar, param = self.renderer.tool_grammar(request.must_call, max_chars), "tools"
         elif request.json_schema is not None:
-            grammar, param = self.renderer.json_grammar(request.json_schema), "response_format"
+            grammar, param = self.renderer.json_grammar(request.json_schema, max_chars), "response_format"
         else:
             return None
         if not self.engine.capabilities.grammars:

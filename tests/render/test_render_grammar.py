@@ -11,6 +11,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from openclaw_rl.render import RENDERERS, collect
+from openclaw_rl.render.grammar import limit
 
 TOOLS = [
     {
@@ -86,3 +87,31 @@ def test_json_grammar_follows_the_schema(
     renderer, tokenizer = renderer_of("qwen3"), tokenizer_of("qwen3")
     ids = walk(tokenizer, renderer.json_grammar(schema), random.Random(0), renderer.stop_ids)
     assert json.loads(tokenizer.decode(ids)).keys() == {"ok"}
+
+
+def test_open_ends_are_limited_and_stated_ones_kept() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "open": {"type": "string"},
+            "short": {"type": "string", "maxLength": 5},
+            "chosen": {"type": "string", "enum": ["a"]},
+            "number": {"type": "integer", "minimum": 3},
+            "list": {"type": "array", "items": {"type": "string"}},
+            "type": {"type": "integer"},
+        },
+        "$defs": {"x": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
+    }
+    limited = limit(schema, 99)
+    properties = limited["properties"]
+    assert properties["open"]["maxLength"] == 99
+    assert properties["short"]["maxLength"] == 5
+    assert properties["chosen"] == schema["properties"]["chosen"]
+    assert (properties["number"]["minimum"], properties["number"]["maximum"]) == (3, 10**15)
+    assert properties["list"] == {
+        "type": "array",
+        "items": {"type": "string", "maxLength": 99},
+        "maxItems": 64,
+    }
+    assert limited["$defs"]["x"]["anyOf"][0]["maxLength"] == 99
+    assert schema["properties"]["open"] == {"type": "string"}
