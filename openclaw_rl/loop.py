@@ -31,7 +31,7 @@ from openclaw_rl.capture.journal import Journal
 from openclaw_rl.capture.ledger import Ledger, sqlite_url
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.config import Config, to_environment
-from openclaw_rl.models import default_cache_dir, resolve_model
+from openclaw_rl.models import default_cache_dir, eos_ids, resolve_model
 from openclaw_rl.render import create_renderer
 from openclaw_rl.serve import chat
 from openclaw_rl.serve.app import Views, create_app
@@ -209,16 +209,6 @@ def build_renderer(config: Config, path: Path, tokenizer: Any = None) -> Rendere
     return create_renderer(
         tokenizer or load_tokenizer(path), model_type, config.engine.renderer, eos_ids(path)
     )
-
-
-def eos_ids(path: Path) -> list[int]:
-    """Every id that a model folder says ends a reply."""
-    stated = [
-        json.loads((path / name).read_text()).get("eos_token_id")
-        for name in ("config.json", "generation_config.json")
-        if (path / name).exists()
-    ]
-    return [i for entry in stated for i in (entry if isinstance(entry, list) else [entry]) if i is not None]
 
 
 def open_ledger(config: Config) -> Ledger:

@@ -91,6 +91,16 @@ def cached_model(name: str, cache_dir: Path) -> Path | None:
     return folder if folder.is_dir() and _missing(folder) is None else None
 
 
+def eos_ids(path: Path) -> list[int]:
+    """Every id that a model folder says ends a reply."""
+    stated = [
+        json.loads((path / name).read_text()).get("eos_token_id")
+        for name in ("config.json", "generation_config.json")
+        if (path / name).exists()
+    ]
+    return [i for entry in stated for i in (entry if isinstance(entry, list) else [entry]) if i is not None]
+
+
 def _missing(folder: Path) -> str | None:
     """The first thing a model folder needs and ``folder`` does not have."""
     if not (folder / "config.json").is_file():

@@ -7,10 +7,11 @@ by name, before anything is loaded.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from openclaw_rl.models import eos_ids
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +79,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         tied=bool(config.tie_word_embeddings),
     )
     inv_freq, rope_scale = _rope(config)
-    return Checkpoint(path, shape, inv_freq, rope_scale, _eos_ids(path, config), config.model_type)
+    return Checkpoint(path, shape, inv_freq, rope_scale, frozenset(eos_ids(path)), config.model_type)
 
 
 def _rope(config: Any) -> tuple[torch.Tensor, float]:
@@ -87,15 +88,6 @@ def _rope(config: Any) -> tuple[torch.Tensor, float]:
 
     rotary = LlamaRotaryEmbedding(config)
     return rotary.inv_freq.float().clone(), float(rotary.attention_scaling)
-
-
-def _eos_ids(path: Path, config: Any) -> frozenset[int]:
-    declared: list[Any] = [config.eos_token_id]
-    generation = path / "generation_config.json"
-    if generation.exists():
-        declared.append(json.loads(generation.read_text()).get("eos_token_id"))
-    flat = [i for entry in declared for i in (entry if isinstance(entry, list) else [entry])]
-    return frozenset(i for i in flat if i is not None)
 
 
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:
