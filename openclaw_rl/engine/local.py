@@ -152,10 +152,13 @@ class LocalEngine:
         policy_version: int = BASE_VERSION,
         priority: Priority = Priority.JUDGE,
         hidden_layer: int | None = None,
+        candidates: Sequence[Sequence[int]] | None = None,
     ) -> Scores:
         self._check(token_ids, policy_version)
         if not 1 <= start < len(token_ids):
             raise ValueError(f"start must lie in 1..{len(token_ids) - 1}, got {start}")
+        if candidates is not None and len(candidates) != len(token_ids) - start:
+            raise ValueError(f"{len(candidates)} rows of candidates for {len(token_ids) - start} scored tokens")
         results: asyncio.Queue[object] = asyncio.Queue()
         job = Job(
             ids=list(token_ids[:-1]),
@@ -168,6 +171,7 @@ class LocalEngine:
             score_start=start - 1,
             top_k=top_k,
             hidden_layer=hidden_layer,
+            candidates_NK=None if candidates is None else torch.tensor(candidates, dtype=torch.long),
         )
         self._inbox.put(partial(self._scheduler.add, job))
         try:

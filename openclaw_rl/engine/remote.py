@@ -80,6 +80,7 @@ class RemoteEngine:
         policy_version: int = BASE_VERSION,
         priority: Priority = Priority.JUDGE,
         hidden_layer: int | None = None,
+        candidates: Sequence[Sequence[int]] | None = None,
     ) -> Scores:
         body = {
             "token_ids": list(token_ids),
@@ -88,6 +89,7 @@ class RemoteEngine:
             "policy_version": policy_version,
             "priority": int(priority),
             "hidden_layer": hidden_layer,
+            "candidates": candidates,
         }
         return Scores(**await self._post("/score", body))
 

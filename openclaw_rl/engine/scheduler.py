@@ -55,7 +55,9 @@ class Job:
     cancelled: bool = False
     cache: SequenceCache | None = None
     num_prompt: int = 0
-    scored: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    candidates_NK: torch.Tensor | None = None
+    """Scoring: further tokens whose log-probs are wanted, one row per scored position."""
+    scored: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
 
     @property
     def num_pending(self) -> int:
@@ -261,19 +263,24 @@ class Scheduler:
         end = job.cache.length
         targets = torch.tensor(job.targets[end - count : end])
         k = job.top_k
-        job.scored.append((raw_RV.gather(1, targets.unsqueeze(1))[:, 0], ids_RK[:, :k], logprobs_RK[:, :k]))
+        wanted = targets.unsqueeze(1)
+        if job.candidates_NK is not None:
+            first = end - count - job.score_start
+            wanted = torch.cat([wanted, job.candidates_NK[first : first + count]], dim=1)
+        job.scored.append((raw_RV.gather(1, wanted.to(raw_RV.device)), ids_RK[:, :k], logprobs_RK[:, :k]))
 
     def _finish_scored(self, batch: Sequence[tuple[Job, int]]) -> None:
         for job, _ in batch:
             if job.sampler is None and job.num_pending == 0 and job in self.running:
-                logprobs = [value for part in job.scored for value in part[0].tolist()]
-                assert len(logprobs) == len(job.targets) - job.score_start
+                values = [row for part in job.scored for row in part[0].tolist()]
+                assert len(values) == len(job.targets) - job.score_start
                 job.emit(
                     Scores(
-                        logprobs,
+                        [row[0] for row in values],
                         [row for part in job.scored for row in part[1].tolist()],
                         [row for part in job.scored for row in part[2].tolist()],
                         None if job.hidden is None else job.hidden.tolist(),
+                        None if job.candidates_NK is None else [row[1:] for row in values],
                     )
                 )
                 self._finish(job)

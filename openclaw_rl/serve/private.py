@@ -32,6 +32,7 @@ def create_private_app(engine: Engine) -> Starlette:
             body.get("policy_version", 0),
             _low(body.get("priority", Priority.JUDGE)),
             body.get("hidden_layer"),
+            body.get("candidates"),
         )
         return JSONResponse(asdict(scores))
 
