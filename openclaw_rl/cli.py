@@ -53,6 +53,15 @@ def _parser() -> argparse.ArgumentParser:
     keys.add_argument("user", nargs="?", help="the user the key names")
     _add_settings(keys, only=("home",))
 
+    policy = _command(commands, "policy", "versions of the weights: look, choose, export", _policy)
+    policy.add_argument("action", choices=("list", "show", "diff", "promote", "rollback", "export", "prune"))
+    policy.add_argument("versions", nargs="*", type=int, metavar="VERSION")
+    policy.add_argument("--json", action="store_true", help="print JSON")
+    policy.add_argument("--format", choices=("peft", "merged", "gguf"), default="peft", help="of an export")
+    policy.add_argument("--to", metavar="PATH", help="where an export goes")
+    policy.add_argument("--keep", type=int, default=8, metavar="N", help="prune keeps the last N served [8]")
+    _add_settings(policy, only=("home", "ledger_url", "model"))
+
     data = _command(commands, "data", "captured turns in and out", _data)
     data.add_argument("action", choices=("export", "import", "check", "prune"))
     data.add_argument("file", nargs="?", default="-", help="JSONL file; - is standard input or output")
@@ -105,10 +114,10 @@ def _learn(options: argparse.Namespace) -> None:
     import signal
 
     config = _configure(options)
-    from openclaw_rl import loop
+    from openclaw_rl import learning
 
     async def run() -> None:
-        work = asyncio.create_task(loop.learn(config))
+        work = asyncio.create_task(learning.learn(config))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, work.cancel)
         with suppress(asyncio.CancelledError):
@@ -173,13 +182,22 @@ def _status(options: argparse.Namespace) -> int:
 
 def _describe(status: dict[str, Any], url: str) -> str:
     funnel = status["funnel"] or {"turns": "?", "sessions": "?", "by_state": {}, "by_reason": {}}
-    ledger = status["ledger"]
+    ledger, queues, step = status["ledger"], status["queues"], status["last_step"]
+    learning = f"{queues['samples']} of {queues['samples_per_step']} samples toward the next step"
+    if status["stage"]:
+        learning += f"; a version is in {status['stage']}"
+    if step:
+        checks = "passed" if step["gate"].get("passed") else step["gate"].get("reason") or "being checked"
+        learning += (
+            f"; last step made version {step['version']} ({checks}), {step['metrics']['total_s']:.1f} s"
+        )
     lines = [
         f"{status['status']}: {status['model']} at {url}, policy version {status['policy_version']}",
         f"turns     {funnel['turns']} in {funnel['sessions']} sessions",
         *(f"  {state:<9} {count}" for state, count in funnel["by_state"].items()),
         *(f"  not trained: {reason}: {count}" for reason, count in funnel["by_reason"].items()),
-        f"queues    {status['queues']['running']} running, {status['queues']['waiting']} waiting",
+        f"learning  {learning}",
+        f"queues    {queues['running']} running, {queues['waiting']} waiting",
         f"ledger    {'ok' if ledger['ok'] else ledger['error']}; "
         f"{ledger['num_unsaved']} unsaved, {ledger['num_lost']} lost",
     ]
@@ -217,6 +235,12 @@ def _keys(options: argparse.Namespace) -> None:
         ring.remove(options.user)
 
 
+def _policy(options: argparse.Namespace) -> int:
+    from openclaw_rl import policy_commands
+
+    return policy_commands.run(options, _config(options))
+
+
 def _data(options: argparse.Namespace) -> int:
     from openclaw_rl.capture import transfer
     from openclaw_rl.loop import open_ledger
@@ -251,13 +275,14 @@ def _data(options: argparse.Namespace) -> int:
 
 
 def _prune(options: argparse.Namespace, ledger: Any) -> str:
+    from openclaw_rl.capture.lineage import Lineage
     from openclaw_rl.capture.prune import keep_unfinished, prune
     from openclaw_rl.loop import open_journal
 
     journal = open_journal(_config(options))
     report = prune(
         ledger,
-        keep=[keep_unfinished(journal)],
+        keep=[keep_unfinished(journal, Lineage(ledger, journal))],
         older_than_s=None if options.older_than is None else options.older_than * 86400,
         max_bytes=None if options.max_gb is None else int(options.max_gb * 1e9),
         dry_run=options.dry_run,

@@ -89,6 +89,73 @@ class JudgeConfig(_Section):
 class LearnConfig(_Section):
     learn: bool = True
     """Run the learn process beside the server."""
+    train: bool = True
+    """Train on what was judged; without it, turns are judged and kept."""
+    algo: str = "hybrid"
+    """hybrid, hybrid-sum, binary, opd, opd-topk, distill, or pkg.module:Class."""
+    loss: str | None = None
+    """pkg.module:function instead of the algorithm's own loss."""
+    teacher: Literal["base", "frozen", "average", "current"] = "base"
+    """Who is asked with the hint: base, frozen (--teacher-version), average (of the weights), or current."""
+    teacher_version: int = Field(default=0, ge=0)
+    """The frozen teacher's version."""
+    hint_choice: Literal["sequence", "token"] = "sequence"
+    """Among several hints, the one that fits the whole reply best, or each position."""
+    top_k: int = Field(default=4, ge=1, le=8)
+    """Candidates per position that distillation looks at."""
+    gap_clip: float = Field(default=1.0, gt=0)
+    """Bound of the gap between teacher and student, in nats."""
+    rl_weight: float = Field(default=1.0, ge=0)
+    """Weight of the verdict itself."""
+    opd_weight: float = Field(default=1.0, ge=0)
+    """Weight of the distilled hint."""
+    accepted_weight: float = Field(default=0.3, ge=0)
+    """Of rl_weight, what hybrid gives accepted replies."""
+    reward_baseline: bool = True
+    """Binary RL: subtract each user's running mean of verdicts."""
+    importance_cap: float = Field(default=2.0, ge=1)
+    """Bound of the correction for temperature and top-p."""
+    batch_size: int = Field(default=8, ge=1)
+    """Samples per step."""
+    batch_max_age_s: float = Field(default=600, gt=0)
+    """A step is taken with fewer samples once the oldest has waited this long."""
+    min_signal: float = Field(default=0.1, ge=0, le=1)
+    """A batch that has less to say than this waits for more."""
+    max_staleness: int = Field(default=8, ge=0)
+    """Versions between the one that answered and the one that learns from it."""
+    held_out_share: float = Field(default=0.06, ge=0, lt=1)
+    """Judged turns kept from training, to check new versions with."""
+
+
+class TrainConfig(_Section):
+    finetune: Literal["lora", "full"] = "lora"
+    """A low-rank adapter beside the frozen base, or all weights."""
+    lora_rank: int = Field(default=16, ge=1)
+    """Rank of the adapter, on all linear layers."""
+    lora_alpha: int = Field(default=32, ge=1)
+    """The adapter counts alpha over rank."""
+    learning_rate: float = Field(default=1e-3, gt=0)
+    """For the default model; larger ones want 1e-4 with LoRA, 1e-5 with all weights."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises to its value."""
+    grad_clip: float = Field(default=1.0, gt=0)
+    """Bound of the gradient's norm."""
+    kl_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the divergence from the base; LoRA only."""
+    micro_batch_tokens: int = Field(default=1024, ge=1)
+    """Tokens whose activations are held at once."""
+    average_decay: float = Field(default=0.0, ge=0, lt=1)
+    """Of the moving average of the weights; 0 keeps none."""
+    train_device: str = "auto"
+    """cpu, cuda, or auto."""
+    train_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Precision of the trainer's weights."""
+    train_threads: int = Field(default=0, ge=0)
+    """CPU threads of the trainer; 0 leaves it to torch. They run only when nobody else wants the core."""
+    seed: int = 0
+    """Of the adapter's first weights."""
 
 
 class LedgerConfig(_Section):
@@ -105,6 +172,7 @@ class Config(_Section):
     engine: EngineConfig = EngineConfig()
     judge: JudgeConfig = JudgeConfig()
     learn: LearnConfig = LearnConfig()
+    train: TrainConfig = TrainConfig()
     ledger: LedgerConfig = LedgerConfig()
 
 

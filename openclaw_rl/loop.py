@@ -4,7 +4,8 @@
                      └─▶ capture ─▶ ledger     every turn durable before its last chunk
                                       │
       engine ◀─engine.sock─ judge ◀─ desk      learn: pulls what was captured, judges it
-                              └─▶ journal      with the engine that serves, at low priority
+        ▲                     └─▶ journal      with the engine that serves, at low priority
+        └─ policies/n ◀─ gate ◀─ trainer ◀─ algo ◀─┘   verdicts → samples → step → checked → served
 
 Only this module and ``cli.py`` know the stages; the stages know only the root modules.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import time
@@ -25,27 +27,31 @@ from typing import TYPE_CHECKING, Any
 from openclaw_rl import __version__
 from openclaw_rl.capture import inspect
 from openclaw_rl.capture.capture import LedgerCapture
-from openclaw_rl.capture.desk import LedgerDesk
 from openclaw_rl.capture.events import TurnEvent
 from openclaw_rl.capture.journal import Journal
 from openclaw_rl.capture.ledger import Ledger, sqlite_url
+from openclaw_rl.capture.lineage import Lineage
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.config import Config, to_environment
 from openclaw_rl.models import default_cache_dir, eos_ids, resolve_model
 from openclaw_rl.render import create_renderer
-from openclaw_rl.serve import chat
 from openclaw_rl.serve.app import Views, create_app
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.gateway import Gateway, Limits
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.private import create_private_app
 from openclaw_rl.supervise import ChildHealth, Supervisor
-from openclaw_rl.types import Engine, Json, Renderer
+from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.train.worker import is_due
+from openclaw_rl.types import BASE_VERSION, Engine, Json, Renderer
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from openclaw_rl.engine.local import LocalEngine
+
+log = logging.getLogger(__name__)
+_FOLLOW_S = 0.5
 
 
 @dataclass
@@ -56,6 +62,8 @@ class System:
     engine: Engine
     ledger: Ledger
     journal: Journal
+    lineage: Lineage
+    store: PolicyStore
     recorder: Recorder
     gateway: Gateway
     keys: KeyRing
@@ -64,12 +72,14 @@ class System:
     """Of the learn process; None when this server runs without one."""
 
     def app(self) -> FastAPI:
-        ledger, journal = self.ledger, self.journal
+        books = self.books
         views = Views(
-            sessions=lambda limit, after, user: inspect.view_sessions(ledger, limit, after, user),
-            session=lambda session_id, user: inspect.view_session(ledger, journal, session_id, user),
-            turn=lambda turn_id, user: inspect.view_turn(ledger, journal, turn_id, user),
+            sessions=lambda limit, after, user: inspect.view_sessions(books.ledger, limit, after, user),
+            session=lambda session_id, user: inspect.view_session(books, session_id, user),
+            turn=lambda turn_id, user: inspect.view_turn(books, turn_id, user),
             policies=self.policies,
+            promote=self.promote,
+            parent=self.parent,
             status=self.status,
             readiness=self.readiness,
             gauges=self.gauges,
@@ -82,6 +92,10 @@ class System:
             await self.close()
 
         return create_app(self.gateway, self.keys if self.config.serve.auth else None, views, lifespan)
+
+    @property
+    def books(self) -> inspect.Books:
+        return inspect.Books(self.ledger, self.journal, self.lineage)
 
     async def tell(self, turn_id: str | None, kind: str, data: Json) -> None:
         await self.recorder.record(TurnEvent(turn_id, kind, time.time(), data=data))
@@ -105,9 +119,10 @@ class System:
     def status(self) -> Json:
         engine, health = self.engine.status(), self.recorder.health()
         try:
-            funnel: Json | None = inspect.view_counts(self.ledger, self.journal)
+            funnel: Json | None = inspect.view_counts(self.books)
+            learning = inspect.view_learning(self.lineage)
         except Exception:  # the ledger is down; `ledger` below says so
-            funnel = None
+            funnel, learning = None, {"samples": None, "stage": None, "last_step": None, "flushing": False}
         _, ready = self.readiness()
         return {
             "version": __version__,
@@ -115,27 +130,58 @@ class System:
             "model": self.gateway.model_name,
             "policy_version": engine.serving_version,
             "uptime_s": time.time() - self.started_at,
-            "busy": bool(self.learning and funnel and funnel["judge_due"]),
+            "busy": bool(self.learning and funnel and self._is_busy(funnel, learning)),
             "funnel": funnel,
             "queues": {
                 "running": engine.num_running,
                 "waiting": engine.num_waiting,
                 "judge": funnel["judge_queue"] if funnel else None,
+                "samples": learning["samples"],
+                "samples_per_step": self.config.learn.batch_size,
             },
             "engine": {"cached_tokens": engine.cached_tokens, "context_length": self.engine.context_length},
             "ledger": asdict(health),
             "learn": ready["learn"],
-            "last_step": None,
+            "stage": learning["stage"],
+            "last_step": learning["last_step"],
         }
 
+    def _is_busy(self, funnel: Json, learning: Json) -> bool:
+        """Something is being worked on, or enough waits to be; what waits for more does not count."""
+        wanted = self.config.learn
+        if funnel["judge_due"] or funnel["unread"]:
+            return True
+        if not wanted.train:
+            return False
+        due = is_due(*self.lineage.waiting()[:2], wanted.batch_size, wanted.min_signal)
+        return bool(funnel["by_state"]["judged"] or learning["stage"] or learning["flushing"] or due)
+
     def policies(self) -> Json:
-        engine = self.engine.status()
-        blank = dict.fromkeys(("parent", "gate", "metrics", "num_samples", "created_at"))
-        rows = [
-            {"version": v, **blank, "status": "serving" if v == engine.serving_version else "retired"}
-            for v in engine.versions
-        ]
-        return {"object": "list", "data": rows}
+        return inspect.view_policies(self.lineage, self.engine.status().serving_version)
+
+    def parent(self) -> int | None:
+        """The version before the one being served."""
+        policy = self.lineage.policy(self.lineage.serving())
+        return None if policy is None else policy.parent
+
+    async def promote(self, version: int, why: str) -> Json:
+        """Choose a version by hand. The ledger is told first; the engine follows it, here at once."""
+        await asyncio.to_thread(self.lineage.promote, version, why)
+        await self.follow()
+        return {"version": version, "status": "serving"}
+
+    async def follow(self) -> None:
+        """Serve the version that the ledger names, and let go of those that nobody needs."""
+        wanted, engine = await asyncio.to_thread(self.lineage.serving), self.engine
+        status = engine.status()
+        if wanted != status.serving_version:
+            if wanted not in status.versions:
+                await engine.load(wanted, self.store.path(wanted))
+            await engine.serve_version(wanted)
+        for version in set(status.versions) - {BASE_VERSION, wanted, status.serving_version}:
+            policy = await asyncio.to_thread(self.lineage.policy, version)
+            if policy is not None and policy.status in ("retired", "rejected"):
+                await engine.unload(version)
 
     def gauges(self) -> dict[str, float]:
         engine, health = self.engine.status(), self.recorder.health()
@@ -175,7 +221,9 @@ def assemble(config: Config, ledger: Ledger, engine: Engine, renderer: Renderer)
         limits=Limits(config.engine.max_running + config.serve.max_waiting, config.serve.default_max_tokens),
         metrics=Metrics(),
     )
-    return System(config, engine, ledger, open_journal(config), recorder, gateway, keys, time.time())
+    journal = open_journal(config)
+    lineage, store = Lineage(ledger, journal), PolicyStore(config.home / "policies")
+    return System(config, engine, ledger, journal, lineage, store, recorder, gateway, keys, time.time())
 
 
 def build_engine(config: Config, path: Path) -> LocalEngine:
@@ -245,6 +293,9 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
         # uvicorn drains, then raises the signal again for whoever listened before: that must not
         # turn a clean stop into a death by signal.
         asyncio.get_running_loop().add_signal_handler(number, public.handle_exit, number, None)
+    with suppress(ValueError, OSError):  # weights that are gone must not keep the server from starting
+        await system.follow()
+    following = asyncio.create_task(_follow(system))
     learning = asyncio.create_task(_run_learning(config, system)) if config.learn.learn else None
     running = asyncio.create_task(public.serve(sockets=[listener]))
     while not public.started and not running.done():
@@ -254,11 +305,26 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
         _greet(system, url, say)
     # Learning stops first: nothing new should reach the engine while replies are being finished.
     await _when(lambda: public.should_exit or running.done())
-    if learning is not None:
-        learning.cancel()
-        await asyncio.gather(learning, return_exceptions=True)
+    others = [task for task in (learning, following) if task is not None]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
     await running
     claim.announce("")
+
+
+async def _follow(system: System) -> None:
+    """Whoever publishes or rolls back writes it into the ledger; the engine switches within a moment."""
+    problem = ""
+    while True:
+        await asyncio.sleep(_FOLLOW_S)
+        try:
+            await system.follow()
+            problem = ""
+        except Exception as error:
+            if str(error) != problem:  # once, not twice a second
+                problem = str(error)
+                log.error("the version in the ledger cannot be served: %s", problem.partition("\n")[0])
 
 
 async def _run_learning(config: Config, system: System) -> None:
@@ -278,43 +344,6 @@ async def _run_learning(config: Config, system: System) -> None:
     finally:
         private.should_exit = private.force_exit = True
         await serving
-
-
-async def learn(config: Config) -> None:
-    """Judge what was captured, until told to stop. Needs a server's engine for the embedded judge."""
-    from openclaw_rl.engine.remote import EngineGone, RemoteEngine
-    from openclaw_rl.judge import JudgeParts, create_judge
-    from openclaw_rl.judge.worker import JudgeWorker
-
-    path = await asyncio.to_thread(resolve_model, config.engine.model, default_cache_dir())
-    engine = RemoteEngine(engine_socket(config))
-    while True:
-        with suppress(EngineGone):
-            await engine.connect()
-            break
-        await asyncio.sleep(0.5)
-    ledger, journal = open_ledger(config), open_journal(config)
-    tokenizer = load_tokenizer(path)
-    wanted = config.judge
-    parts = JudgeParts(
-        engine=engine,
-        encode=lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
-        renderer=build_renderer(config, path, tokenizer),
-        num_votes=wanted.majority_vote_n,
-        threshold=wanted.majority_vote_threshold,
-        base_url=wanted.judge_url or "",
-        model=wanted.judge_model or "",
-    )
-    judge = create_judge(wanted.judge, parts)
-    desk = LedgerDesk(ledger, journal, chat.internal_messages, wanted.session_idle_s)
-    worker = JudgeWorker(desk, judge, concurrency=wanted.judge_concurrency, timeout_s=wanted.judge_timeout_s)
-    try:
-        await worker.run()
-    finally:
-        await judge.close()
-        await engine.close()
-        journal.close()
-        ledger.close()
 
 
 def engine_socket(config: Config) -> Path:

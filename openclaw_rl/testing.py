@@ -176,6 +176,7 @@ class ScriptedEngine:
         policy_version: int = BASE_VERSION,
         priority: Priority = Priority.JUDGE,
         hidden_layer: int | None = None,
+        candidates: Sequence[Sequence[int]] | None = None,
     ) -> Scores:
         self._check(policy_version)
         if not 1 <= start < len(token_ids):
@@ -185,6 +186,13 @@ class ScriptedEngine:
             logprobs=[values[0] for _, values in rows],
             top_ids=[list(ids[:top_k]) for ids, _ in rows],
             top_logprobs=[list(values[:top_k]) for _, values in rows],
+            # Half as likely as the token that is there.
+            candidate_logprobs=None
+            if candidates is None
+            else [
+                [values[0] + (0.0 if i == ids[0] else math.log(0.5)) for i in row]
+                for row, (ids, values) in zip(candidates, rows, strict=True)
+            ],
         )
 
     async def load(self, version: int, path: Path) -> None:

@@ -7,13 +7,15 @@ verdict. ``user`` limits a view to one person's own; None sees everything.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from collections import Counter
+from dataclasses import asdict, dataclass
 
 from openclaw_rl.capture import events
 from openclaw_rl.capture.events import StoredEvent
 from openclaw_rl.capture.journal import Journal
 from openclaw_rl.capture.ledger import Ledger
-from openclaw_rl.types import Json, Verdict
+from openclaw_rl.capture.lineage import CLAIMED, READY, TRAINED, Lineage
+from openclaw_rl.types import BASE_VERSION, Json, Policy, Verdict
 
 #: Why a turn that will not train does not, in words for a person.
 CANCELLED = "the reply was never completed: the client left, or the engine failed"
@@ -24,17 +26,26 @@ _NOTHING_FOLLOWED = "nothing has followed the reply yet"
 _IN_QUEUE = "waiting for the judge"
 
 
-def view_turn(ledger: Ledger, journal: Journal, turn_id: str, user: str | None = None) -> Json | None:
-    summary = ledger.turn_summary(turn_id)
+@dataclass(frozen=True, slots=True)
+class Books:
+    """All that is known, wherever it is kept."""
+
+    ledger: Ledger
+    journal: Journal
+    lineage: Lineage
+
+
+def view_turn(books: Books, turn_id: str, user: str | None = None) -> Json | None:
+    summary = books.ledger.turn_summary(turn_id)
     if summary is None or user not in (None, summary["user"]):
         return None
-    return _describe(ledger, journal, summary)
+    return _describe(books, summary)
 
 
-def _describe(ledger: Ledger, journal: Journal, summary: Json) -> Json:
-    known = {event.kind: event for event in reversed(ledger.events_of(summary["id"]))}
-    verdict = journal.verdict(summary["id"])
-    state, reason = _state(summary, known, verdict, journal.task(summary["id"]))
+def _describe(books: Books, summary: Json) -> Json:
+    known = {event.kind: event for event in reversed(books.ledger.events_of(summary["id"]))}
+    verdict, lesson = books.journal.verdict(summary["id"]), books.lineage.of_turn(summary["id"])
+    state, reason = _state(summary, known, verdict, books.journal.task(summary["id"]), lesson)
     following = known.get(events.NEXT_STATE)
     return {
         "id": summary["id"],
@@ -47,6 +58,7 @@ def _describe(ledger: Ledger, journal: Journal, summary: Json) -> Json:
         "continues": summary["continues"],
         "next_state": following.messages if following else None,
         "verdict": _view_verdict(verdict),
+        "step": lesson["step"] if lesson else None,
         "policy_version": summary["policy_version"],
         "prompt_tokens": summary["prompt_tokens"],
         "completion_tokens": summary["completion_tokens"],
@@ -57,10 +69,20 @@ def _describe(ledger: Ledger, journal: Journal, summary: Json) -> Json:
 
 
 def _state(
-    summary: Json, known: dict[str, StoredEvent], verdict: Verdict | None, task: Json | None
+    summary: Json,
+    known: dict[str, StoredEvent],
+    verdict: Verdict | None,
+    task: Json | None,
+    lesson: Json | None,
 ) -> tuple[str, str | None]:
     if verdict is not None:
-        return ("judged", None) if verdict.trainable else ("excluded", verdict.reason)
+        if lesson is not None and lesson["status"] == TRAINED:
+            return "trained", None
+        if not verdict.trainable:
+            return "excluded", verdict.reason
+        if lesson is None:
+            return "judged", None
+        return ("sampled", None) if lesson["status"] in (READY, CLAIMED) else ("excluded", lesson["reason"])
     if summary["finish_reason"] == "cancelled":
         return "excluded", CANCELLED
     if events.RETRIED in known:
@@ -79,11 +101,12 @@ def _view_verdict(verdict: Verdict | None) -> Json | None:
     return {name: value for name, value in asdict(verdict).items() if name != "trainable"}
 
 
-def view_session(ledger: Ledger, journal: Journal, session_id: str, user: str | None = None) -> Json | None:
+def view_session(books: Books, session_id: str, user: str | None = None) -> Json | None:
+    ledger = books.ledger
     session = ledger.session(session_id)
     if session is None or user not in (None, session["user"]):
         return None
-    turns = [_describe(ledger, journal, summary) for summary in ledger.turn_summaries(session_id)]
+    turns = [_describe(books, summary) for summary in ledger.turn_summaries(session_id)]
     return {
         "id": session_id,
         "user": session["user"],
@@ -107,22 +130,60 @@ def view_sessions(ledger: Ledger, limit: int, after: str | None, user: str | Non
     return {"object": "list", "data": page, "has_more": len(rows) > limit}
 
 
-def view_counts(ledger: Ledger, journal: Journal) -> Json:
+def view_counts(books: Books) -> Json:
     """The funnel: every turn is in exactly one state. Constant cost."""
-    stored, judged = ledger.counts(), journal.counts(time.time())
-    reasons = {
-        CANCELLED: stored["finish_cancelled"],
-        RETRIED: stored[f"event_{events.RETRIED}"],
-        SIDE: stored["side"],
-        **{name.removeprefix("excluded:"): n for name, n in judged.items() if name.startswith("excluded:")},
+    stored, judged, lessons = books.ledger.counts(), books.journal.counts(time.time()), books.lineage.counts()
+    left_out = {name.partition(":")[2]: n for name, n in lessons.items() if name.startswith("excluded:")}
+    reasons = Counter(
+        {
+            CANCELLED: stored["finish_cancelled"],
+            RETRIED: stored[f"event_{events.RETRIED}"],
+            SIDE: stored["side"],
+            **{name.partition(":")[2]: n for name, n in judged.items() if name.startswith("excluded:")},
+        }
+    )
+    reasons.update(left_out)
+    sampled, trained = lessons[READY] + lessons[CLAIMED], lessons[TRAINED]
+    states = {
+        "judged": judged["judged"] - sampled - trained - sum(left_out.values()),
+        "unjudged": judged["unjudged"],
+        "sampled": sampled,
+        "trained": trained,
+        "excluded": sum(reasons.values()),
     }
-    excluded = sum(reasons.values())
-    states = {"judged": judged["judged"], "unjudged": judged["unjudged"], "excluded": excluded}
     return {
         "sessions": stored["sessions"],
         "turns": stored["turns"],
         "by_state": {"waiting": max(0, stored["turns"] - sum(states.values())), **states},
         "by_reason": {reason: number for reason, number in reasons.items() if number},
+        "unread": max(0, stored["last_event"] - books.journal.cursors()[1]),
         "judge_queue": judged["queue"],
         "judge_due": judged["due"],
+    }
+
+
+def view_policies(lineage: Lineage, serving: int, limit: int = 1000) -> Json:
+    """All versions, newest first; ``serving`` is what the engine really answers with."""
+    rows = [view_policy(policy) for policy in lineage.list_policies(limit)]
+    for row in rows:
+        if (row["status"] == "serving") != (row["version"] == serving):
+            row["status"] = "serving" if row["version"] == serving else "retired"
+    base: Json = dict.fromkeys(("parent", "gate", "metrics", "num_samples", "created_at", "published_at"))
+    status = "serving" if serving == BASE_VERSION else "retired"
+    return {"object": "list", "data": [*rows, {"version": BASE_VERSION, "status": status, **base}]}
+
+
+def view_policy(policy: Policy) -> Json:
+    return asdict(policy)
+
+
+def view_learning(lineage: Lineage) -> Json:
+    """How far the next step is, and what the last one came to."""
+    unfinished = lineage.unfinished()
+    last = next((p for p in lineage.list_policies(2) if p.metrics), None)
+    return {
+        "samples": lineage.waiting()[0],
+        "stage": None if unfinished is None else unfinished.status,
+        "flushing": lineage.flush_wanted() is not None,
+        "last_step": None if last is None else view_policy(last),
     }

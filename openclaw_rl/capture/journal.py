@@ -90,7 +90,7 @@ class Journal:
     def cursors(self) -> tuple[int, int]:
         """The last turn and the last event that were pulled over."""
         with self.db.connect() as connection:
-            values = self._marks(connection)
+            values = self.marks(connection)
         return int(values["cursor_turns"]), int(values["cursor_events"])
 
     def pull(self, turns: Sequence[NewTurn], events: Sequence[StoredEvent]) -> None:
@@ -104,15 +104,16 @@ class Journal:
             for event in events:
                 self._take(connection, event)
             if turns:
-                self._set_mark(connection, "cursor_turns", turns[-1].seq)
+                self.set_mark(connection, "cursor_turns", turns[-1].seq)
             if events:
-                self._set_mark(connection, "cursor_events", events[-1].seq)
+                self.set_mark(connection, "cursor_events", events[-1].seq)
 
     def _take(self, connection: sa.Connection, event: StoredEvent) -> None:
         if event.kind == FEEDBACK:
             self._add_verdict(connection, event.turn_id, feedback_verdict(event.data))
         elif event.kind == FLUSH:
             connection.execute(tasks.update().where(tasks.c.ready.is_not(None)).values(next_try_at=0.0))
+            self.set_mark(connection, "flush_asked", event.at)
         elif event.kind in READY_KINDS:
             # The first thing that made it judgeable stays.
             connection.execute(
@@ -183,8 +184,8 @@ class Journal:
             )
         )  # fmt: skip
         if before is not None:
-            self._add_mark(connection, _state_mark(before), -1)
-        self._add_mark(connection, _state_mark(verdict), 1)
+            self.add_mark(connection, _state_mark(before), -1)
+        self.add_mark(connection, _state_mark(verdict), 1)
 
     # --- looking in --------------------------------------------------------------------------
 
@@ -227,8 +228,8 @@ class Journal:
             counts = Counter(
                 {
                     name: int(value)
-                    for name, value in self._marks(connection).items()
-                    if ":" in name or name == "judged"
+                    for name, value in self.marks(connection).items()
+                    if name.startswith("excluded:") or name == "judged"
                 }
             )
             for name, condition in (
@@ -243,13 +244,23 @@ class Journal:
     def close(self) -> None:
         self.db.dispose()
 
-    # --- marks -------------------------------------------------------------------------------
+    # --- marks: small facts that are updated in place ----------------------------------------
 
-    def _marks(self, connection: sa.Connection) -> Counter[str]:
+    def flush_wanted(self) -> float | None:
+        """When somebody last asked to work off what waits, unless that was done."""
+        with self.db.connect() as connection:
+            values = self.marks(connection)
+        return values["flush_asked"] if values["flush_asked"] > values["flush_done"] else None
+
+    def flushed(self, asked: float) -> None:
+        with database.writing(self.db) as connection:
+            self.set_mark(connection, "flush_done", asked)
+
+    def marks(self, connection: sa.Connection) -> Counter[str]:
         rows = connection.execute(sa.select(marks.c.name, marks.c.value))
         return Counter({row.name: row.value for row in rows})
 
-    def _set_mark(self, connection: sa.Connection, name: str, value: float) -> None:
+    def set_mark(self, connection: sa.Connection, name: str, value: float) -> None:
         row: Row = {"name": name, "value": value}
         connection.execute(
             self._insert(marks)
@@ -257,8 +268,8 @@ class Journal:
             .on_conflict_do_update(index_elements=["name"], set_={"value": value})
         )
 
-    def _add_mark(self, connection: sa.Connection, name: str, number: int) -> None:
-        self._set_mark(connection, name, self._marks(connection)[name] + number)
+    def add_mark(self, connection: sa.Connection, name: str, number: int) -> None:
+        self.set_mark(connection, name, self.marks(connection)[name] + number)
 
 
 def feedback_verdict(data: Json) -> Verdict:

@@ -22,6 +22,7 @@ from openclaw_rl.capture import database, reach, schema
 from openclaw_rl.capture.database import batched, unhurried
 from openclaw_rl.capture.journal import Journal
 from openclaw_rl.capture.ledger import Ledger, lock_counters
+from openclaw_rl.capture.lineage import Lineage
 
 #: Sessions, content rows and free pages that one transaction deals with.
 _SESSIONS, _ROWS, _PAGES = 10, 500, 500
@@ -71,14 +72,14 @@ def prune(
     return report
 
 
-def keep_unfinished(journal: Journal) -> KeepRule:
-    """Sessions with a turn that the judge has not got to yet stay, whatever their age."""
+def keep_unfinished(journal: Journal, lineage: Lineage | None = None) -> KeepRule:
+    """Sessions with a turn that waits for the judge or for a step stay, whatever their age."""
 
     def rule(ledger: Ledger, session_ids: Sequence[str]) -> set[str]:
         kept = set()
         for session_id in session_ids:
             turn_ids = [summary["id"] for summary in ledger.turn_summaries(session_id)]
-            if journal.unfinished(turn_ids):
+            if journal.unfinished(turn_ids) or (lineage and lineage.waiting_turns(turn_ids)):
                 kept.add(session_id)
         return kept
 

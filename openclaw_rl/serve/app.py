@@ -40,6 +40,10 @@ class Views:
     session: Callable[[str, str | None], Json | None]
     turn: Callable[[str, str | None], Json | None]
     policies: Callable[[], Json]
+    promote: Callable[[int, str], Awaitable[Json]]
+    """Serve a version from now on: (version, why)."""
+    parent: Callable[[], int | None]
+    """The version before the one being served."""
     status: Callable[[], Json]
     readiness: Callable[[], tuple[bool, Json]]
     gauges: Callable[[], dict[str, float]]
@@ -113,6 +117,25 @@ def create_app(
     @app.get("/v1/policies", tags=["look in"])
     def policies() -> Json:
         return views.policies()
+
+    @app.post("/v1/policies/{version}/promote", tags=["policies"])
+    async def promote(version: int, request: Request) -> Json:
+        return await _promote(version, request, f"promoted by {request.state.user}")
+
+    @app.post("/v1/policies/rollback", tags=["policies"])
+    async def rollback(request: Request) -> Json:
+        parent = await asyncio.to_thread(views.parent)
+        if parent is None:
+            raise RequestError("The base is being served; there is no version before it.", status=409)
+        return await _promote(parent, request, f"rolled back by {request.state.user}")
+
+    async def _promote(version: int, request: Request, why: str) -> Json:
+        if _scope(request) is not None:
+            raise RequestError("Only the owner's key may choose the version.", status=403, code="forbidden")
+        try:
+            return await views.promote(version, why)
+        except (ValueError, OSError) as error:
+            raise RequestError(str(error), status=404, code="not_found") from None
 
     @app.get("/v1/status", tags=["look in"])
     def status() -> Json:

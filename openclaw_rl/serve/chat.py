@@ -12,7 +12,7 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import sse
 from openclaw_rl.serve.gateway import Event, Exchange, reply_message, tool_call_id
 from openclaw_rl.serve.text import WellFormed
-from openclaw_rl.types import ChatRequest, Delta, Json, Message, Renderer, Token, Tool
+from openclaw_rl.types import ChatRequest, Delta, Json, Message, Renderer, Token, Tool, TurnRecord
 
 #: Sent by common clients, understood, and without effect here.
 _HARMLESS = {
@@ -136,6 +136,13 @@ def internal_messages(dialect: str, messages: list[Json]) -> list[Message]:
     """Messages of a stored request, which was valid when it came."""
     assert dialect == "chat", dialect
     return [_message(MessageIn.model_validate(message), i) for i, message in enumerate(messages)]
+
+
+def stored_request(turn: TurnRecord) -> ChatRequest:
+    """The request of a stored turn, which was valid when it came."""
+    assert turn.dialect == "chat", turn.dialect
+    body = {**turn.params, "messages": turn.messages, "tools": turn.tools}
+    return to_internal(ChatCompletionRequest.model_validate(body), body, turn.user, {})
 
 
 def _message(message: MessageIn, index: int) -> Message:

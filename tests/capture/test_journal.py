@@ -7,13 +7,19 @@ import pytest
 from openclaw_rl.capture import inspect
 from openclaw_rl.capture.desk import LedgerDesk
 from openclaw_rl.capture.events import TurnEvent
+from openclaw_rl.capture.inspect import Books
 from openclaw_rl.capture.journal import Journal
 from openclaw_rl.capture.ledger import Ledger
+from openclaw_rl.capture.lineage import Lineage
 from openclaw_rl.types import Json, Message, Verdict
 
 from .conftest import make_turn
 
 GOOD = Verdict(1, 0.9, "votes", votes=(1, 1, None), hints=())
+
+
+def books(ledger: Ledger, journal: Journal) -> Books:
+    return Books(ledger, journal, Lineage(ledger, journal))
 
 
 def as_is(dialect: str, messages: list[Json]) -> list[Message]:
@@ -47,7 +53,7 @@ def test_a_verdict_ends_the_task_once_and_for_all(ledger: Ledger, journal: Journ
     assert journal.verdict("t1") == GOOD
     desk.pull()
     assert desk.ready(10, 100.0) == []
-    view = inspect.view_turn(ledger, journal, "t1")
+    view = inspect.view_turn(books(ledger, journal), "t1")
     assert view is not None
     assert (view["state"], view["verdict"]["score"], view["kind"]) == ("judged", 1, "main")
 
@@ -76,11 +82,11 @@ def test_failures_are_kept_and_tried_ever_more_rarely(
         waits.append(task["next_try_at"] - now)
         assert desk.ready(10, now) == []
     assert waits == [1, 2, 4, 8]
-    view = inspect.view_turn(ledger, journal, "t1")
+    view = inspect.view_turn(books(ledger, journal), "t1")
     assert view is not None
     assert view["state"] == "unjudged"
     assert "the judge is away" in view["reason"]
-    assert inspect.view_counts(ledger, journal)["by_state"]["unjudged"] == 1
+    assert inspect.view_counts(books(ledger, journal))["by_state"]["unjudged"] == 1
     ledger.append([TurnEvent(None, "flush", 6.0)])
     desk.pull()
     assert desk.ready(10, now) == ["t1"]
@@ -107,7 +113,7 @@ def test_a_persons_word_outranks_votes_before_and_after(
     newest = journal.verdict("t1")
     assert newest is not None
     assert newest.score == 1
-    assert inspect.view_counts(ledger, journal)["by_state"]["judged"] == 2
+    assert inspect.view_counts(books(ledger, journal))["by_state"]["judged"] == 2
 
 
 def test_the_first_next_state_stays(ledger: Ledger, desk: LedgerDesk) -> None:
@@ -124,8 +130,10 @@ def test_a_retried_turn_is_out(ledger: Ledger, journal: Journal, desk: LedgerDes
     ledger.append([TurnEvent("t1", "retried", 3.0)])
     desk.pull()
     assert journal.task("t1") is None
-    counts = inspect.view_counts(ledger, journal)
-    assert counts["by_state"] == {"waiting": 0, "judged": 0, "unjudged": 0, "excluded": 1}
+    counts = inspect.view_counts(books(ledger, journal))
+    assert counts["by_state"] == {
+        "waiting": 0, "judged": 0, "unjudged": 0, "sampled": 0, "trained": 0, "excluded": 1,
+    }  # fmt: skip
     assert counts["by_reason"] == {inspect.RETRIED: 1}
 
 
@@ -135,13 +143,14 @@ def test_what_the_main_line_continues_belongs_to_it(
     """'Summarise this conversation' may have been the user's own wish."""
     ledger.append([make_turn("t1", kind="side")])
     desk.pull()
-    assert inspect.view_counts(ledger, journal)["by_state"]["excluded"] == 1
+    assert inspect.view_counts(books(ledger, journal))["by_state"]["excluded"] == 1
     ledger.append([follow("t1")])
     desk.pull()
     assert desk.ready(10, 100.0) == ["t1"]
     desk.settle("t1", GOOD)
-    counts = inspect.view_counts(ledger, journal)["by_state"]
-    assert counts == {"waiting": 0, "judged": 1, "unjudged": 0, "excluded": 0}
+    counts = inspect.view_counts(books(ledger, journal))["by_state"]
+    assert counts["judged"] == 1
+    assert sum(counts.values()) == 1
 
 
 def test_idle_sessions_end(ledger: Ledger, journal: Journal) -> None:
@@ -160,6 +169,6 @@ def test_untrainable_turns_are_counted_with_their_reason(
     ledger.append([make_turn("t1"), follow("t1")])
     desk.pull()
     desk.settle("t1", Verdict(0, 1.0, "rule:degenerate", trainable=False, reason="the reply repeats itself"))
-    counts = inspect.view_counts(ledger, journal)
+    counts = inspect.view_counts(books(ledger, journal))
     assert counts["by_reason"] == {"the reply repeats itself": 1}
     assert counts["by_state"]["excluded"] == 1

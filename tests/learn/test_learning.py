@@ -140,7 +140,7 @@ async def test_the_status_counts_every_turn_once(system: System, worker: JudgeWo
     await speaker.ask([{"role": "user", "content": "Generate a title for this conversation"}])
     await state_of(speaker, ids[1], "judged")
     funnel = (await speaker.http.get("/v1/status")).json()["funnel"]
-    assert funnel["by_state"] == {"waiting": 1, "judged": 2, "unjudged": 0, "excluded": 1}
+    assert {s: n for s, n in funnel["by_state"].items() if n} == {"waiting": 1, "judged": 2, "excluded": 1}
     assert sum(funnel["by_state"].values()) == funnel["turns"] == 4
 
 

@@ -1,0 +1,56 @@
+"""What the algorithms share: arrays of a turn's tokens, and how much each may count."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from openclaw_rl.types import FloatArray, IntArray, Sample, TurnRecord
+
+
+def sampled(turn: TurnRecord) -> tuple[IntArray, FloatArray]:
+    """The reply's own tokens and their raw log-probs, as one column."""
+    return (
+        np.array([[token.id] for token in turn.tokens], np.int32),
+        np.array([[token.logprob] for token in turn.tokens], np.float32),
+    )
+
+
+def student_top(turn: TurnRecord, k: int) -> tuple[IntArray, FloatArray]:
+    """The k likeliest tokens of the version that answered, as it saw them at the time."""
+    held = min(len(token.top_ids) for token in turn.tokens)
+    if held < k:
+        raise ValueError(f"the turn holds {held} alternatives per token, the algorithm needs {k}")
+    return (
+        np.array([token.top_ids[:k] for token in turn.tokens], np.int32),
+        np.array([token.top_logprobs[:k] for token in turn.tokens], np.float32),
+    )
+
+
+def free(turn: TurnRecord) -> FloatArray:
+    """1 where the policy chose, 0 where a grammar left no choice."""
+    return np.array([[0.0 if token.forced else 1.0] for token in turn.tokens], np.float32)
+
+
+def importance(turn: TurnRecord, cap: float) -> FloatArray:
+    """Raw probability over the one sampled from, at most ``cap``.
+
+    Temperature and top-p make likely tokens likelier than the policy that is trained holds them to be.
+    At temperature 0 the sampled-from log-prob says nothing, and every token counts fully.
+    """
+    if turn.sampling.temperature == 0:
+        return np.ones((len(turn.tokens), 1), np.float32)
+    logs = [[min(math.log(cap), token.logprob - token.sampled_logprob)] for token in turn.tokens]
+    return np.exp(np.array(logs, np.float32))
+
+
+def join(parts: list[Sample]) -> Sample:
+    """Several signals on the same reply: their losses add up, position by position."""
+    return Sample(
+        np.concatenate([part.ids_NK for part in parts], axis=1),
+        np.concatenate([part.old_NK for part in parts], axis=1),
+        np.concatenate([part.signal_NK for part in parts], axis=1),
+        strength=max(part.strength for part in parts),
+        hint=next((part.hint for part in parts if part.hint), None),
+    )

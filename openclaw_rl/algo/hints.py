@@ -1,0 +1,50 @@
+"""Which hint to distil, and what the teacher says with it.
+
+A hint that makes the teacher want something the student would never consider teaches little: the
+signal lives on the student's own likeliest tokens. So of several hints the one is taken under which the
+two agree most about what could come next (largest overlap of their top-k sets), over the whole reply or
+at every position separately.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from openclaw_rl.types import FloatArray, IntArray, Lesson, Scorer, Teaching
+
+Choice = Literal["sequence", "token"]
+_MAX_HINTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    hint: str
+    logprobs_NK: FloatArray
+    """The teacher's, of the student's candidates."""
+
+
+async def teach(lesson: Lesson, scorer: Scorer, ids_NK: IntArray, choice: Choice) -> Taught | None:
+    """The teacher's view of the student's candidates under the best hint; None without a usable hint."""
+    reply_ids = [token.id for token in lesson.turn.tokens]
+    taught: list[tuple[str, Teaching]] = []
+    for hint in lesson.verdict.hints[:_MAX_HINTS]:
+        prompt_ids = lesson.hinted(hint)
+        if prompt_ids is not None:
+            taught.append((hint, await scorer.score(prompt_ids, reply_ids, ids_NK)))
+    if not taught:
+        return None
+    overlaps_HN = np.stack([overlap(ids_NK, teaching.top_ids_NK) for _, teaching in taught])
+    best = int(overlaps_HN.sum(axis=1).argmax())
+    if choice == "sequence":
+        return Taught(taught[best][0], taught[best][1].logprobs_NK)
+    logprobs_HNK = np.stack([teaching.logprobs_NK for _, teaching in taught])
+    return Taught(taught[best][0], logprobs_HNK[overlaps_HN.argmax(axis=0), np.arange(len(reply_ids))])
+
+
+def overlap(student_NK: IntArray, teacher_NK: IntArray) -> np.ndarray:
+    """How many of the student's likeliest tokens are among the teacher's, per position."""
+    shared = student_NK[:, :, None] == teacher_NK[:, None, :]
+    return np.asarray(shared.any(axis=2).sum(axis=1))

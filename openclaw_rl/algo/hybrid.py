@@ -1,0 +1,55 @@
+"""The two signals together. ``Hybrid`` is the default, ``HybridSum`` the published sum.
+
+``Hybrid`` distils the hint of a complaint (centred top-k) and pushes accepted replies up a little. It
+never pushes a reply down as a whole: that says nothing about what to do instead, and was measured to
+hurt. The step is scaled by the share of complaints, so that a nearly satisfied user does not make the
+optimizer amplify what little is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from openclaw_rl.algo.base import join
+from openclaw_rl.algo.binary import Binary
+from openclaw_rl.algo.losses import SURROGATE, Surrogate
+from openclaw_rl.algo.opd import OpdTopK
+from openclaw_rl.types import Batch, BatchItem, Json, Lesson, Sample, Scorer
+
+#: How much of a reason to take a step an accepted reply is, beside a complaint's 1.
+_ACCEPTED_STRENGTH = 0.05
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    teaching: OpdTopK = field(default_factory=lambda: OpdTopK(centred=True))
+    accepting: Binary = field(default_factory=lambda: Binary(weight=0.3))
+    least_scale: float = 0.05
+    loss: Surrogate = SURROGATE
+
+    async def sample(self, lesson: Lesson, scorer: Scorer) -> Sample | None:
+        verdict = lesson.verdict
+        if verdict.score > 0:
+            accepted = self.accepting.signal(lesson, verdict.confidence)
+            return Sample(accepted.ids_NK, accepted.old_NK, accepted.signal_NK, _ACCEPTED_STRENGTH)
+        return await self.teaching.sample(lesson, scorer) if verdict.hints else None
+
+    def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
+        complaints = sum(item.sample.hint is not None for item in items) / len(items)
+        return Batch(items, self.loss, scale=max(self.least_scale, complaints))
+
+
+@dataclass(frozen=True)
+class HybridSum:
+    evaluating: Binary = field(default_factory=lambda: Binary(baseline=False))
+    teaching: OpdTopK = field(default_factory=OpdTopK)
+    loss: Surrogate = SURROGATE
+
+    async def sample(self, lesson: Lesson, scorer: Scorer) -> Sample | None:
+        parts = [await self.evaluating.sample(lesson, scorer), await self.teaching.sample(lesson, scorer)]
+        found = [part for part in parts if part is not None]
+        return join(found) if found else None
+
+    def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
+        return Batch(items, self.loss)

@@ -1,0 +1,55 @@
+"""Losses per position, from log-probs now and then. All tensors are ``[N, K]``: position by candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+#: Beyond this, a ratio of probabilities is 0 or infinite for every purpose.
+_MAX_LOG_RATIO = 20.0
+#: In a signal of log-probs, which are never positive: this candidate has none.
+NO_SIGNAL = 1.0
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """Clipped policy-gradient surrogate, summed over a position's candidates; the signal is the advantage."""
+
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    dual_clip: float = 3.0
+    """Bounds the loss of what is pushed down although it has become likely."""
+
+    def __call__(self, new_NK: torch.Tensor, old_NK: torch.Tensor, signal_NK: torch.Tensor) -> torch.Tensor:
+        ratio = (new_NK - old_NK).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
+        clipped = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
+        loss = torch.maximum(-signal_NK * ratio, -signal_NK * clipped)
+        bounded = torch.minimum(loss, -signal_NK * self.dual_clip)
+        return torch.where(signal_NK < 0, bounded, loss).sum(dim=1)
+
+
+@dataclass(frozen=True)
+class TailKL:
+    """Reverse KL over the candidates and one bin for the rest; the signal is the teacher's log-probs."""
+
+    def __call__(self, new_NK: torch.Tensor, old_NK: torch.Tensor, signal_NK: torch.Tensor) -> torch.Tensor:
+        asked = signal_NK != NO_SIGNAL
+        gone = torch.full_like(new_NK, float("-inf"))
+        new, teacher = torch.where(asked, new_NK, gone), torch.where(asked, signal_NK, gone)
+        # -inf minus -inf is not a number, also in what is not used; so the difference is taken apart.
+        gap = torch.where(asked, new_NK - signal_NK, torch.zeros_like(new_NK))
+        inner = (new.exp() * gap).sum(dim=1)
+        new_rest, teacher_rest = _log_rest(new), _log_rest(teacher)
+        loss = inner + new_rest.exp() * (new_rest - teacher_rest)
+        return torch.where(asked.any(dim=1), loss, torch.zeros_like(loss))
+
+
+def _log_rest(logprobs_NK: torch.Tensor) -> torch.Tensor:
+    """log(1 - sum of the probabilities), kept finite where next to nothing is left."""
+    total = torch.where(logprobs_NK.isinf(), torch.zeros_like(logprobs_NK), logprobs_NK.exp()).sum(dim=1)
+    return torch.log1p(-total.clamp(max=1 - 1e-6))
+
+
+SURROGATE = Surrogate()
+TAIL_KL = TailKL()

@@ -1,0 +1,400 @@
+"""What became of judged turns, and of the weights they made: samples and policy versions.
+
+In the learn process's database, beside its verdicts. A judged turn gets exactly one row in ``samples``:
+either with a signal that waits for its step, or with the reason why it teaches nothing. A step claims
+its samples and its version number in one transaction before it starts, so a process that dies finds the
+very same step again, and a sample is never in two. ``policies`` says which version serves; whoever
+serves follows it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from io import BytesIO
+
+import numpy as np
+import sqlalchemy as sa
+
+from openclaw_rl.capture import database
+from openclaw_rl.capture.content import to_json
+from openclaw_rl.capture.journal import Journal, metadata, tasks, verdicts
+from openclaw_rl.capture.ledger import Ledger
+from openclaw_rl.types import BASE_VERSION, BatchItem, Json, Policy, Sample, TurnRecord, Verdict
+
+#: ``ready`` waits for a step, ``trained`` and ``excluded`` are final.
+samples = sa.Table(
+    "samples",
+    metadata,
+    sa.Column("turn_id", sa.Text, primary_key=True),
+    sa.Column("verdict", sa.Integer, nullable=False, comment="verdicts.seq it was made from"),
+    sa.Column("user", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False, comment="the turn's"),
+    sa.Column("policy_version", sa.Integer, nullable=False, comment="that answered"),
+    sa.Column("score", sa.Integer, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("strength", sa.Double, nullable=False, default=0.0),
+    sa.Column("step", sa.Integer, comment="policies.version it was claimed for"),
+    sa.Column("data", sa.LargeBinary),
+    sa.Index("samples_by_status", "status", "created_at"),
+    sa.Index("samples_by_step", "step"),
+    sa.Index("samples_by_version", "policy_version", "created_at"),
+)
+
+#: ``training`` → ``candidate`` → ``serving`` → ``retired``, or ``rejected``. Version 0 is the base.
+policies = sa.Table(
+    "policies",
+    metadata,
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("parent", sa.Integer),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("published_at", sa.Double),
+    sa.Column("num_samples", sa.Integer, nullable=False),
+    sa.Column("config_hash", sa.Text, nullable=False),
+    sa.Column("metrics", sa.Text, nullable=False, comment="JSON, like the next"),
+    sa.Column("gate", sa.Text, nullable=False),
+    sa.Index("policies_by_status", "status"),
+)
+
+READY, TRAINED, EXCLUDED, CLAIMED = "ready", "trained", "excluded", "claimed"
+TRAINING, CANDIDATE, SERVING, RETIRED, REJECTED = "training", "candidate", "serving", "retired", "rejected"
+HELD_OUT = "held out, to check new versions with"
+GATE_REJECTED = "gate_rejected: the version it was trained into did not pass the checks"
+
+
+class Lineage:
+    """Samples and versions. Written by the learn process, and by whoever promotes or rolls back."""
+
+    def __init__(self, ledger: Ledger, journal: Journal) -> None:
+        self._ledger, self._journal, self.db = ledger, journal, journal.db
+        with database.creating(self.db) as connection:
+            metadata.create_all(connection)
+
+    # --- from verdicts to samples ------------------------------------------------------------
+
+    def pending(self, limit: int) -> list[tuple[int, str]]:
+        """Verdicts that no sample was made from yet, in the order they came: number and turn."""
+        with self.db.connect() as connection:
+            last = self._journal.marks(connection)["cursor_verdicts"]
+            query = sa.select(verdicts.c.seq, verdicts.c.turn_id).where(verdicts.c.seq > last)
+            rows = connection.execute(query.order_by(verdicts.c.seq).limit(limit))
+            return [(row.seq, row.turn_id) for row in rows]
+
+    def judged(self, turn_id: str) -> tuple[TurnRecord, Verdict] | None:
+        """A turn and the verdict that counts; None if the turn is gone."""
+        turn, verdict = self._ledger.load_turn(turn_id), self._journal.verdict(turn_id)
+        return None if turn is None or verdict is None else (turn, verdict)
+
+    def skip(self, seq: int) -> None:
+        """Nothing is left of this verdict's turn."""
+        with database.writing(self.db) as connection:
+            self._journal.set_mark(connection, "cursor_verdicts", seq)
+
+    def settle(
+        self,
+        seq: int,
+        turn: TurnRecord,
+        verdict: Verdict,
+        sample: Sample | None = None,
+        reason: str | None = None,
+        held_out: bool = False,
+    ) -> None:
+        """What a verdict came to: a sample, or a reason why not.
+
+        A turn that a step has claimed stays as it is, whatever is said about it later. One that the judge
+        itself found untrainable has neither, and is counted there.
+        """
+        reason = HELD_OUT if held_out else reason
+        with database.writing(self.db) as connection:
+            columns = (samples.c.status, samples.c.reason, samples.c.step)
+            query = sa.select(*columns).where(samples.c.turn_id == turn.id)
+            before = connection.execute(query).first()
+            if before is None or before.step is None:
+                if before is not None:
+                    connection.execute(samples.delete().where(samples.c.turn_id == turn.id))
+                    self._count(connection, before.status, before.reason, -1)
+                status = READY if sample is not None and reason is None else EXCLUDED
+                row = {
+                    "turn_id": turn.id, "verdict": seq, "user": turn.user, "created_at": turn.created_at,
+                    "policy_version": turn.policy_version, "score": verdict.score, "status": status,
+                    "reason": reason, "strength": sample.strength if sample else 0.0,
+                    "data": encode_sample(sample) if sample else None,
+                }  # fmt: skip
+                connection.execute(samples.insert().values(row))
+                self._count(connection, status, reason, 1)
+            self._journal.set_mark(connection, "cursor_verdicts", seq)
+
+    def _count(self, connection: sa.Connection, status: str, reason: str | None, number: int) -> None:
+        name = f"sample:{status}" + (f":{reason}" if reason else "")
+        self._journal.add_mark(connection, name, number)
+
+    # --- steps -------------------------------------------------------------------------------
+
+    def waiting(self) -> tuple[int, float, float | None]:
+        """Samples that wait for a step: how many, how strong together, and since when."""
+        query = sa.select(
+            sa.func.count(),
+            sa.func.coalesce(sa.func.sum(samples.c.strength), 0.0),
+            sa.func.min(samples.c.created_at),
+        ).where(samples.c.status == READY)
+        with self.db.connect() as connection:
+            number, strength, oldest = connection.execute(query).one()
+        return int(number), float(strength), oldest
+
+    def claim(self, limit: int, parent: int, config_hash: str) -> Policy | None:
+        """Take the oldest samples for a new version.
+
+        In the order of their turns: one that is being judged for the first time holds later ones back,
+        so that what a batch holds does not depend on who was judged how fast.
+        """
+        with database.writing(self.db) as connection:
+            held = connection.execute(
+                sa.select(sa.func.min(tasks.c.created_at)).where(
+                    tasks.c.ready.is_not(None), tasks.c.attempts == 0
+                )
+            ).scalar()
+            query = sa.select(samples.c.turn_id).where(samples.c.status == READY)
+            if held is not None:
+                query = query.where(samples.c.created_at < held)
+            ids = list(
+                connection.scalars(query.order_by(samples.c.created_at, samples.c.turn_id).limit(limit))
+            )
+            if not ids or (held is not None and len(ids) < limit):
+                return None
+            version = int(connection.execute(sa.select(sa.func.max(policies.c.version))).scalar() or 0) + 1
+            connection.execute(
+                policies.insert().values(
+                    version=version, parent=parent, status=TRAINING, created_at=time.time(),
+                    num_samples=len(ids), config_hash=config_hash, metrics="{}", gate="{}",
+                )
+            )  # fmt: skip
+            mine = samples.c.turn_id.in_(ids)
+            connection.execute(samples.update().where(mine).values(status=CLAIMED, step=version))
+            self._count(connection, READY, None, -len(ids))
+            self._count(connection, CLAIMED, None, len(ids))
+            return self._policy(connection, version)
+
+    def items(self, version: int) -> list[BatchItem]:
+        """What a step was given, in the order of the turns; those whose turn was pruned are missing."""
+        query = (
+            sa.select(samples.c.turn_id, samples.c.score, samples.c.data)
+            .where(samples.c.step == version, samples.c.status != EXCLUDED, samples.c.data.is_not(None))
+            .order_by(samples.c.created_at, samples.c.turn_id)
+        )
+        with self.db.connect() as connection:
+            rows = connection.execute(query).all()
+        found = [(self._ledger.load_turn(row.turn_id), row) for row in rows]
+        return [BatchItem(turn, decode_sample(row.data), row.score) for turn, row in found if turn]
+
+    def claimed(self, version: int) -> list[str]:
+        query = sa.select(samples.c.turn_id).where(samples.c.step == version, samples.c.status == CLAIMED)
+        with self.db.connect() as connection:
+            return list(connection.scalars(query))
+
+    def drop(self, version: int, turn_ids: Sequence[str], reason: str) -> None:
+        """Samples that cannot be trained after all, such as those whose turn was pruned or is too old."""
+        with database.writing(self.db) as connection:
+            for turn_id in turn_ids:
+                done = connection.execute(
+                    samples.update()
+                    .where(
+                        samples.c.turn_id == turn_id, samples.c.step == version, samples.c.status == CLAIMED
+                    )
+                    .values(status=EXCLUDED, reason=reason)
+                )
+                if done.rowcount:
+                    self._count(connection, CLAIMED, None, -1)
+                    self._count(connection, EXCLUDED, reason, 1)
+
+    def trained(self, version: int, metrics: Json) -> None:
+        """The step is done and saved; its version waits for the gate."""
+        with database.writing(self.db) as connection:
+            self._update(connection, version, status=CANDIDATE, metrics=to_json(metrics))
+
+    def reject(self, version: int, gate: Json) -> None:
+        """The version never serves; its samples are used up all the same."""
+        with database.writing(self.db) as connection:
+            self._update(connection, version, status=REJECTED, gate=to_json(gate))
+            self._finish_samples(connection, version, EXCLUDED, GATE_REJECTED)
+
+    def publish(self, version: int, gate: Json) -> bool:
+        """Serve a candidate from now on; False if somebody chose another version meanwhile."""
+        with database.writing(self.db) as connection:
+            policy = self._policy(connection, version)
+            assert policy is not None
+            if self._serving(connection) != policy.parent:
+                problem = {
+                    **gate,
+                    "passed": False,
+                    "reason": "the version it was trained from no longer serves",
+                }
+                self._update(connection, version, status=REJECTED, gate=to_json(problem))
+                self._finish_samples(connection, version, EXCLUDED, GATE_REJECTED)
+                return False
+            self._update(connection, version, gate=to_json(gate))
+            self._serve(connection, version)
+            self._finish_samples(connection, version, TRAINED, None)
+            return True
+
+    def _finish_samples(
+        self, connection: sa.Connection, version: int, status: str, reason: str | None
+    ) -> None:
+        done = connection.execute(
+            samples.update()
+            .where(samples.c.step == version, samples.c.status == CLAIMED)
+            .values(status=status, reason=reason)
+        )
+        self._count(connection, CLAIMED, None, -done.rowcount)
+        self._count(connection, status, reason, done.rowcount)
+
+    # --- versions ----------------------------------------------------------------------------
+
+    def serving(self) -> int:
+        with self.db.connect() as connection:
+            return self._serving(connection)
+
+    def _serving(self, connection: sa.Connection) -> int:
+        query = sa.select(policies.c.version).where(policies.c.status == SERVING)
+        return int(connection.execute(query).scalar() or BASE_VERSION)
+
+    def promote(self, version: int, why: str) -> None:
+        """Serve this version from now on, whatever its past; ``why`` is kept with it."""
+        with database.writing(self.db) as connection:
+            policy = self._policy(connection, version)
+            if version != BASE_VERSION and (policy is None or policy.status in (TRAINING,)):
+                raise ValueError(f"there is no policy version {version} to serve")
+            if policy is not None:
+                gate = {**policy.gate, "history": [*policy.gate.get("history", []), why]}
+                self._update(connection, version, gate=to_json(gate))
+            self._serve(connection, version)
+
+    def _serve(self, connection: sa.Connection, version: int) -> None:
+        connection.execute(policies.update().where(policies.c.status == SERVING).values(status=RETIRED))
+        if version != BASE_VERSION:
+            self._update(connection, version, status=SERVING, published_at=time.time())
+
+    def _update(self, connection: sa.Connection, version: int, **values: object) -> None:
+        connection.execute(policies.update().where(policies.c.version == version).values(**values))
+
+    def policy(self, version: int) -> Policy | None:
+        with self.db.connect() as connection:
+            return self._policy(connection, version)
+
+    def _policy(self, connection: sa.Connection, version: int) -> Policy | None:
+        row = connection.execute(sa.select(policies).where(policies.c.version == version)).first()
+        return None if row is None else _to_policy(row)
+
+    def list_policies(self, limit: int = 1000) -> list[Policy]:
+        """Newest first."""
+        query = sa.select(policies).order_by(policies.c.version.desc()).limit(limit)
+        with self.db.connect() as connection:
+            return [_to_policy(row) for row in connection.execute(query)]
+
+    def unfinished(self) -> Policy | None:
+        """A step that was begun and not brought to its end."""
+        query = sa.select(policies).where(policies.c.status.in_((TRAINING, CANDIDATE)))
+        with self.db.connect() as connection:
+            row = connection.execute(query.order_by(policies.c.version).limit(1)).first()
+        return None if row is None else _to_policy(row)
+
+    def flush_wanted(self) -> float | None:
+        return self._journal.flush_wanted()
+
+    def flushed(self, asked: float) -> None:
+        self._journal.flushed(asked)
+
+    def is_settled(self) -> bool:
+        """Whether every turn that could be judged was, and every verdict came to something."""
+        judging = sa.select(tasks.c.turn_id).where(tasks.c.ready.is_not(None), tasks.c.attempts == 0).limit(1)
+        with self.db.connect() as connection:
+            waits = connection.execute(judging).first() is not None
+        return not waits and not self.pending(1)
+
+    # --- looking in --------------------------------------------------------------------------
+
+    def of_turn(self, turn_id: str) -> Json | None:
+        columns = [samples.c[name] for name in ("status", "reason", "step", "strength")]
+        with self.db.connect() as connection:
+            row = connection.execute(sa.select(*columns).where(samples.c.turn_id == turn_id)).first()
+        return None if row is None else dict(row._mapping)
+
+    def sample_of(self, turn_id: str) -> Sample | None:
+        with self.db.connect() as connection:
+            data = connection.execute(sa.select(samples.c.data).where(samples.c.turn_id == turn_id)).scalar()
+        return decode_sample(data) if data else None
+
+    def held_out(self, limit: int) -> list[tuple[TurnRecord, int]]:
+        """Newest turns kept for the gate, with their scores."""
+        query = (
+            sa.select(samples.c.turn_id, samples.c.score)
+            .where(samples.c.status == EXCLUDED, samples.c.reason == HELD_OUT)
+            .order_by(samples.c.created_at.desc())
+            .limit(limit)
+        )
+        with self.db.connect() as connection:
+            rows = connection.execute(query).all()
+        found = [(self._ledger.load_turn(row.turn_id), row.score) for row in rows]
+        return [(turn, score) for turn, score in found if turn]
+
+    def scores_of(self, version: int, limit: int = 500) -> list[int]:
+        """Verdicts on what a version said, oldest first."""
+        query = (
+            sa.select(samples.c.score)
+            .where(samples.c.policy_version == version)
+            .order_by(samples.c.created_at)
+            .limit(limit)
+        )
+        with self.db.connect() as connection:
+            return list(connection.scalars(query))
+
+    def waiting_turns(self, turn_ids: Sequence[str]) -> set[str]:
+        """Those of the turns that a step will still need."""
+        found: set[str] = set()
+        with self.db.connect() as connection:
+            last = self._journal.marks(connection)["cursor_verdicts"]
+            for batch in database.batched(turn_ids):
+                waits = samples.c.status.in_((READY, CLAIMED)) & samples.c.turn_id.in_(batch)
+                found.update(connection.scalars(sa.select(samples.c.turn_id).where(waits)))
+                fresh = (verdicts.c.seq > last) & verdicts.c.turn_id.in_(batch)
+                found.update(connection.scalars(sa.select(verdicts.c.turn_id).where(fresh)))
+        return found
+
+    def counts(self) -> Counter[str]:
+        """``<status>`` or ``<status>:<reason>`` → turns; constant cost."""
+        with self.db.connect() as connection:
+            marks = self._journal.marks(connection)
+        return Counter(
+            {
+                name.removeprefix("sample:"): int(n)
+                for name, n in marks.items()
+                if name.startswith("sample:") and n
+            }
+        )
+
+
+def _to_policy(row: sa.Row[tuple[object, ...]]) -> Policy:
+    values = dict(row._mapping)
+    return Policy(**{**values, "metrics": json.loads(values["metrics"]), "gate": json.loads(values["gate"])})
+
+
+def encode_sample(sample: Sample) -> bytes:
+    file = BytesIO()
+    np.savez(
+        file,
+        ids=sample.ids_NK,
+        old=sample.old_NK,
+        signal=sample.signal_NK,
+        facts=np.frombuffer(to_json({"strength": sample.strength, "hint": sample.hint}).encode(), np.uint8),
+    )
+    return zlib.compress(file.getvalue(), 1)
+
+
+def decode_sample(data: bytes) -> Sample:
+    arrays = np.load(BytesIO(zlib.decompress(data)), allow_pickle=False)
+    facts = json.loads(arrays["facts"].tobytes())
+    return Sample(arrays["ids"], arrays["old"], arrays["signal"], facts["strength"], facts["hint"])

@@ -1,0 +1,174 @@
+"""The learn process, wired: what was captured is judged, what was judged is learned from.
+
+The second half of ``loop.py``, in a process of its own, so that nothing it does can hold up a reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.algo import AlgorithmOptions, create_algorithm
+from openclaw_rl.capture.desk import LedgerDesk
+from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.capture.normalise import is_ephemeral
+from openclaw_rl.config import Config
+from openclaw_rl.engine.remote import EngineGone, RemoteEngine
+from openclaw_rl.judge import JudgeParts, create_judge
+from openclaw_rl.judge.rules import degeneration
+from openclaw_rl.judge.worker import JudgeWorker
+from openclaw_rl.loop import build_renderer, engine_socket, load_tokenizer, open_journal, open_ledger
+from openclaw_rl.models import default_cache_dir, resolve_model
+from openclaw_rl.serve import chat
+from openclaw_rl.train.gate import Gate
+from openclaw_rl.train.lessons import EngineScorer, Prompts, Sampler
+from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.train.worker import LearnOptions, LearnWorker, hash_of
+from openclaw_rl.types import BASE_VERSION, Algorithm, Engine, Judge, Renderer, Trainer
+
+#: Under which number the moving average is loaded as a teacher.
+_AVERAGE_VERSION = -1
+
+
+async def learn(config: Config) -> None:
+    """Judge and train on what was captured, until told to stop. Needs a server's engine."""
+    path = await asyncio.to_thread(resolve_model, config.engine.model, default_cache_dir())
+    engine = RemoteEngine(engine_socket(config))
+    while True:
+        with suppress(EngineGone):
+            await engine.connect()
+            break
+        await asyncio.sleep(0.5)
+    ledger, journal = open_ledger(config), open_journal(config)
+    tokenizer = load_tokenizer(path)
+    renderer = build_renderer(config, path, tokenizer)
+    judge = build_judge(config, engine, renderer, tokenizer)
+    desk = LedgerDesk(ledger, journal, chat.internal_messages, config.judge.session_idle_s)
+    judging = JudgeWorker(
+        desk, judge, concurrency=config.judge.judge_concurrency, timeout_s=config.judge.judge_timeout_s
+    )
+    work = [judging.run()]
+    if config.learn.train:
+        lineage = Lineage(ledger, journal)
+        work.append(build_learner(config, engine, lineage, renderer, tokenizer, path).run())
+    try:
+        await asyncio.gather(*work)
+    finally:
+        await judge.close()
+        await engine.close()
+        journal.close()
+        ledger.close()
+
+
+def build_judge(config: Config, engine: Engine, renderer: Renderer, tokenizer: Any) -> Judge:
+    wanted = config.judge
+    parts = JudgeParts(
+        engine=engine,
+        encode=_encoder(tokenizer),
+        renderer=renderer,
+        num_votes=wanted.majority_vote_n,
+        threshold=wanted.majority_vote_threshold,
+        base_url=wanted.judge_url or "",
+        model=wanted.judge_model or "",
+    )
+    return create_judge(wanted.judge, parts)
+
+
+def build_learner(
+    config: Config, engine: Engine, lineage: Lineage, renderer: Renderer, tokenizer: Any, model: Path
+) -> LearnWorker:
+    wanted, algorithm = config.learn, build_algorithm(config)
+    settings = {
+        "learn": wanted.model_dump(),
+        "train": config.train.model_dump(),
+        "model": config.engine.model,
+    }
+    return LearnWorker(
+        lineage,
+        Sampler(
+            lineage,
+            algorithm,
+            EngineScorer(engine, _teacher(config, lineage)),
+            Prompts(renderer, chat.stored_request, is_ephemeral),
+            wanted.held_out_share,
+        ),
+        algorithm,
+        lambda: build_trainer(config, model),
+        Gate(engine, renderer, _encoder(tokenizer), degeneration),
+        engine,
+        PolicyStore(config.home / "policies"),
+        LearnOptions(
+            batch_size=wanted.batch_size,
+            max_age_s=wanted.batch_max_age_s,
+            min_signal=wanted.min_signal,
+            max_staleness=wanted.max_staleness,
+            config_hash=hash_of(settings),
+        ),
+        say,
+    )
+
+
+def build_algorithm(config: Config) -> Algorithm:
+    wanted = config.learn
+    options = AlgorithmOptions(
+        top_k=wanted.top_k,
+        gap_clip=wanted.gap_clip,
+        rl_weight=wanted.rl_weight,
+        opd_weight=wanted.opd_weight,
+        accepted_weight=wanted.accepted_weight,
+        baseline=wanted.reward_baseline,
+        importance_cap=wanted.importance_cap,
+        hint_choice=wanted.hint_choice,
+    )
+    return create_algorithm(wanted.algo, options, wanted.loss)
+
+
+def build_trainer(config: Config, model: Path) -> Trainer:
+    # torch and transformers take seconds to import; judging need not wait for them.
+    from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+
+    wanted = config.train
+    return LocalTrainer(
+        model,
+        LocalTrainerOptions(
+            finetune=wanted.finetune,
+            rank=wanted.lora_rank,
+            alpha=wanted.lora_alpha,
+            learning_rate=wanted.learning_rate,
+            weight_decay=wanted.weight_decay,
+            warmup_steps=wanted.warmup_steps,
+            grad_clip=wanted.grad_clip,
+            kl_coefficient=wanted.kl_coefficient,
+            micro_batch_tokens=wanted.micro_batch_tokens,
+            average_decay=wanted.average_decay,
+            device=wanted.train_device,
+            dtype=wanted.train_dtype,
+            num_threads=wanted.train_threads,
+            seed=wanted.seed,
+            name=config.engine.model,
+        ),
+    )
+
+
+def _teacher(config: Config, lineage: Lineage) -> Callable[[], int]:
+    wanted = config.learn
+    if wanted.teacher == "average":
+        if not config.train.average_decay:
+            raise ValueError("the teacher 'average' needs --average-decay, such as 0.9")
+        return lambda: _AVERAGE_VERSION if lineage.serving() else BASE_VERSION
+    if wanted.teacher == "current":
+        return lineage.serving
+    version = wanted.teacher_version if wanted.teacher == "frozen" else BASE_VERSION
+    return lambda: version
+
+
+def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
+    return lambda text: list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def say(line: str) -> None:
+    print(f"learn: {line}", file=sys.stderr, flush=True)

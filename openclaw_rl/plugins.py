@@ -1,0 +1,31 @@
+"""Finding implementations: a name from a table, or the dotted path of somebody's own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def load_object(what: str, path: str) -> Any:
+    """``pkg.module:name``, with errors a person can act on."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"cannot load the {what} {path!r} ({error}); check 'pkg.module:Name'") from error
+
+
+def create(what: str, name: str, table: Mapping[str, Callable[[Any], Any]], parts: Any) -> Any:
+    """Call the named maker with the parts, or without where it takes no argument."""
+    if name in table:
+        make = table[name]
+    elif ":" in name:
+        make = load_object(what, name)
+    else:
+        raise ValueError(
+            f"unknown {what} {name!r}; known: {', '.join(table)}, or pkg.module:Class of your own"
+        )
+    takes_parts = bool(inspect.signature(make).parameters)
+    return make(*([parts] if takes_parts else []))

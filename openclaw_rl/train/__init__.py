@@ -1,0 +1,1 @@
+"""Training: a batch of samples becomes new weights, a gate decides whether they may serve."""

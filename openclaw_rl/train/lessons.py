@@ -1,0 +1,157 @@
+"""Judged turns into samples: the teacher is asked, held-out turns are set aside, the rest wait for a step."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from openclaw_rl.types import (
+    Algorithm,
+    ChatRequest,
+    Engine,
+    IntArray,
+    Lesson,
+    Message,
+    Priority,
+    Renderer,
+    Sample,
+    Teaching,
+    TurnRecord,
+    Verdict,
+)
+
+log = logging.getLogger(__name__)
+_PAGE = 50
+NEUTRAL = "neutral: neither praise nor correction followed"
+NO_LESSON = (
+    "the algorithm finds nothing to learn here, such as a complaint without a word on what to do instead"
+)
+NOT_FINITE = "its log-probs are not finite numbers"
+
+
+class Desk(Protocol):
+    """Where judged turns come from and samples go. Synchronous; called in threads."""
+
+    def pending(self, limit: int) -> list[tuple[int, str]]: ...
+
+    def judged(self, turn_id: str) -> tuple[TurnRecord, Verdict] | None: ...
+
+    def skip(self, seq: int) -> None: ...
+
+    def settle(
+        self,
+        seq: int,
+        turn: TurnRecord,
+        verdict: Verdict,
+        sample: Sample | None = None,
+        reason: str | None = None,
+        held_out: bool = False,
+    ) -> None: ...
+
+
+class EngineScorer:
+    """The teacher: some version on the engine that serves, at low priority."""
+
+    def __init__(self, engine: Engine, version: Callable[[], int]) -> None:
+        self._engine, self._version = engine, version
+
+    async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching:
+        scores = await self._engine.score(
+            [*prompt_ids, *reply_ids],
+            len(prompt_ids),
+            top_k=ids_NK.shape[1],
+            policy_version=self._version(),
+            priority=Priority.JUDGE,
+            candidates=ids_NK.tolist(),
+        )
+        return Teaching(np.array(scores.candidate_logprobs, np.float32), np.array(scores.top_ids, np.int32))
+
+
+class Prompts:
+    """Prompts rebuilt from stored requests, with something added to what the user said last."""
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        stored_request: Callable[[TurnRecord], ChatRequest],
+        is_ephemeral: Callable[[Message], bool],
+    ) -> None:
+        self._renderer, self._stored_request, self._is_ephemeral = renderer, stored_request, is_ephemeral
+
+    def hinted(self, turn: TurnRecord, hint: str) -> list[int] | None:
+        """None where the prompt as it was cannot be rebuilt: a hint would then not be the only difference."""
+        try:
+            request = self._stored_request(turn)
+            render = self._renderer.render
+            if render(request.messages, request.tools, thinking=request.thinking) != turn.prompt_ids:
+                return None
+            messages = self._with_hint(request.messages, hint)
+            if messages is None:
+                return None
+            return render(messages, request.tools, thinking=request.thinking)
+        except ValueError as error:
+            log.warning("a prompt cannot be rebuilt: %s", type(error).__name__)
+            return None
+
+    def _with_hint(self, messages: list[Message], hint: str) -> list[Message] | None:
+        for index in reversed(range(len(messages))):
+            message = messages[index]
+            if message["role"] == "user" and not self._is_ephemeral(message):
+                content = f"{(message.get('content') or '').rstrip()}\n\n{hint}"
+                return [*messages[:index], {**message, "content": content}, *messages[index + 1 :]]
+        return None
+
+
+class Sampler:
+    """Makes the samples, one verdict after the other, in the order they came."""
+
+    def __init__(
+        self, desk: Desk, algorithm: Algorithm, scorer: EngineScorer, prompts: Prompts, held_out_share: float
+    ) -> None:
+        self._desk, self._algorithm, self._scorer, self._prompts = desk, algorithm, scorer, prompts
+        self._held_out_share = held_out_share
+
+    async def run(self) -> int:
+        """Everything that is pending; returns how much that was."""
+        done = 0
+        while pending := self._desk.pending(_PAGE):
+            for seq, turn_id in pending:
+                await self._settle(seq, turn_id)
+            done += len(pending)
+        return done
+
+    async def _settle(self, seq: int, turn_id: str) -> None:
+        found = self._desk.judged(turn_id)
+        if found is None:
+            self._desk.skip(seq)
+            return
+        turn, verdict = found
+        if not verdict.trainable:
+            self._desk.settle(seq, turn, verdict)
+            return
+        try:
+            sample = await self._sample(turn, verdict)
+        except ValueError as error:
+            # Of this turn: too long with its hint, fewer alternatives kept than the algorithm needs …
+            self._desk.settle(seq, turn, verdict, reason=str(error))
+            return
+        if sample is None:
+            self._desk.settle(seq, turn, verdict, reason=NO_LESSON if verdict.score else NEUTRAL)
+        elif not all(np.isfinite(a).all() for a in (sample.old_NK, sample.signal_NK)):
+            self._desk.settle(seq, turn, verdict, reason=NOT_FINITE)
+        else:
+            held_out = _fraction(turn.id) < self._held_out_share
+            self._desk.settle(seq, turn, verdict, sample, held_out=held_out)
+
+    async def _sample(self, turn: TurnRecord, verdict: Verdict) -> Sample | None:
+        lesson = Lesson(turn, verdict, lambda hint: self._prompts.hinted(turn, hint))
+        return await self._algorithm.sample(lesson, self._scorer)
+
+
+def _fraction(turn_id: str) -> float:
+    """A number in 0..1 that is the same whenever and wherever it is asked for."""
+    return int.from_bytes(hashlib.sha256(turn_id.encode()).digest()[:4], "big") / 2**32

@@ -1,0 +1,279 @@
+"""The embedded trainer: LoRA or all weights of one model, on a CPU or one GPU.
+
+Everything a step depends on is saved with its result (weights, optimizer, random numbers, position, the
+algorithm's own state), so a trainer that was killed goes on from there bit by bit.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from openclaw_rl.train.packed import ATTENTION, Packed, logprobs, pack
+from openclaw_rl.types import Batch, Json, StepReport
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_STATE_FILE = "trainer.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTrainerOptions:
+    finetune: str = "lora"
+    """lora, or full."""
+    rank: int = 16
+    alpha: int = 32
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.98)
+    warmup_steps: int = 0
+    grad_clip: float = 1.0
+    kl_coefficient: float = 0.0
+    micro_batch_tokens: int = 1024
+    """Tokens whose activations are held at once; a batch is as many of these as it takes."""
+    checkpoint_tokens: int = 1024
+    """Longer rows keep only each layer's input and compute the rest again."""
+    average_decay: float = 0.0
+    """Of the moving average of the weights that may serve as a teacher; 0 keeps none."""
+    device: str = "auto"
+    dtype: str = "fp32"
+    num_threads: int = 0
+    seed: int = 0
+    name: str = ""
+    """What the base is called in published adapters, rather than where it lies on this machine."""
+
+
+class LocalTrainer:
+    """Trainer protocol over transformers and PEFT."""
+
+    def __init__(self, model: Path, options: LocalTrainerOptions | None = None) -> None:
+        self.options = options = options or LocalTrainerOptions()
+        if options.finetune not in ("lora", "full"):
+            raise ValueError(f"unknown way of fine-tuning {options.finetune!r}; known: lora, full")
+        if options.dtype not in _DTYPES:
+            raise ValueError(f"unknown dtype {options.dtype!r}; known: {', '.join(_DTYPES)}")
+        if options.num_threads:
+            torch.set_num_threads(options.num_threads)
+        wanted = options.device
+        self.device = torch.device(
+            ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+        )
+        self._path = model
+        self._load()
+
+    def _load(self) -> None:
+        from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()  # it would be drawn into somebody's log
+        options = self.options
+        torch.manual_seed(options.seed)
+        base: Any = AutoModelForCausalLM.from_pretrained(
+            self._path, dtype=_DTYPES[options.dtype], attn_implementation=ATTENTION
+        )
+        base.config.use_cache = False
+        self._model: Any = _with_lora(base, options) if options.finetune == "lora" else base
+        self._model.to(self.device).eval()  # eval: no dropout anywhere; gradients flow all the same
+        self._decoder, self._head = base.model, base.get_output_embeddings()
+        self._named = [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]
+        self._parameters = [parameter for _, parameter in self._named]
+        self._first = [p.detach().clone() for p in self._parameters]
+        self._begin()
+
+    def _begin(self) -> None:
+        """As before the first step."""
+        options = self.options
+        with torch.no_grad():
+            for parameter, first in zip(self._parameters, self._first, strict=True):
+                parameter.copy_(first)
+        self._optimizer = torch.optim.AdamW(
+            self._parameters, lr=options.learning_rate, betas=options.betas, weight_decay=options.weight_decay
+        )
+        self._average = [p.detach().clone() for p in self._parameters] if options.average_decay else None
+        self._steps = 0
+        self._state: Json = {}
+
+    @property
+    def state(self) -> Json:
+        """The algorithm's own, as last saved."""
+        saved: Json = json.loads(json.dumps(self._state))
+        return saved
+
+    # --- one step ----------------------------------------------------------------------------
+
+    def step(self, batch: Batch, version: int) -> StepReport:
+        options = self.options
+        started = time.monotonic()
+        forward_s = backward_s = 0.0
+        loss_sum, differences, ratios = 0.0, [], []
+        num_tokens = num_reply = 0
+        self._optimizer.zero_grad(set_to_none=True)
+        for packed in pack(batch.items, options.micro_batch_tokens, self.device):
+            before = time.monotonic()
+            new = self._logprobs(packed)
+            loss = (batch.loss(new, packed.old_NK, packed.signal_NK) * packed.weights_N).sum()
+            if options.kl_coefficient:
+                loss = loss + options.kl_coefficient * self._kl_to_base(packed, new)
+            forwarded = time.monotonic()
+            loss.backward()
+            forward_s += forwarded - before
+            backward_s += time.monotonic() - forwarded
+            change = (new[:, 0] - packed.old_NK[:, 0]).detach()
+            ratios.append(change.clamp(-20, 20).exp())
+            differences.append(change[packed.versions_N == version].abs())
+            loss_sum += float(loss.detach())
+            num_tokens += packed.num_tokens
+            num_reply += len(packed.rows_N)
+        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, options.grad_clip))
+        rate = self._learning_rate() * batch.scale
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self._steps += 1
+        if self._average is not None:
+            with torch.no_grad():
+                torch._foreach_lerp_(self._average, self._parameters, 1 - options.average_decay)
+        mine = torch.cat(differences)
+        return StepReport(
+            loss=loss_sum,
+            grad_norm=norm,
+            finite=self._is_finite() and loss_sum == loss_sum,
+            learning_rate=rate,
+            num_samples=len(batch.items),
+            num_tokens=num_tokens,
+            num_reply_tokens=num_reply,
+            mismatch=float(mine.mean()) if len(mine) else None,
+            ratio=float(torch.cat(ratios).mean()),
+            forward_s=forward_s,
+            backward_s=backward_s,
+            total_s=time.monotonic() - started,
+        )
+
+    def _learning_rate(self) -> float:
+        options = self.options
+        return options.learning_rate * min(1.0, (self._steps + 1) / max(1, options.warmup_steps))
+
+    def _logprobs(self, packed: Packed) -> torch.Tensor:
+        with self._checkpointing(packed.num_tokens > self.options.checkpoint_tokens):
+            hidden_1TH = self._decoder(
+                input_ids=packed.ids_1T,
+                position_ids=packed.positions_1T,
+                use_cache=False,
+                lengths=packed.lengths,
+            ).last_hidden_state
+        return logprobs(hidden_1TH[0, packed.rows_N], self._head.weight, packed.targets_NK)
+
+    @contextmanager
+    def _checkpointing(self, wanted: bool) -> Iterator[None]:
+        """Transformers checkpoints only models in training mode; there is no dropout to wake up."""
+        if wanted:
+            self._decoder.gradient_checkpointing_enable({"use_reentrant": False})
+            self._model.train()
+        try:
+            yield
+        finally:
+            if wanted:
+                self._decoder.gradient_checkpointing_disable()
+                self._model.eval()
+
+    def _kl_to_base(self, packed: Packed, new_NK: torch.Tensor) -> torch.Tensor:
+        """k3 estimate on the sampled tokens."""
+        if self.options.finetune != "lora":
+            raise ValueError("KL to the base needs LoRA: full fine-tuning keeps no copy of the base")
+        with torch.no_grad(), self._model.disable_adapter():
+            base = self._logprobs(packed)[:, 0]
+        gap = base - new_NK[:, 0]
+        return ((gap.exp() - gap - 1) * packed.weights_N).sum()
+
+    def _is_finite(self) -> bool:
+        return all(bool(p.isfinite().all()) for p in self._parameters)
+
+    # --- keeping -----------------------------------------------------------------------------
+
+    def save(self, folder: Path, state: Json) -> None:
+        """A PEFT adapter or a whole checkpoint, and beside it what ``resume`` needs."""
+        self._state = json.loads(json.dumps(state))
+        folder.mkdir(parents=True, exist_ok=True)
+        self._save_weights(folder)
+        torch.save(
+            {
+                # The saved checkpoint of a full run holds the weights already.
+                "weights": [p.detach().cpu() for p in self._parameters],
+                "average": None if self._average is None else [a.cpu() for a in self._average],
+                "optimizer": self._optimizer.state_dict(),
+                "random": torch.get_rng_state(),
+                "steps": self._steps,
+                "state": json.dumps(self._state),
+            },
+            folder / _STATE_FILE,
+        )
+
+    def save_average(self, folder: Path) -> None:
+        """The moving average as an adapter of its own."""
+        if self._average is None:
+            raise ValueError("no moving average is kept; set average_decay")
+        folder.mkdir(parents=True, exist_ok=True)
+        now = [p.detach().clone() for p in self._parameters]
+        self._put(self._average)
+        self._save_weights(folder)
+        self._put(now)
+
+    def _save_weights(self, folder: Path) -> None:
+        if self.options.finetune == "full":
+            self._model.save_pretrained(folder)
+            self._copy_tokenizer(folder)
+        else:
+            # Left to itself, PEFT asks the hub whether the base has another vocabulary.
+            self._model.save_pretrained(folder, save_embedding_layers=False)
+        (folder / "README.md").unlink(missing_ok=True)  # PEFT's template of a model card
+
+    def resume(self, folder: Path | None) -> None:
+        if folder is None:
+            torch.manual_seed(self.options.seed)
+            self._begin()
+            return
+        if not (folder / _STATE_FILE).exists():
+            raise ValueError(f"{folder} holds no trainer state; it cannot be trained further")
+        saved = torch.load(folder / _STATE_FILE, map_location="cpu", weights_only=True)
+        self._begin()
+        self._put(saved["weights"])
+        if self._average is not None and saved["average"] is not None:
+            self._average = [a.to(self.device) for a in saved["average"]]
+        self._optimizer.load_state_dict(saved["optimizer"])
+        torch.set_rng_state(saved["random"])
+        self._steps = saved["steps"]
+        self._state = json.loads(saved["state"])
+
+    def _put(self, weights: list[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters, weights, strict=True):
+                parameter.copy_(value.to(parameter.device))
+
+    def _copy_tokenizer(self, folder: Path) -> None:
+        import shutil
+
+        for pattern in ("tokenizer*", "special_tokens_map.json", "chat_template*", "generation_config.json"):
+            for file in self._path.glob(pattern):
+                shutil.copy(file, folder / file.name)
+
+
+def _with_lora(base: Any, options: LocalTrainerOptions) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=options.rank,
+        lora_alpha=options.alpha,
+        target_modules="all-linear",
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+    )
+    model = get_peft_model(base, config)
+    if options.name:
+        model.peft_config["default"].base_model_name_or_path = options.name
+    return model

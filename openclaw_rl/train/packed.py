@@ -1,0 +1,145 @@
+"""Samples laid end to end: one row of tokens, no padding, each attending only to itself.
+
+Attention runs per sample over its own stretch of the row. The vocabulary is only ever looked at for the
+positions that carry signal, a few hundred rows at a time, and those logits are computed again in the
+backward pass rather than kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface
+
+from openclaw_rl.types import BatchItem
+
+ATTENTION = "openclaw_packed"
+_LOGIT_ROWS = 256
+
+
+def _attend(
+    module: torch.nn.Module,
+    query_BHTD: torch.Tensor,
+    key_BHTD: torch.Tensor,
+    value_BHTD: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    lengths: Sequence[int] = (),
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Transformers' attention interface, for a row that holds sequences of the given lengths."""
+    groups = query_BHTD.shape[1] // key_BHTD.shape[1]
+    parts = []
+    for q, k, v in zip(
+        query_BHTD.split(list(lengths), 2),
+        key_BHTD.split(list(lengths), 2),
+        value_BHTD.split(list(lengths), 2),
+        strict=True,
+    ):
+        k, v = (x.repeat_interleave(groups, dim=1) if groups > 1 else x for x in (k, v))
+        parts.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling))
+    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(ATTENTION, _attend)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A few samples as one row."""
+
+    ids_1T: torch.Tensor
+    positions_1T: torch.Tensor
+    lengths: list[int]
+    rows_N: torch.Tensor
+    """The positions that predict the replies' tokens."""
+    targets_NK: torch.Tensor
+    old_NK: torch.Tensor
+    signal_NK: torch.Tensor
+    weights_N: torch.Tensor
+    """Each sample's tokens together count 1 over the number of samples of the whole batch."""
+    versions_N: torch.Tensor
+    """Which version sampled the token."""
+
+    @property
+    def num_tokens(self) -> int:
+        return self.ids_1T.shape[1]
+
+
+def pack(items: Sequence[BatchItem], max_tokens: int, device: torch.device) -> Iterator[Packed]:
+    """Rows of at most so many tokens, longest samples first; a longer sample gets a row of its own."""
+    order = sorted(items, key=lambda item: (-_length(item), item.turn.id))
+    rows: list[list[BatchItem]] = []
+    for item in order:
+        for row in rows:
+            if sum(map(_length, row)) + _length(item) <= max_tokens:
+                row.append(item)
+                break
+        else:
+            rows.append([item])
+    for row in rows:
+        yield _pack(row, len(items), device)
+
+
+def _length(item: BatchItem) -> int:
+    # The last token predicts nothing that carries signal.
+    return len(item.turn.prompt_ids) + len(item.turn.tokens) - 1
+
+
+def _pack(items: Sequence[BatchItem], batch_size: int, device: torch.device) -> Packed:
+    lengths = [_length(item) for item in items]
+    width = max(item.sample.ids_NK.shape[1] for item in items)
+    ids: list[int] = []
+    positions: list[int] = []
+    rows: list[int] = []
+    weights: list[float] = []
+    versions: list[int] = []
+    offset = 0
+    for item, length in zip(items, lengths, strict=True):
+        prompt, tokens = item.turn.prompt_ids, item.turn.tokens
+        ids += prompt + [token.id for token in tokens[:-1]]
+        positions += range(length)
+        rows += range(offset + len(prompt) - 1, offset + length)
+        num_free = max(1, sum(not token.forced for token in tokens))
+        weights += [1 / (num_free * batch_size)] * len(tokens)
+        versions += [token.policy_version for token in tokens]
+        offset += length
+
+    def columns(name: str, fill: float, dtype: torch.dtype) -> torch.Tensor:
+        arrays = [getattr(item.sample, name) for item in items]
+        filled = [np.pad(a, ((0, 0), (0, width - a.shape[1])), constant_values=fill) for a in arrays]
+        return torch.from_numpy(np.concatenate(filled)).to(device=device, dtype=dtype)
+
+    def tensor(values: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype, device=device)
+
+    return Packed(
+        ids_1T=tensor(ids, torch.long).unsqueeze(0),
+        positions_1T=tensor(positions, torch.long).unsqueeze(0),
+        lengths=lengths,
+        rows_N=tensor(rows, torch.long),
+        targets_NK=columns("ids_NK", 0, torch.long),
+        old_NK=columns("old_NK", 0.0, torch.float32),
+        signal_NK=columns("signal_NK", 0.0, torch.float32),
+        weights_N=tensor(weights, torch.float32),
+        versions_N=tensor(versions, torch.long),
+    )
+
+
+def logprobs(hidden_NH: torch.Tensor, head_VH: torch.Tensor, targets_NK: torch.Tensor) -> torch.Tensor:
+    """Raw log-probs of the targets; the vocabulary exists for a few rows at a time only."""
+    parts = []
+    for hidden, targets in zip(hidden_NH.split(_LOGIT_ROWS), targets_NK.split(_LOGIT_ROWS), strict=True):
+        parts.append(checkpoint(_chunk_logprobs, hidden, head_VH, targets, use_reentrant=False))
+    return torch.cat(parts)
+
+
+def _chunk_logprobs(hidden: torch.Tensor, head_VH: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    logits = F.linear(hidden, head_VH).float()
+    return logits.gather(1, targets) - logits.logsumexp(dim=1, keepdim=True)

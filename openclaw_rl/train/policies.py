@@ -1,0 +1,76 @@
+"""Versions on disk: ``policies/<n>/`` appears whole or not at all, with a manifest that says what it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from openclaw_rl.types import Json
+
+MANIFEST = "manifest.json"
+_TRAINER_STATE = "trainer.pt"
+
+
+class PolicyStore:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, version: int) -> Path:
+        return self.folder / str(version)
+
+    def exists(self, version: int) -> bool:
+        return (self.path(version) / MANIFEST).exists()
+
+    def write(self, version: int, save: Callable[[Path], None], manifest: Json) -> Path:
+        """``save`` fills a folder; it becomes the version's in one rename, after everything is on disk."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        work, final = self.folder / f".{version}.part", self.path(version)
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        save(work)
+        (work / MANIFEST).write_text(json.dumps(manifest, indent=2))
+        _sync(work)
+        shutil.rmtree(final, ignore_errors=True)
+        work.rename(final)
+        _sync_folder(self.folder)
+        return final
+
+    def manifest(self, version: int) -> Json:
+        found: Json = json.loads((self.path(version) / MANIFEST).read_text())
+        return found
+
+    def amend(self, version: int, **facts: object) -> None:
+        """Add facts to the manifest, in one rename."""
+        target = self.path(version) / MANIFEST
+        work = target.with_suffix(".part")
+        work.write_text(json.dumps({**self.manifest(version), **facts}, indent=2))
+        work.rename(target)
+
+    def forget(self, version: int, *, only_state: bool) -> None:
+        """Free disk: the trainer's state (it can then be served, not trained from), or all of it."""
+        if only_state:
+            (self.path(version) / _TRAINER_STATE).unlink(missing_ok=True)
+        else:
+            shutil.rmtree(self.path(version), ignore_errors=True)
+
+    def can_resume(self, version: int) -> bool:
+        return (self.path(version) / _TRAINER_STATE).exists()
+
+
+def _sync(folder: Path) -> None:
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with open(file, "rb") as handle:
+                os.fsync(handle.fileno())
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,293 @@
+"""Learning in the background: verdicts → samples → step → gate → publish, and back if people dislike it.
+
+Everything between two steps is in the ledger or in a version's folder, so this can be killed at any
+instruction: a step that was claimed is done again from the same weights with the same samples, one that
+was saved goes on to the gate, one that passed is already published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from openclaw_rl.train.gate import Gate, GateResult
+from openclaw_rl.train.lessons import Sampler
+from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.train.watch import is_worse
+from openclaw_rl.types import (
+    BASE_VERSION,
+    Algorithm,
+    BatchItem,
+    Engine,
+    Json,
+    Policy,
+    StepReport,
+    Trainer,
+    TurnRecord,
+)
+
+log = logging.getLogger(__name__)
+_GATE_TURNS = 8
+PRUNED = "its turn was pruned before the step"
+STALE = "it was answered by a version too long ago"
+
+
+class Desk(Protocol):
+    """Samples and versions in the ledger."""
+
+    def is_settled(self) -> bool: ...
+
+    def waiting(self) -> tuple[int, float, float | None]: ...
+
+    def claim(self, limit: int, parent: int, config_hash: str) -> Policy | None: ...
+
+    def items(self, version: int) -> list[BatchItem]: ...
+
+    def claimed(self, version: int) -> list[str]: ...
+
+    def drop(self, version: int, turn_ids: Sequence[str], reason: str) -> None: ...
+
+    def trained(self, version: int, metrics: Json) -> None: ...
+
+    def reject(self, version: int, gate: Json) -> None: ...
+
+    def publish(self, version: int, gate: Json) -> bool: ...
+
+    def promote(self, version: int, why: str) -> None: ...
+
+    def serving(self) -> int: ...
+
+    def policy(self, version: int) -> Policy | None: ...
+
+    def unfinished(self) -> Policy | None: ...
+
+    def held_out(self, limit: int) -> list[tuple[TurnRecord, int]]: ...
+
+    def scores_of(self, version: int) -> list[int]: ...
+
+    def flush_wanted(self) -> float | None: ...
+
+    def flushed(self, asked: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LearnOptions:
+    batch_size: int = 8
+    max_age_s: float = 600.0
+    """A step is taken with fewer samples once the oldest has waited this long."""
+    min_samples: int = 2
+    """… but not with fewer than this."""
+    min_signal: float = 0.1
+    """Mean strength below which a batch waits for more, until it is four times its size."""
+    max_staleness: int = 8
+    """Versions between the one that answered and the one that learns from it."""
+    keep_states: int = 4
+    """Versions whose trainer state is kept; older ones can be served, not trained from."""
+    config_hash: str = ""
+
+
+class LearnWorker:
+    def __init__(
+        self,
+        desk: Desk,
+        sampler: Sampler,
+        algorithm: Algorithm,
+        make_trainer: Callable[[], Trainer],
+        gate: Gate,
+        engine: Engine,
+        store: PolicyStore,
+        options: LearnOptions,
+        say: Callable[[str], None] = lambda line: None,
+        poll_s: float = 0.5,
+    ) -> None:
+        self._desk, self._sampler, self._algorithm, self._gate = desk, sampler, algorithm, gate
+        self._make_trainer, self._engine, self._store = make_trainer, engine, store
+        self._options, self._say, self._poll_s = options, say, poll_s
+        # One thread for all arithmetic: each further one would get OpenMP workers of its own.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
+        self._trainer: Trainer | None = None
+        self._at: int | None = None
+        """The version the trainer's weights are."""
+        self._said = -1
+
+    async def run(self) -> None:
+        """Until cancelled. An engine or a database that is away is waited for."""
+        while True:
+            try:
+                worked = await self.step()
+            except asyncio.CancelledError:
+                raise
+            except ConnectionError as error:
+                log.warning("learning waits for the engine: %s", error)
+                worked = False
+            except Exception as error:
+                log.exception("learning pauses")
+                self._say(f"learning pauses: {str(error).partition(chr(10))[0]}")
+                self._at = None
+                worked = False
+                await asyncio.sleep(10 * self._poll_s)
+            if not worked:
+                await asyncio.sleep(self._poll_s)
+
+    async def step(self) -> bool:
+        """Whatever is next; False when nothing is."""
+        if (unfinished := self._desk.unfinished()) is not None:
+            await self._bring_to_end(unfinished)
+            return True
+        if await self._sampler.run():
+            return True
+        self._watch()
+        policy = self._claim()
+        if policy is None:
+            return False
+        await self._bring_to_end(policy)
+        return True
+
+    # --- when --------------------------------------------------------------------------------
+
+    def _claim(self) -> Policy | None:
+        options = self._options
+        number, strength, oldest = self._desk.waiting()
+        asked = self._desk.flush_wanted()
+        if number != self._said:
+            self._said = number
+            self._say(f"{number} of {options.batch_size} samples toward the next step")
+        old = (
+            oldest is not None and time.time() - oldest > options.max_age_s and number >= options.min_samples
+        )
+        if not (asked or old or is_due(number, strength, options.batch_size, options.min_signal)):
+            return None
+        limit = options.batch_size if number < 2 * options.batch_size else _bounded(number, strength, options)
+        policy = self._desk.claim(limit, self._desk.serving(), options.config_hash) if number else None
+        if asked and not number and self._desk.is_settled():
+            self._desk.flushed(asked)
+        return policy
+
+    def _watch(self) -> None:
+        """Back to the version before, if people's verdicts fell significantly with this one."""
+        serving = self._desk.serving()
+        policy = self._desk.policy(serving)
+        if policy is None or policy.parent is None:
+            return
+        if is_worse(self._desk.scores_of(policy.parent), self._desk.scores_of(serving)):
+            why = f"rolled back from version {serving}: verdicts fell below those of version {policy.parent}"
+            self._desk.promote(policy.parent, why)
+            self._say(why)
+
+    # --- one version, from its samples to its end ------------------------------------------------
+
+    async def _bring_to_end(self, policy: Policy) -> None:
+        if policy.status == "training":
+            if not self._store.exists(policy.version) and not await self._train(policy):
+                return
+            self._desk.trained(policy.version, self._store.manifest(policy.version)["metrics"])
+        result = await self._judge(policy)
+        self._store.amend(policy.version, gate=result.to_json())
+        if not result.passed:
+            await self._give_up(policy, result.to_json())
+        elif self._desk.publish(policy.version, result.to_json()):
+            with suppress(ConnectionError, ValueError):  # whoever serves follows the ledger anyway
+                await self._engine.serve_version(policy.version)
+            self._say(f"version {policy.version} passed its checks and serves now")
+            self._free_states()
+        else:
+            await self._give_up(policy, None)
+
+    async def _train(self, policy: Policy) -> bool:
+        """False if there was nothing left to train."""
+        version, parent = policy.version, policy.parent or BASE_VERSION
+        items = self._usable(policy)
+        if not items:
+            self._desk.reject(
+                version, {"passed": False, "reason": "none of its samples could be used", "checks": []}
+            )
+            return False
+        self._say(f"step {version}: {len(items)} samples")
+        report = await self._in_thread(lambda: self._take_step(version, parent, items))
+        self._say(
+            f"step {version}: loss {report.loss:.4f}, gradient {report.grad_norm:.2f}, "
+            f"{report.num_tokens} tokens in {report.total_s:.1f} s"
+        )
+        return True
+
+    def _usable(self, policy: Policy) -> list[BatchItem]:
+        version, parent = policy.version, policy.parent or BASE_VERSION
+        items = self._desk.items(version)
+        found = {item.turn.id for item in items}
+        self._desk.drop(version, [i for i in self._desk.claimed(version) if i not in found], PRUNED)
+        stale = [i.turn.id for i in items if parent - i.turn.policy_version > self._options.max_staleness]
+        self._desk.drop(version, stale, STALE)
+        return [item for item in items if item.turn.id not in stale]
+
+    def _take_step(self, version: int, parent: int, items: list[BatchItem]) -> StepReport:
+        """In the trainer's thread."""
+        if self._trainer is None:
+            self._trainer = self._make_trainer()
+        trainer = self._trainer
+        if self._at != parent:
+            trainer.resume(self._store.path(parent) if parent != BASE_VERSION else None)
+            self._at = parent
+        state = trainer.state
+        batch = self._algorithm.batch(items, state)
+        self._at = None  # neither the one nor the other, should it break here
+        report = trainer.step(batch, parent)
+        manifest = {
+            "version": version,
+            "parent": parent,
+            "samples": [item.turn.id for item in items],
+            "config_hash": self._options.config_hash,
+            "metrics": {**asdict(report), "scale": batch.scale},
+            "created_at": time.time(),
+        }
+        self._store.write(version, lambda folder: trainer.save(folder, state), manifest)
+        self._at = version
+        return report
+
+    async def _judge(self, policy: Policy) -> GateResult:
+        version, parent = policy.version, policy.parent or BASE_VERSION
+        metrics = self._store.manifest(version)["metrics"]
+        report = StepReport(**{name: value for name, value in metrics.items() if name != "scale"})
+        if report.finite:
+            await self._engine.load(version, self._store.path(version))
+        return await self._gate.check(version, parent, report, self._desk.held_out(_GATE_TURNS))
+
+    async def _give_up(self, policy: Policy, gate: Json | None) -> None:
+        if gate is not None:
+            self._desk.reject(policy.version, gate)
+            self._say(f"version {policy.version} was rejected: {gate['reason']}")
+        else:
+            self._say(f"version {policy.version} was dropped: another version was chosen meanwhile")
+        self._at = None
+        with suppress(ConnectionError, ValueError):
+            await self._engine.unload(policy.version)
+
+    def _free_states(self) -> None:
+        serving = self._desk.serving()
+        for version in range(1, serving - self._options.keep_states + 1):
+            self._store.forget(version, only_state=True)
+
+    async def _in_thread(self, work: Callable[[], StepReport]) -> StepReport:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def is_due(number: int, strength: float, batch_size: int, min_signal: float) -> bool:
+    """Enough samples with enough to say; many with little to say are enough as well."""
+    return number >= batch_size and (strength >= min_signal * number or number >= 4 * batch_size)
+
+
+def _bounded(number: int, strength: float, options: LearnOptions) -> int:
+    """What gathered while there was little to learn goes into one step."""
+    weak = strength < options.min_signal * number
+    return min(number, 4 * options.batch_size) if weak else options.batch_size
+
+
+def hash_of(settings: Json) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
