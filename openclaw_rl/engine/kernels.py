@@ -50,11 +50,19 @@ class Bf16Kernel:
     """bf16 weights and products, fp32 outside: half the bytes, twice the arithmetic."""
 
     def __init__(self, weights: Weights, biases: Biases) -> None:
-        self._weight = torch.cat([weight.bfloat16() for weight in weights])
+        weight = torch.cat([weight.bfloat16() for weight in weights])
+        # Laid out for the product beforehand: twice as fast at 12 rows, no slower at any number.
+        self._is_packed = weight.device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, 64) if self._is_packed else weight
         self._bias = _join_biases(weights, biases)
 
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
-        y_RO = F.linear(x_RI.bfloat16(), self._weight)
+        x = x_RI.bfloat16()
+        y_RO: torch.Tensor
+        if self._is_packed:
+            y_RO = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], "")
+        else:
+            y_RO = F.linear(x, self._weight)
         return y_RO if self._bias is None else y_RO + self._bias
 
 
@@ -96,6 +104,46 @@ class WideInt4Kernel:
         return _int4_product(x, self._high).to(x_RI.dtype) + _int4_product(x, self._low)
 
 
+class Int8Kernel:
+    """8-bit weights with one scale per row; inputs as two 8-bit digits, so they lose nothing.
+
+    Reads fewer bytes than ``WideInt4Kernel`` and uses integer instructions: a third of the time at
+    eight rows. The scales of rows depend on nothing else in the batch.
+    """
+
+    def __init__(self, weight_OI: torch.Tensor) -> None:
+        self._scale = (weight_OI.float().abs().amax(1) / 127).clamp_min(1e-12)
+        codes = (weight_OI / self._scale.unsqueeze(1)).round().to(torch.int8)
+        self._packed = torch.ops.onednn.qlinear_prepack(codes, None)
+        self._zero = torch.zeros(weight_OI.shape[0], dtype=torch.int32)
+
+    def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
+        step = (x_RI.abs().amax(-1, keepdim=True) / 127).clamp_min(1e-12)
+        codes = x_RI / step
+        high = codes.round()
+        low = (codes - high) * 254
+        digits = (torch.cat([high, low]).round_() + 128).to(torch.uint8)
+        y_high, y_low = self._product(digits).chunk(2)
+        result: torch.Tensor = y_high.add_(y_low, alpha=1 / 254).mul_(step)
+        return result
+
+    def _product(self, codes_RI: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
+            codes_RI, 1.0, 128, self._packed, self._scale, self._zero,
+            None, 1.0, 0, torch.float32, "none", [], "",
+        )  # fmt: skip
+        return product
+
+    @staticmethod
+    def is_exact() -> bool:
+        """Whether sums of large codes come out right here: older instructions overflow silently."""
+        try:
+            product = Int8Kernel(torch.ones(16, 64))(torch.ones(2, 64))
+        except (AttributeError, RuntimeError):
+            return False
+        return torch.allclose(product, torch.full((2, 16), 64.0))
+
+
 class RefinedHead:
     """Logits by a low-precision product, then the best candidates again in full precision.
 
@@ -103,14 +151,15 @@ class RefinedHead:
     likely tokens are as good as the hidden state they come from.
     """
 
-    def __init__(self, weight_VH: torch.Tensor, num_exact: int = 256) -> None:
-        self._approximate = WideInt4Kernel(weight_VH)
+    def __init__(self, weight_VH: torch.Tensor, num_exact: int = 512) -> None:
+        self._approximate: Kernel = (Int8Kernel if Int8Kernel.is_exact() else WideInt4Kernel)(weight_VH)
         self._weight_VH, self._num_exact = weight_VH, num_exact
 
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
         logits_RV = self._approximate(x_RI)
         best_RN = logits_RV.topk(self._num_exact, dim=-1, sorted=False).indices
-        exact_RN = torch.bmm(self._weight_VH[best_RN], x_RI.unsqueeze(-1)).squeeze(-1)
+        rows_RNH = F.embedding(best_RN, self._weight_VH)
+        exact_RN = torch.bmm(x_RI.unsqueeze(1), rows_RNH.transpose(1, 2)).squeeze(1)
         return logits_RV.scatter_(1, best_RN, exact_RN)
 
 
@@ -146,7 +195,7 @@ KERNELS: dict[str, KernelSet] = {
     "float": KernelSet(FloatKernel, _float_head),
     "bf16": KernelSet(Bf16Kernel, _float_head),
     "int4": KernelSet(lambda w, b: SplitKernel(Int4Kernel(w, b), FloatKernel(w, b), 64), _int4_head),
-    "int4+bf16": KernelSet(lambda w, b: SplitKernel(Int4Kernel(w, b), Bf16Kernel(w, b), 12), _int4_head),
+    "int4+bf16": KernelSet(lambda w, b: SplitKernel(Int4Kernel(w, b), Bf16Kernel(w, b), 9), _int4_head),
 }
 
 
@@ -190,7 +239,7 @@ def _pack_int4(
 
 
 def _int4_product(x_RI: torch.Tensor, packed: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    product: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x_RI, packed[0], _GROUP, packed[1])
+    product: torch.Tensor = torch._weight_int4pack_mm_for_cpu(x_RI, packed[0], _GROUP, packed[1])
     return product
 
 

@@ -41,10 +41,37 @@ class _Span:
     """Where a chunk's rows lie in the packed batch and in its sequence."""
 
     batch: slice
-    start: int
-    end: int
     rows: OpenRows
     mask: torch.Tensor | None
+    q_1NTD: torch.Tensor
+    kv_2HTD: torch.Tensor
+
+
+class _Heads:
+    """One layer's queries, keys and values of all rows, in a buffer that every layer fills anew.
+
+    The views into it are made once per step: on a CPU, making one costs as much as a small product.
+    """
+
+    def __init__(
+        self, cos_RD: torch.Tensor, sin_RD: torch.Tensor, num_q: int, num_kv: int, dtype: torch.dtype
+    ) -> None:
+        num_rows, dim = cos_RD.shape
+        self.cos_R1D, self.sin_R1D = cos_RD.unsqueeze(1), sin_RD.unsqueeze(1)
+        self.qkv_RO = torch.empty(num_rows, (num_q + 2 * num_kv) * dim, device=cos_RD.device, dtype=dtype)
+        heads_RND = self.qkv_RO.view(num_rows, -1, dim)
+        self.q_RND = heads_RND.narrow(1, 0, num_q)
+        self.k_RHD = heads_RND.narrow(1, num_q, num_kv)
+        self.kv_R2HD = heads_RND.narrow(1, num_q, 2 * num_kv).view(num_rows, 2, num_kv, dim)
+        self._qk = heads_RND.narrow(1, 0, num_q + num_kv)
+        self._swapped_halves = self._qk.chunk(2, dim=-1)[::-1]
+        self._swapped = torch.empty_like(self._qk)
+
+    def rotate(self) -> None:
+        """Rotary positions, in place: rotated keys then lie beside their values."""
+        # rotate_half(x) swaps the halves; the first half's sign is in the sine table.
+        torch.cat(self._swapped_halves, dim=-1, out=self._swapped)
+        self._qk.mul_(self.cos_R1D).addcmul_(self._swapped, self.sin_R1D)
 
 
 class Norm:
@@ -127,23 +154,21 @@ class Decoder:
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Run the chunks, extend their caches, return fp32 logits of the wanted rows, in order."""
         ids = torch.tensor([i for chunk in chunks for i in chunk.token_ids], device=self.device)
-        spans = self._spans(chunks)
-        positions = torch.cat([torch.arange(span.start, span.end, device=self.device) for span in spans])
-        cos_RD, sin_RD = (table[positions].unsqueeze(1) for table in self._rope)
+        heads = self._heads(chunks)
+        spans = self._spans(chunks, heads)
         groups = _adapter_groups(chunks, spans)
-        sizes = [len(chunk.token_ids) for chunk in chunks]
         hidden_RH = self.embedding_VH[ids]
         for index, layer in enumerate(self.layers):
             normed = layer.input_norm(hidden_RH)
             qkv = self._project(layer, index, "qkv", normed, groups)
-            attended = self._attend(layer, index, qkv.to(self.dtype), cos_RD, sin_RD, spans, sizes)
-            hidden_RH = hidden_RH + self._project(layer, index, "o", attended, groups)
+            attended = self._attend(layer, index, qkv, heads, spans)
+            hidden_RH.add_(self._project(layer, index, "o", attended, groups))
             normed = layer.post_norm(hidden_RH)
-            gate, up = self._project(layer, index, "gate_up", normed, groups).chunk(2, dim=-1)
-            hidden_RH = hidden_RH + self._project(layer, index, "down", F.silu(gate) * up, groups)
+            gate, up = self._project(layer, index, "gate_up", normed, groups).unsafe_chunk(2, dim=-1)
+            hidden_RH.add_(self._project(layer, index, "down", F.silu(gate) * up, groups))
             for chunk, span in zip(chunks, spans, strict=True):
                 if chunk.hidden_layer == index:
-                    chunk.hidden = hidden_RH[span.batch.stop - 1].float().cpu()
+                    chunk.hidden = hidden_RH[span.batch.stop - 1].float().cpu().clone()
         for chunk in chunks:
             chunk.cache.extend(chunk.token_ids)
         wanted = _wanted_rows(chunks, spans)
@@ -152,12 +177,29 @@ class Decoder:
         last_WH = self.final_norm(hidden_RH[torch.tensor(wanted, device=self.device)])
         return self.head(last_WH).float()
 
-    def _spans(self, chunks: Sequence[Chunk]) -> list[_Span]:
+    def _heads(self, chunks: Sequence[Chunk]) -> _Heads:
+        positions = torch.tensor(
+            [i for c in chunks for i in range(c.cache.length, c.cache.length + len(c.token_ids))],
+            device=self.device,
+        )
+        cos_RD, sin_RD = (table[positions] for table in self._rope)
+        return _Heads(cos_RD, sin_RD, self.shape.num_heads, self.shape.num_kv_heads, self.dtype)
+
+    def _spans(self, chunks: Sequence[Chunk], heads: _Heads) -> list[_Span]:
         spans, row = [], 0
         for chunk in chunks:
             count, start = len(chunk.token_ids), chunk.cache.length
             mask = None if count == 1 else self._causal_mask(start, start + count)
-            spans.append(_Span(slice(row, row + count), start, start + count, chunk.cache.open(count), mask))
+            batch = slice(row, row + count)
+            spans.append(
+                _Span(
+                    batch,
+                    chunk.cache.open(count),
+                    mask,
+                    q_1NTD=heads.q_RND[batch].transpose(0, 1).unsqueeze(0),
+                    kv_2HTD=heads.kv_R2HD[batch].permute(1, 2, 0, 3),
+                )
+            )
             row += count
         return spans
 
@@ -177,39 +219,26 @@ class Decoder:
         return y_RO
 
     def _attend(
-        self,
-        layer: _Layer,
-        index: int,
-        qkv_RO: torch.Tensor,
-        cos_RD: torch.Tensor,
-        sin_RD: torch.Tensor,
-        spans: Sequence[_Span],
-        sizes: list[int],
+        self, layer: _Layer, index: int, qkv_RO: torch.Tensor, heads: _Heads, spans: Sequence[_Span]
     ) -> torch.Tensor:
-        shape = self.shape
-        num_rows, num_q, num_kv, dim = qkv_RO.shape[0], shape.num_heads, shape.num_kv_heads, shape.head_dim
-        heads_RND = qkv_RO.view(num_rows, -1, dim)
-        qk = heads_RND.narrow(1, 0, num_q + num_kv)
+        heads.qkv_RO.copy_(qkv_RO)
         if layer.q_norm is not None and layer.k_norm is not None:
-            qk.copy_(torch.cat([layer.q_norm(qk[:, :num_q]), layer.k_norm(qk[:, num_q:])], dim=1))
-        # rotate_half(x) is a roll by half with the first half's sign in the sine table. In place:
-        # rotated keys then lie beside their values, and both go into the cache in one copy.
-        torch.addcmul(qk * cos_RD, qk.roll(dim // 2, -1), sin_RD, out=qk)
-        q = heads_RND.narrow(1, 0, num_q).split(sizes)
-        kv = heads_RND.narrow(1, num_q, 2 * num_kv).view(num_rows, 2, num_kv, dim).split(sizes)
-        parts = []
-        for span, q_TND, kv_T2HD in zip(spans, q, kv, strict=True):
-            rows = span.rows
-            rows.new_2HTD[index].copy_(kv_T2HD.permute(1, 2, 0, 3))
-            attended = F.scaled_dot_product_attention(
-                q_TND.transpose(0, 1).unsqueeze(0),
-                rows.keys_1HTD[index],
-                rows.values_1HTD[index],
+            heads.q_RND.copy_(layer.q_norm(heads.q_RND))
+            heads.k_RHD.copy_(layer.k_norm(heads.k_RHD))
+        heads.rotate()
+        torch._foreach_copy_([span.rows.new_2HTD[index] for span in spans], [span.kv_2HTD for span in spans])
+        parts_1TND = [
+            F.scaled_dot_product_attention(
+                span.q_1NTD,
+                span.rows.keys_1HTD[index],
+                span.rows.values_1HTD[index],
                 attn_mask=span.mask,
-                enable_gqa=num_q != num_kv,
-            )
-            parts.append(attended.squeeze(0).transpose(0, 1))
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(num_rows, -1)
+                enable_gqa=self.shape.num_heads != self.shape.num_kv_heads,
+            ).transpose(1, 2)
+            for span in spans
+        ]
+        attended = parts_1TND[0] if len(parts_1TND) == 1 else torch.cat(parts_1TND, dim=1)
+        return attended.reshape(qkv_RO.shape[0], -1)
 
 
 def _rope_table(

@@ -7,6 +7,7 @@ generator, so a seed gives the same reply whoever else is being served.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,8 +45,15 @@ class Sampler:
         top_ids: list[int],
         top_logprobs: list[float],
         allowed_V: torch.Tensor | None,
+        drawn: int | None = None,
     ) -> Sampled:
-        """Draw from one row of raw log-probs (on the CPU); ``allowed_V`` is a grammar's mask."""
+        """Draw from one row of raw log-probs (on the CPU); ``allowed_V`` is a grammar's mask.
+
+        ``drawn`` is what ``draw_raw`` drew from this row already.
+        """
+        if drawn is not None:
+            logprob = float(raw_V[drawn])
+            return Sampled(drawn, logprob, logprob, tuple(top_ids), tuple(top_logprobs), forced=False)
         logprobs_V = raw_V if allowed_V is None else raw_V.masked_fill(~allowed_V, float("-inf"))
         forced = allowed_V is not None and int(allowed_V.sum()) == 1
         token, sampled_logprob = self._draw(logprobs_V, top_ids if allowed_V is None else None)
@@ -68,11 +76,16 @@ class Sampler:
         return token, float(kept_logprobs[choice])
 
     def _choose(self, logprobs: torch.Tensor) -> int:
-        """Inverse of the cumulative distribution: a tenth of the cost of torch.multinomial."""
-        cumulative = logprobs.exp().cumsum(0, dtype=torch.float64)
-        # In (0, total]: never below the first possible token, never beyond the last.
-        point = (1 - torch.rand((), dtype=torch.float64, generator=self._generator)) * cumulative[-1]
-        return int(torch.searchsorted(cumulative, point))
+        return _invert(logprobs.unsqueeze(0), [self])[0]
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the raw distribution itself is sampled from."""
+        return self.params.temperature == 1 and not self.params.top_k and self.params.top_p >= 1
+
+    def uniform(self) -> torch.Tensor:
+        """In (0, 1]: never below the first possible token, never beyond the last."""
+        return 1 - torch.rand(1, dtype=torch.float64, generator=self._generator)
 
     def _truncate(self, logprobs_V: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
         """The ids left by top-k and top-p (None: all) and their renormalised log-probs."""
@@ -89,6 +102,25 @@ class Sampler:
             keep = max(1, int((before < top_p).sum()))
             values, ids = values[:keep], ids[:keep]
         return ids, torch.log_softmax(values, dim=-1)
+
+
+def draw_raw(raw_RV: torch.Tensor, samplers: Sequence[Sampler | None]) -> list[int | None]:
+    """One token of each row whose sampler wants the raw distribution, all rows in one go."""
+    rows = [row for row, sampler in enumerate(samplers) if sampler]
+    tokens: list[int | None] = [None] * len(samplers)
+    if rows:
+        chosen_RV = raw_RV if len(rows) == len(samplers) else raw_RV[rows]
+        for row, token in zip(rows, _invert(chosen_RV, [s for s in samplers if s]), strict=True):
+            tokens[row] = token
+    return tokens
+
+
+def _invert(logprobs_RV: torch.Tensor, samplers: Sequence[Sampler]) -> list[int]:
+    """Inverse of the cumulative distribution: a tenth of the cost of torch.multinomial."""
+    cumulative_RV = logprobs_RV.exp().cumsum(-1, dtype=torch.float64)
+    points_R1 = torch.stack([sampler.uniform() for sampler in samplers]) * cumulative_RV[:, -1:]
+    tokens: list[int] = torch.searchsorted(cumulative_RV, points_R1)[:, 0].tolist()
+    return tokens
 
 
 def raw_logprobs(logits_RV: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

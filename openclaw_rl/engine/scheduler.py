@@ -20,7 +20,7 @@ import torch
 from openclaw_rl.engine.kv import CachePool, SequenceCache
 from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder
-from openclaw_rl.engine.sampling import Sampler, raw_logprobs
+from openclaw_rl.engine.sampling import Sampler, draw_raw, raw_logprobs
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.types import GenerateRequest, Priority, Scores, Token
 
@@ -208,18 +208,20 @@ class Scheduler:
             return
         top_k = max(1, *(job.top_k for job, _ in batch))
         raw_RV, ids_RK, logprobs_RK = raw_logprobs(logits_RV, top_k)
-        row = 0
+        drawn = draw_raw(
+            raw_RV, [_raw_sampler(job) for (job, _), n in zip(batch, counts, strict=True) for _ in range(n)]
+        )
+        top_ids, top_logprobs = ids_RK.tolist(), logprobs_RK.tolist()
+        end = 0
         for (job, _), count in zip(batch, counts, strict=True):
-            rows = slice(row, row + count)
-            row += count
+            rows = slice(end, end + count)
+            row, end = end, end + count
             if not count:
                 continue
             if job.sampler:
                 k = job.top_k
                 try:
-                    self._sample(
-                        job, raw_RV[rows][0], ids_RK[rows][0, :k].tolist(), logprobs_RK[rows][0, :k].tolist()
-                    )
+                    self._sample(job, raw_RV[row], top_ids[row][:k], top_logprobs[row][:k], drawn[row])
                 except Exception as error:
                     # A grammar or a parameter of one request is no reason to fail the others.
                     job.emit(RuntimeError(f"sampling failed: {error}"))
@@ -228,11 +230,18 @@ class Scheduler:
                 self._keep_scores(job, count, raw_RV[rows], ids_RK[rows], logprobs_RK[rows])
         self._finish_scored(batch)
 
-    def _sample(self, job: Job, raw_V: torch.Tensor, top_ids: list[int], top_logprobs: list[float]) -> None:
+    def _sample(
+        self,
+        job: Job,
+        raw_V: torch.Tensor,
+        top_ids: list[int],
+        top_logprobs: list[float],
+        drawn: int | None,
+    ) -> None:
         assert job.sampler is not None
         assert job.request is not None
         allowed_V = job.grammar.allowed() if job.grammar else None
-        sampled = job.sampler.sample(raw_V, top_ids, top_logprobs, allowed_V)
+        sampled = job.sampler.sample(raw_V, top_ids, top_logprobs, allowed_V, drawn)
         if job.grammar and sampled.id not in job.request.stop_ids:
             job.grammar.consume(sampled.id)
         job.ids.append(sampled.id)
@@ -297,3 +306,7 @@ class Scheduler:
             if job.cache is not None:
                 job.cache.truncate(0)
             self._finish(job)
+
+
+def _raw_sampler(job: Job) -> Sampler | None:
+    return job.sampler if job.sampler and job.sampler.is_raw and not job.grammar else None
