@@ -137,7 +137,7 @@ def _eval(options: argparse.Namespace) -> int:
             limit=options.limit,
             json=options.json,
             judge=settings.judge,
-            model=settings.judge_model if settings.judge == "endpoint" else config.engine.model,
+            model=settings.judge_model or (None if settings.judge == "endpoint" else config.engine.model),
             votes=settings.majority_vote_n,
             threshold=settings.majority_vote_threshold,
             base_url=settings.judge_url or "",

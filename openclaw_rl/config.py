@@ -69,11 +69,11 @@ class EngineConfig(_Section):
 
 class JudgeConfig(_Section):
     judge: str = "label"
-    """label (the served base model), endpoint (an OpenAI-compatible API), rules, or pkg.module:Class."""
+    """label (a local model), endpoint (an OpenAI-compatible API), rules, or pkg.module:Class."""
     judge_url: str | None = None
     """Base URL of the judging endpoint; its key comes from OPENCLAW_RL_JUDGE_API_KEY."""
     judge_model: str | None = None
-    """Model name at the judging endpoint."""
+    """Name at the judging endpoint, or a local model (as --model); by default the served base weights."""
     majority_vote_n: int = Field(default=3, ge=1)
     """Votes per turn."""
     majority_vote_threshold: float = Field(default=0.5, ge=0, lt=1)
