@@ -1,14 +1,16 @@
 """Fits the label judge's calibration on the train half: ``python -m openclaw_rl.evals.fit_judge``.
 
-Writes ``judge/calibration.json`` and ``judge/probe.json`` (with the model's states) and prints the
-cross-validated accuracy. Cases that serve a vote as its examples are left out of that vote's fit.
-The test half is never read.
+Writes ``calibration.json`` and ``probe.json`` (with the model's states) and prints the cross-validated
+accuracy: for the default model into the package, for another one into the cache folder, where the judge
+finds it. Both hold a digest of all that went into the fit beside the model. Cases that serve a vote as its
+examples are left out of that vote's fit. The test half is never read.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -19,21 +21,23 @@ from typing import Any
 
 from openclaw_rl.evals.judge import Row, local_parts
 from openclaw_rl.judge.calibration import CLASSES, Calibration, fit
-from openclaw_rl.judge.evidence import Evidence
+from openclaw_rl.judge.cues import tool_cues, user_cues
+from openclaw_rl.judge.evidence import CONTINUATIONS, Evidence
 from openclaw_rl.judge.exchange import Exchange
+from openclaw_rl.judge.fitted import KINDS, PACKAGE, SIGNATURE_TEXT, own_folder, signature
 from openclaw_rl.judge.rules import apply_rules
-from openclaw_rl.judge.shots import NUM_SETS, case_of, read_cases
+from openclaw_rl.judge.shots import NUM_SETS, case_of, few_shot_set, read_cases, state_prompts
 from openclaw_rl.judge.small import features, kind_of, states
 from openclaw_rl.judge.voting import majority
-from openclaw_rl.models import DEFAULT_MODEL
+from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
 
 #: Chosen by cross-validation on the train half; without and with the model's states.
 PENALTIES = {"user": 50.0, "tool": 10.0}
 PROBE_PENALTIES = {"user": 0.2, "tool": 0.1}
+#: Which layer's states are read, as a share of the model's layers: layer 18 of the default model's 30.
+STATE_DEPTH = 0.6
 NUM_FOLDS = 10
-KINDS = ("user", "tool")
 _NUMBERS = list(range(1, NUM_SETS + 1))
-_FOLDER = Path(__file__).parent.parent / "judge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +56,50 @@ class Example:
         return any(tag.startswith(start) for tag in self.row["tags"])
 
 
-async def collect(model: str, rows: Sequence[Row]) -> dict[str, list[Example]]:
-    """The evidence of every case, by kind of next state."""
+@dataclass(frozen=True, slots=True)
+class Collected:
+    examples: dict[str, list[Example]]
+    """By kind of next state."""
+    layer: int
+    signature: tuple[float, ...]
+
+
+def inputs_digest(rows: Sequence[Row]) -> str:
+    """Of all that decides the files beside the model: labels, prompts as they are sent, signs, settings."""
+    settings = [PENALTIES, PROBE_PENALTIES, STATE_DEPTH, CONTINUATIONS, SIGNATURE_TEXT]
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for kind in KINDS:
+        for number in _NUMBERS:
+            digest.update(
+                json.dumps([few_shot_set(kind, number).words, few_shot_set(kind, number).prefix]).encode()
+            )
+    for row in rows:
+        exchange = Exchange(case_of(row))
+        kind = kind_of(exchange)
+        texts = [few_shot_set(kind, number).case_text(exchange) for number in _NUMBERS]
+        shown = [state_prompts(kind, number, exchange) for number in _NUMBERS]
+        signs = user_cues(exchange) if kind == "user" else tool_cues(exchange)
+        digest.update(json.dumps([row["label"], row["tags"], texts, shown, signs]).encode())
+    return digest.hexdigest()[:16]
+
+
+async def collect(model: str, rows: Sequence[Row]) -> Collected:
+    """The evidence of every case, and what the model is recognised by."""
     from tqdm import tqdm
 
     examples: dict[str, list[Example]] = {kind: [] for kind in KINDS}
-    async with local_parts(model) as (engine, encode, renderer):
-        evidence = Evidence(engine, encode, renderer)
+    config = json.loads((resolve_model(model, default_cache_dir()) / "config.json").read_text())
+    layer = round(STATE_DEPTH * config["num_hidden_layers"])
+    async with local_parts(model, num_threads=0) as (engine, encode, renderer):
+        known_by = await signature(engine, encode)
+        evidence = Evidence(engine, encode, renderer, layer)
         for row in tqdm(rows, desc="scoring the train half", file=sys.stderr):
             exchange = Exchange(case_of(row))
             counted = await features(evidence, exchange, _NUMBERS)
             shown = await states(evidence, exchange, _NUMBERS)
             votes = [[first, *others] for first, others in zip(counted, shown, strict=True)]
             examples[kind_of(exchange)].append(Example(row, votes))
-    return examples
+    return Collected(examples, layer, known_by)
 
 
 def fit_votes(examples: Sequence[Example], penalty: float, with_states: bool) -> list[Calibration]:
@@ -101,14 +135,24 @@ def cross_validate(examples: Sequence[Example], penalty: float, with_states: boo
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--out", type=Path, default=_FOLDER, help="folder for the two files [the package's]")
+    parser.add_argument(
+        "--out", type=Path, help="folder for the two files [the package's, or one in the cache folder]"
+    )
     options = parser.parse_args(arguments)
-    examples = asyncio.run(collect(options.model, read_cases("train")))
+    out = options.out or (PACKAGE if options.model == DEFAULT_MODEL else own_folder(options.model))
+    rows = read_cases("train")
+    collected = asyncio.run(collect(options.model, rows))
+    out.mkdir(parents=True, exist_ok=True)
     for name, penalties in (("calibration", PENALTIES), ("probe", PROBE_PENALTIES)):
         with_states = name == "probe"
-        data: dict[str, Any] = {"model": options.model, "penalties": penalties}
+        data: dict[str, Any] = {
+            "model": options.model,
+            "inputs": inputs_digest(rows),
+            "layer": collected.layer,
+            "signature": collected.signature,
+        }
         for kind in KINDS:
-            pairs = cross_validate(examples[kind], penalties[kind], with_states)
+            pairs = cross_validate(collected.examples[kind], penalties[kind], with_states)
             right = sum(label == verdict for label, verdict in pairs)
             sides = sum((label < 0) == (verdict < 0) for label, verdict in pairs)
             print(
@@ -116,9 +160,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"in {NUM_FOLDS}-fold cross-validation",
                 file=sys.stderr,
             )
-            fitted = fit_votes(examples[kind], penalties[kind], with_states)
+            fitted = fit_votes(collected.examples[kind], penalties[kind], with_states)
             data[kind] = [one.to_json() for one in fitted]
-        (options.out / f"{name}.json").write_text(json.dumps(data, separators=(",", ":")) + "\n")
+        (out / f"{name}.json").write_text(json.dumps(data, separators=(",", ":")) + "\n")
     return 0
 
 

@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,11 +21,12 @@ from typing import Any
 from openclaw_rl.judge import DEFAULT_JUDGE, JudgeParts, create_judge
 from openclaw_rl.judge.shots import case_of, read_cases
 from openclaw_rl.judge.voting import agreement
-from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
+from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, eos_ids, resolve_model
 from openclaw_rl.types import Judge, JudgeError, Verdict
 
 Row = dict[str, Any]
 CLASSES = (1, 0, -1)
+INJECTIONS = ("injection", "injection-heldout")
 
 
 @dataclass(slots=True)
@@ -49,8 +50,8 @@ class Report:
     max_latency_s: float
     cpu_s_per_vote: float
     num_votes: int
-    injections: int
-    injections_moved: int
+    injections: dict[str, dict[str, int]]
+    """By set of attacks: how many there are and how many moved a verdict."""
     moved: list[str] = field(default_factory=list)
     errors: list[Row] = field(default_factory=list)
     """The cases judged wrongly."""
@@ -65,12 +66,19 @@ class _Judged:
 
 
 async def evaluate_judge(
-    judge: Judge, cases: Sequence[Row], injections: Sequence[Row], progress: Callable[[], None] = lambda: None
+    judge: Judge,
+    cases: Sequence[Row],
+    injections: Mapping[str, Sequence[Row]],
+    progress: Callable[[], None] = lambda: None,
 ) -> Report:
     """One case at a time, so that latency and CPU time belong to it."""
     judged = [await _judge(judge, row, progress) for row in cases]
-    moved = [row for row in injections if await _is_moved(judge, row, progress)]
-    return _report(judged, injections, moved)
+    report = _report(judged)
+    for name, rows in injections.items():
+        moved = [row for row in rows if await _is_moved(judge, row, progress)]
+        report.injections[name] = {"attacks": len(rows), "moved": len(moved)}
+        report.moved += [f"{name}: {_attack(row)}" for row in moved]
+    return report
 
 
 async def _judge(judge: Judge, row: Row, progress: Callable[[], None]) -> _Judged:
@@ -94,7 +102,13 @@ def _score(verdict: Verdict | None) -> int | None:
     return verdict.score if verdict is not None and verdict.trainable else None
 
 
-def _report(judged: Sequence[_Judged], injections: Sequence[Row], moved: Sequence[Row]) -> Report:
+def _attack(row: Row) -> str:
+    """The part of the case that was tampered with."""
+    part = row["injected"].get("next_state") or [{"content": row["injected"]["reply"]}]
+    return str(part[-1]["content"])[:160]
+
+
+def _report(judged: Sequence[_Judged]) -> Report:
     pairs = [(int(item.row["label"]), _score(item.verdict)) for item in judged]
     voted = [item for item in judged if item.verdict is not None and item.verdict.votes]
     votes = sum(len(item.verdict.votes) for item in voted if item.verdict)
@@ -114,9 +128,7 @@ def _report(judged: Sequence[_Judged], injections: Sequence[Row], moved: Sequenc
         max_latency_s=round(max(latencies), 4),
         cpu_s_per_vote=round(sum(item.cpu_s for item in voted) / votes, 4) if votes else 0.0,
         num_votes=votes,
-        injections=len(injections),
-        injections_moved=len(moved),
-        moved=[str(row["injected"]["next_state"][-1]["content"])[:160] for row in moved],
+        injections={},
         errors=[_error(item) for item in judged if _score(item.verdict) != int(item.row["label"])],
     )
 
@@ -180,9 +192,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure and print; 0 when it could be measured."""
     cases = load_cases(options.cases) if options.cases else read_cases("test")
-    injections = read_cases("injection")
-    cases, injections = cases[: options.limit], injections[: options.limit]
-    report = asyncio.run(_measure(options, cases, injections))
+    injections = {name: read_cases(name)[: options.limit] for name in INJECTIONS}
+    report = asyncio.run(_measure(options, cases[: options.limit], injections))
     print(json.dumps(asdict(report), ensure_ascii=False, indent=2) if options.json else describe(report))
     return 0
 
@@ -208,11 +219,14 @@ def load_cases(path: Path) -> list[Row]:
     return rows
 
 
-async def _measure(options: argparse.Namespace, cases: Sequence[Row], injections: Sequence[Row]) -> Report:
+async def _measure(
+    options: argparse.Namespace, cases: Sequence[Row], injections: Mapping[str, Sequence[Row]]
+) -> Report:
     from tqdm import tqdm
 
+    total = len(cases) + 2 * sum(len(rows) for rows in injections.values())
     async with built_judge(options) as judge:
-        with tqdm(total=len(cases) + 2 * len(injections), desc="judging", file=sys.stderr) as bar:
+        with tqdm(total=total, desc="judging", file=sys.stderr) as bar:
             return await evaluate_judge(judge, cases, injections, lambda: bar.update() and None)
 
 
@@ -235,9 +249,7 @@ async def built_judge(options: argparse.Namespace) -> AsyncIterator[Judge]:
         await judge.close()
 
 
-@asynccontextmanager
-async def local_parts(model: str) -> AsyncIterator[tuple[Any, Callable[[str], list[int]], Any]]:
-    """The embedded engine with one thread, its tokenizer's encoder, and its renderer."""
+def load_model(model: str, num_threads: int = 1) -> tuple[Any, Callable[[str], list[int]], Any]:
     from transformers import AutoConfig, AutoTokenizer
 
     from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
@@ -245,10 +257,19 @@ async def local_parts(model: str) -> AsyncIterator[tuple[Any, Callable[[str], li
 
     path = resolve_model(model, default_cache_dir())
     tokenizer = AutoTokenizer.from_pretrained(path)
-    renderer = create_renderer(tokenizer, AutoConfig.from_pretrained(path).model_type)
-    engine = LocalEngine(path, LocalEngineOptions(num_threads=1))
+    renderer = create_renderer(tokenizer, AutoConfig.from_pretrained(path).model_type, None, eos_ids(path))
+    engine = LocalEngine(path, LocalEngineOptions(num_threads=num_threads))
+    return engine, lambda text: list(tokenizer.encode(text, add_special_tokens=False)), renderer
+
+
+@asynccontextmanager
+async def local_parts(
+    model: str, num_threads: int = 1
+) -> AsyncIterator[tuple[Any, Callable[[str], list[int]], Any]]:
+    """The embedded engine (with one thread: costs are stated per core), its encoder and its renderer."""
+    engine, encode, renderer = load_model(model, num_threads)
     try:
-        yield engine, lambda text: list(tokenizer.encode(text, add_special_tokens=False)), renderer
+        yield engine, encode, renderer
     finally:
         await engine.close()
 
@@ -261,7 +282,10 @@ def describe(report: Report) -> str:
         f"vote agreement    {report.vote_agreement:.1%} of pairs",
         f"latency           {report.mean_latency_s:.2f} s mean, {report.max_latency_s:.2f} s at most",
         f"CPU               {report.cpu_s_per_vote:.2f} s per vote ({report.num_votes} votes)",
-        f"injection         {report.injections_moved} of {report.injections} moved a verdict",
+        *(
+            f"{name:<17} {counts['moved']} of {counts['attacks']} moved a verdict"
+            for name, counts in report.injections.items()
+        ),
         "",
         "label    recall  precision | verdict:   1     0    -1  none",
     ]

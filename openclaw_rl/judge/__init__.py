@@ -14,6 +14,7 @@ from typing import Any
 
 from openclaw_rl.judge.hints import verbatim_hints
 from openclaw_rl.judge.llm import EndpointJudge
+from openclaw_rl.judge.local import AnswerJudge, Loaded, LocalJudge
 from openclaw_rl.judge.rules import RULES, Rule, apply_rules
 from openclaw_rl.judge.small import LabelJudge
 from openclaw_rl.types import Engine, Judge, JudgeCase, JudgeError, Renderer, Verdict
@@ -21,9 +22,11 @@ from openclaw_rl.types import Engine, Judge, JudgeCase, JudgeError, Renderer, Ve
 __all__ = [
     "DEFAULT_JUDGE",
     "JUDGES",
+    "AnswerJudge",
     "EndpointJudge",
     "JudgeParts",
     "LabelJudge",
+    "LocalJudge",
     "RuleFirstJudge",
     "RulesJudge",
     "create_judge",
@@ -44,6 +47,9 @@ class JudgeParts:
     threshold: float = 0.5
     base_url: str = ""
     model: str = ""
+    """At the endpoint, or another local model than the engine's."""
+    load: Callable[[str], Loaded] | None = None
+    """Loads another local model; the judge that called it closes the engine."""
     api_key_env: str = "OPENCLAW_RL_JUDGE_API_KEY"
     timeout_s: float = 60.0
     max_concurrency: int = 8
@@ -86,9 +92,13 @@ def _with_hints(verdict: Verdict, case: JudgeCase) -> Verdict:
 
 
 def _label(parts: JudgeParts) -> Judge:
+    load, model = parts.load, parts.model
+    if load is not None and model:
+        return LocalJudge(lambda: load(model), True, parts.num_votes, parts.threshold)
     if parts.engine is None or parts.encode is None or parts.renderer is None:
         raise ValueError("the label judge needs an engine, an encoder and a renderer")
-    return LabelJudge(parts.engine, parts.encode, parts.renderer, parts.num_votes, parts.threshold)
+    given = parts.engine, parts.encode, parts.renderer
+    return LocalJudge(lambda: given, False, parts.num_votes, parts.threshold)
 
 
 def _endpoint(parts: JudgeParts) -> Judge:

@@ -20,8 +20,6 @@ from openclaw_rl.types import BASE_VERSION, Engine, Priority, Renderer, Scores
 
 Encode = Callable[[str], list[int]]
 _TOP_K = 1000
-#: The layer (from 0) whose states are read; chosen by cross-validation on the train half.
-STATE_LAYER = 18
 _NUM_KNOWN = 512
 #: Ways in which an assistant begins after praise, after a complaint, after the next question.
 CONTINUATIONS = ("You're welcome", "I'm glad", "I apologize", "I'm sorry", "Sure, here", "You're right")
@@ -30,8 +28,9 @@ CONTINUATIONS = ("You're welcome", "I'm glad", "I apologize", "I'm sorry", "Sure
 class Evidence:
     """Asks an engine; knows nothing about verdicts."""
 
-    def __init__(self, engine: Engine, encode: Encode, renderer: Renderer) -> None:
-        self._engine, self._encode, self._renderer = engine, encode, renderer
+    def __init__(self, engine: Engine, encode: Encode, renderer: Renderer, layer: int) -> None:
+        """``layer`` (from 0) is the one whose states are read."""
+        self._engine, self._encode, self._renderer, self._layer = engine, encode, renderer, layer
         # Kernels round differently with what else is in a pass; the same text must get the same verdict.
         self._known: dict[tuple[tuple[int, ...], int, int], Scores] = {}
 
@@ -98,7 +97,7 @@ class Evidence:
             top_k=top_k,
             policy_version=BASE_VERSION,
             priority=Priority.JUDGE,
-            hidden_layer=STATE_LAYER if self._engine.capabilities.hidden_states else None,
+            hidden_layer=self._layer if self._engine.capabilities.hidden_states else None,
         )
         self._known[key] = scores
         while len(self._known) > _NUM_KNOWN:

@@ -17,12 +17,10 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import unicodedata
 
+from openclaw_rl.judge.disguise import hidden_forms, reveal
 from openclaw_rl.judge.patterns import read_patterns
 
-_INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\u00ad\U000e0000-\U000e007f]")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _PATTERNS = read_patterns("attacks")
 
@@ -36,6 +34,10 @@ _BLOCK = _any_of("blocks", re.DOTALL)
 _TOKEN = _any_of("tokens")
 #: A line that plays another part of the dialogue or of the judge's own examples.
 _PLAYED = _any_of("played")
+#: Where another message or dialogue pretends to begin: what stands after it is nobody's word.
+_STAGED = _any_of("staged", re.MULTILINE)
+#: Markup and data a person pastes; in a tool result it may be the answer.
+_PASTED = _any_of("pasted", re.DOTALL)
 _ATTACKS = _any_of("attacks")
 #: In a tool result or a reply nobody is entitled to an opinion of the assistant's work.
 _SELF_PRAISE = _any_of("self_praise")
@@ -64,14 +66,18 @@ def neutralise(text: str, role: str = "user") -> str:
 
 
 def _neutralise_once(text: str, role: str) -> str:
-    text = _INVISIBLE.sub("", unicodedata.normalize("NFC", text))
-    text = _CONTROL.sub(" ", text)
-    if role != "user":
-        text = _COMMENT.sub(" ", text)
+    text = reveal(text)
+    text = _before_the_stage(_PASTED.sub("\n", text)) if role == "user" else _COMMENT.sub(" ", text)
     # A line break, so that what follows cannot pass for the rest of an honest sentence.
     text = _TOKEN.sub("\n", _BLOCK.sub("\n", text))
     lines = [kept for line in text.split("\n") if (kept := _neutralise_line(line, role)) is not None]
     return "\n".join(lines).strip()
+
+
+def _before_the_stage(text: str) -> str:
+    staged = _STAGED.search(text)
+    before = text[: staged.start()] if staged else text
+    return before if before.strip() else text
 
 
 def _neutralise_line(line: str, role: str) -> str | None:
@@ -103,6 +109,7 @@ def _is_verdict_or_order(played: re.Match[str]) -> bool:
         "admin",
         "user",
         "human",
+        "outcome",
     )
     return any(
         word in head for word in (*words, "assistant", "note to", "message", "instruction", "reaction")
@@ -111,6 +118,8 @@ def _is_verdict_or_order(played: re.Match[str]) -> bool:
 
 def _cut(sentence: str, role: str) -> str:
     starts = [match.start() for match in _ATTACKS.finditer(sentence)]
+    if not starts and any(_ATTACKS.search(form) for form in hidden_forms(sentence)):
+        return ""
     if role != "user":
         starts += [match.start() for match in _SELF_PRAISE.finditer(sentence)]
     if not starts:

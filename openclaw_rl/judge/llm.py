@@ -1,4 +1,4 @@
-"""``EndpointJudge``: a capable model behind any OpenAI-compatible endpoint.
+"""Judges that ask a model which follows instructions; ``EndpointJudge`` reaches it over HTTP.
 
 m votes at temperature 0.6, each a structured answer with its reasoning; strict majority; then, where
 the turn was not good, one more call for hints. A call that fails or an answer that cannot be parsed
@@ -26,7 +26,7 @@ from openclaw_rl.types import JudgeCase, JudgeError, Message, Verdict
 _THINKING_END = re.compile(r"</(?:think|thinking|reasoning)>", re.IGNORECASE)
 _THINKING_START = re.compile(r"<(?:think|thinking|reasoning)>", re.IGNORECASE)
 _VERDICT = re.compile(r"[\"']verdict[\"']\s*:\s*[\"']?\s*([+−-]?1|0)(?![\d.])")
-_CONTEXT_MESSAGES, _MESSAGE_CHARS = 6, 6000
+_CONTEXT_MESSAGES = 6
 #: A verdict without a next state rests on the reply alone.
 _ALONE = 0.5
 
@@ -41,34 +41,26 @@ class Usage:
     completion_tokens: int = 0
 
 
-class EndpointJudge:
-    """Judge protocol over HTTP; no rules of its own."""
+class NoAnswer(Exception):
+    """A vote that could not be had; says why."""
 
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        api_key_env: str = "OPENCLAW_RL_JUDGE_API_KEY",
-        num_votes: int = 3,
-        threshold: float = 0.5,
-        timeout_s: float = 60.0,
-        max_concurrency: int = 8,
-        temperature: float = 0.6,
-        max_tokens: int = 1024,
-    ) -> None:
-        """The key is read from the environment variable ``api_key_env``; without one none is sent."""
+
+class AskingJudge:
+    """Verdicts and hints from a model that follows instructions; a subclass brings the question to it."""
+
+    message_chars = 6000
+    temperature = 0.6
+
+    def __init__(self, num_votes: int = 3, threshold: float = 0.5, max_concurrency: int = 8) -> None:
         if num_votes < 1:
             raise ValueError(f"a judge needs at least one vote, got {num_votes}")
-        key = os.environ.get(api_key_env)
-        self._client = httpx.AsyncClient(
-            base_url=base_url.rstrip("/") + "/",
-            headers={"authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0)),
-        )
-        self._model, self._num_votes, self._threshold = model, num_votes, threshold
-        self._temperature, self._max_tokens, self._timeout_s = temperature, max_tokens, timeout_s
+        self._num_votes, self._threshold = num_votes, threshold
         self._slots = asyncio.Semaphore(max_concurrency)
         self.usage = Usage()
+
+    async def complete(self, prompt: str, text: str) -> str:
+        """The model's answer to ``text``, made of the prompt file of that name; NoAnswer if none came."""
+        raise NotImplementedError
 
     async def evaluate(self, case: JudgeCase) -> Verdict:
         answers = await asyncio.gather(*(self._vote(case) for _ in range(self._num_votes)))
@@ -90,46 +82,73 @@ class EndpointJudge:
         )
 
     async def hints(self, case: JudgeCase) -> tuple[str, ...]:
-        """What the endpoint extracts, filtered; the user's own words where it cannot answer."""
+        """What the model extracts, filtered; the user's own words where it cannot answer."""
         try:
             answer = parse_hints(await self._ask("hints", case))
-        except (httpx.HTTPError, ValueError):
+        except NoAnswer:
             answer = None
         return verbatim_hints(case) if answer is None else filter_hints(answer, case)
-
-    async def close(self) -> None:
-        await self._client.aclose()
 
     async def _vote(self, case: JudgeCase) -> tuple[int | None, str]:
         try:
             vote = parse_verdict(await self._ask("verdict", case))
-        except (httpx.HTTPError, ValueError) as error:
+        except NoAnswer as error:
             self.usage.num_failed += 1
-            return None, f"{type(error).__name__}: {error}".rstrip(": ")
+            return None, str(error).rstrip(": ")
         return vote, "" if vote is not None else "the answer held no verdict"
 
     async def _ask(self, prompt: str, case: JudgeCase) -> str:
-        marker, data = fence(_shown(case))
+        marker, data = fence(_shown(case, self.message_chars))
         text = (files("openclaw_rl.judge") / "prompts" / f"{prompt}.txt").read_text("utf-8")
-        body = {
-            "model": self._model,
-            "messages": [
-                {"role": "user", "content": text.replace("{marker}", marker).replace("{data}", data)}
-            ],
-            "temperature": self._temperature,
-            "max_tokens": self._max_tokens,
-        }
         async with self._slots:
             self.usage.num_calls += 1
-            try:
-                async with asyncio.timeout(
-                    self._timeout_s
-                ):  # a stream that trickles never times out by itself
-                    response = await self._client.post("chat/completions", json=body)
-            except TimeoutError as error:
-                raise ValueError(f"no answer within {self._timeout_s:g} s") from error
-        response.raise_for_status()
-        return self._content(response.json())
+            return await self.complete(prompt, text.replace("{marker}", marker).replace("{data}", data))
+
+
+class EndpointJudge(AskingJudge):
+    """Judge protocol over HTTP; no rules of its own."""
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        api_key_env: str = "OPENCLAW_RL_JUDGE_API_KEY",
+        num_votes: int = 3,
+        threshold: float = 0.5,
+        timeout_s: float = 60.0,
+        max_concurrency: int = 8,
+        max_tokens: int = 1024,
+    ) -> None:
+        """The key is read from the environment variable ``api_key_env``; without one none is sent."""
+        super().__init__(num_votes, threshold, max_concurrency)
+        key = os.environ.get(api_key_env)
+        self._client = httpx.AsyncClient(
+            base_url=base_url.rstrip("/") + "/",
+            headers={"authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0)),
+        )
+        self._model, self._max_tokens, self._timeout_s = model, max_tokens, timeout_s
+
+    async def complete(self, prompt: str, text: str) -> str:
+        body = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": text}],
+            "temperature": self.temperature,
+            "max_tokens": self._max_tokens,
+        }
+        try:
+            # A stream that trickles never times out by itself.
+            async with asyncio.timeout(self._timeout_s):
+                response = await self._client.post("chat/completions", json=body)
+            response.raise_for_status()
+            return self._content(response.json())
+        except TimeoutError as error:
+            raise NoAnswer(f"no answer within {self._timeout_s:g} s") from error
+        except (httpx.HTTPError, ValueError) as error:
+            raise NoAnswer(f"{type(error).__name__}: {error}") from error
+
+    async def close(self) -> None:
+        await self._client.aclose()
 
     def _content(self, answer: Any) -> str:
         try:
@@ -166,22 +185,22 @@ def _after_thinking(text: str) -> str | None:
     return None if _THINKING_START.search(rest) else rest
 
 
-def _shown(case: JudgeCase) -> dict[str, Any]:
+def _shown(case: JudgeCase, max_chars: int) -> dict[str, Any]:
     """The case as data: enough context, the reply, and the whole next state with its roles."""
     state = case.next_state
     return {
-        "request": [_message(message) for message in case.messages[-_CONTEXT_MESSAGES:]],
-        "reply": _message({**case.reply, "role": "assistant"}),
+        "request": [_message(message, max_chars) for message in case.messages[-_CONTEXT_MESSAGES:]],
+        "reply": _message({**case.reply, "role": "assistant"}, max_chars),
         "reply_was_cut_off": case.finish_reason == "length",
-        "next_state": None if state is None else [_message(message) for message in state],
+        "next_state": None if state is None else [_message(message, max_chars) for message in state],
     }
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: Message, max_chars: int) -> dict[str, Any]:
     role = str(message.get("role", ""))
     text = neutralise(text_of(message), role)
-    if len(text) > _MESSAGE_CHARS:
-        half = _MESSAGE_CHARS // 2
+    if len(text) > max_chars:
+        half = max_chars // 2
         text = f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
     calls = [f"{call.get('name')}({call.get('arguments')})" for call in message.get("tool_calls") or ()]
     return {"role": role, "text": text, **({"tool_calls": calls} if calls else {})}

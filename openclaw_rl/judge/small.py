@@ -4,7 +4,7 @@ Each vote scores the case after another few-shot set and has its own calibration
 same prompt twice gives the same numbers. The evidence of a vote is the label log-probs, how an
 assistant would go on (for user messages), countable signs, and the model's states in a middle layer.
 ``probe.json`` holds the weights for all of it; ``calibration.json`` those without the states, for engines
-that do not show them or whose model has others. Both are fitted on the train half by
+that do not show them. Which model they belong to: ``fitted.py``. Both are fitted on the train half by
 ``python -m openclaw_rl.evals.fit_judge``.
 
 A turn without a next state is marked untrainable: nothing here was fitted to judge a reply alone.
@@ -13,18 +13,15 @@ A turn without a next state is marked untrainable: nothing here was fitted to ju
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
-from functools import cache
-from importlib.resources import files
 from itertools import chain
-from typing import Any
 
 from openclaw_rl.judge.calibration import CLASSES, Calibration
 from openclaw_rl.judge.cues import tool_cues, user_cues
 from openclaw_rl.judge.evidence import Evidence
 from openclaw_rl.judge.exchange import Exchange
+from openclaw_rl.judge.fitted import Fitted, read_fitted
 from openclaw_rl.judge.hints import verbatim_hints
 from openclaw_rl.judge.shots import NUM_SETS
 from openclaw_rl.judge.voting import majority
@@ -32,13 +29,6 @@ from openclaw_rl.types import Engine, JudgeCase, JudgeError, Renderer, Verdict
 
 Probabilities = tuple[float, float, float]
 log = logging.getLogger(__name__)
-
-
-@cache
-def calibrations(name: str = "calibration") -> dict[str, list[Calibration]]:
-    """By kind of next state, one per vote; ``probe`` or ``calibration``."""
-    data: dict[str, Any] = json.loads((files("openclaw_rl.judge") / f"{name}.json").read_text("utf-8"))
-    return {kind: [Calibration.from_json(one) for one in data[kind]] for kind in ("user", "tool")}
 
 
 def kind_of(exchange: Exchange) -> str:
@@ -71,13 +61,18 @@ class LabelJudge:
         renderer: Renderer,
         num_votes: int = NUM_SETS,
         threshold: float = 0.5,
+        fitted: Fitted | None = None,
     ) -> None:
-        """``encode`` gives the ids of plain text, without any special tokens."""
+        """``encode`` gives the ids of plain text, without any special tokens.
+
+        ``fitted`` must belong to the engine's model; by default it is the default model's.
+        """
         if not 1 <= num_votes <= NUM_SETS:
             raise ValueError(
                 f"the label judge has {NUM_SETS} few-shot sets: 1 to {NUM_SETS} votes, got {num_votes}"
             )
-        self._evidence = Evidence(engine, encode, renderer)
+        self._fitted = fitted or read_fitted()
+        self._evidence = Evidence(engine, encode, renderer, self._fitted.layer)
         self._numbers = list(range(1, num_votes + 1))
         self._threshold = threshold
         self._uses_states = True
@@ -115,14 +110,13 @@ class LabelJudge:
         kind = kind_of(exchange)
         if self._uses_states:
             full = [[*row, *chain.from_iterable(state)] for row, state in zip(rows, shown, strict=True)]
-            if len(full[0]) == len(calibrations("probe")[kind][0].mean_F):
-                return self._calibrated("probe", kind, full)
+            if len(full[0]) == len(self._fitted.full[kind][0].mean_F):
+                return self._calibrated(self._fitted.full[kind], full)
             log.warning("the engine shows no states of the model that was fitted; judging without them")
             self._uses_states = False
-        return self._calibrated("calibration", kind, rows)
+        return self._calibrated(self._fitted.plain[kind], rows)
 
-    def _calibrated(self, name: str, kind: str, rows: list[list[float]]) -> list[Probabilities]:
-        fitted = calibrations(name)[kind]
+    def _calibrated(self, fitted: list[Calibration], rows: list[list[float]]) -> list[Probabilities]:
         return [
             fitted[number - 1].probabilities(row) for number, row in zip(self._numbers, rows, strict=True)
         ]

@@ -70,9 +70,10 @@ def test_examples_in_prompts_cover_every_class() -> None:
     assert not any(tag.startswith("shot") for row in read_cases("test") for tag in row["tags"])
 
 
-def test_injections_differ_from_their_base_only_by_the_attack() -> None:
-    rows = read_cases("injection")
-    assert len(rows) >= 48
+@pytest.mark.parametrize(("name", "least"), [("injection", 48), ("injection-heldout", 40)])
+def test_injections_differ_from_their_base_only_by_the_attack(name: str, least: int) -> None:
+    rows = read_cases(name)
+    assert len(rows) >= least
     for row in rows:
         assert case_of(row) != case_of({**row, **row["injected"]})
         assert set(row["injected"]) <= {"reply", "next_state"}

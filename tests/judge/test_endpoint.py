@@ -32,9 +32,10 @@ class Endpoint:
         self.running = self.most_running = 0
         self.tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}/v1"
+    async def start(self, port: int = 0) -> None:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.port = self.server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/v1"
 
     async def stop(self) -> None:
         self.server.close()
@@ -126,29 +127,35 @@ async def test_nonsense_is_unjudged_and_recovers(endpoint: Endpoint) -> None:
     await judge.close()
 
 
-async def test_a_server_error_is_unjudged(endpoint: Endpoint) -> None:
+async def test_a_server_error_is_unjudged_and_recovers(endpoint: Endpoint) -> None:
     endpoint.status = 503
     judge = EndpointJudge(endpoint.url, "big")
     with pytest.raises(JudgeError, match="503"):
         await judge.evaluate(CASE)
-    await judge.close()
     assert judge.usage.num_failed == 3
+    endpoint.status = 200
+    assert (await judge.evaluate(CASE)).score == -1
+    await judge.close()
 
 
-async def test_slow_is_unjudged_in_time(endpoint: Endpoint) -> None:
+async def test_slow_is_unjudged_in_time_and_recovers(endpoint: Endpoint) -> None:
     endpoint.delay_s = 5.0
     judge = EndpointJudge(endpoint.url, "big", timeout_s=0.2)
     async with asyncio.timeout(3):
-        with pytest.raises(JudgeError):
+        with pytest.raises(JudgeError, match=r"no answer within|Timeout"):
             await judge.evaluate(CASE)
+    endpoint.delay_s = 0.0
+    assert (await judge.evaluate(CASE)).score == -1
     await judge.close()
 
 
-async def test_down_is_unjudged(endpoint: Endpoint) -> None:
+async def test_down_is_unjudged_and_recovers(endpoint: Endpoint) -> None:
     await endpoint.stop()
     judge = EndpointJudge(endpoint.url, "big", timeout_s=2)
     with pytest.raises(JudgeError, match="ConnectError"):
         await judge.evaluate(CASE)
+    await endpoint.start(endpoint.port)
+    assert (await judge.evaluate(CASE)).score == -1
     await judge.close()
 
 

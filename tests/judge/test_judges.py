@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl.evals.fit_judge import KINDS, collect
+from openclaw_rl.evals.fit_judge import collect
 from openclaw_rl.evals.judge import evaluate_judge, load_cases, local_parts
-from openclaw_rl.judge import JudgeParts, LabelJudge, RuleFirstJudge, RulesJudge, create_judge
+from openclaw_rl.judge import JudgeParts, RuleFirstJudge, RulesJudge, create_judge
 from openclaw_rl.judge.calibration import CLASSES
+from openclaw_rl.judge.fitted import KINDS, read_fitted
 from openclaw_rl.judge.shots import case_of, read_cases
-from openclaw_rl.judge.small import calibrations
 from openclaw_rl.models import DEFAULT_MODEL
 from openclaw_rl.types import Judge, JudgeCase, JudgeError, Verdict
 
@@ -63,7 +63,7 @@ async def test_rules_alone_leave_the_rest_unjudged() -> None:
 async def test_figures_of_a_judge_that_is_always_right_or_silent() -> None:
     rows = [{"messages": [], "reply": "A.", "next_state": [{"role": "user", "content": text}], "label": label}
             for text, label in (("👍", 1), ("👎", -1), ("so?", 0), ("+1", 1))]  # fmt: skip
-    report = await evaluate_judge(RulesJudge(), rows, [])
+    report = await evaluate_judge(RulesJudge(), rows, {})
     assert (report.accuracy, report.validity) == (0.75, 0.75)
     assert report.confusion["0"]["none"] == 1
     assert report.per_class["1"] == {"recall": 1.0, "precision": 1.0, "cases": 2}
@@ -83,10 +83,12 @@ async def label_judge(model_path: Path) -> AsyncIterator[Judge]:
 
 
 async def test_the_embedded_judge_on_a_part_of_the_test_half(label_judge: Judge) -> None:
-    report = await evaluate_judge(label_judge, read_cases("test")[::9], read_cases("injection")[::9])
+    report = await evaluate_judge(
+        label_judge, read_cases("test")[::9], {"injection": read_cases("injection")[::9]}
+    )
     assert report.accuracy >= 0.8
     assert report.validity == 1.0
-    assert report.injections_moved == 0
+    assert report.injections == {"injection": {"attacks": 6, "moved": 0}}
     assert report.cpu_s_per_vote <= 0.5
 
 
@@ -105,25 +107,25 @@ async def test_the_end_of_a_session_is_never_trained_as_neutral(label_judge: Jud
 
 async def test_long_texts_stay_cheap(label_judge: Judge) -> None:
     assert isinstance(label_judge, RuleFirstJudge)
-    assert isinstance(label_judge.votes, LabelJudge)
     row = {**read_cases("test")[0], "reply": "Some words of an answer, different each time. " * 3000}
     row["next_state"] = [{"role": "user", "content": " ".join(f"sentence number {n}." for n in range(2000))}]
     await label_judge.votes.evaluate(case_of(read_cases("train")[0]))  # constant prefixes are read once
-    report = await evaluate_judge(label_judge.votes, [row], [])
+    report = await evaluate_judge(label_judge.votes, [row], {})
     assert report.cpu_s_per_vote <= 1.2  # the longest possible case; the mean is bounded above
 
 
 @pytest.mark.slow
 async def test_the_stored_weights_belong_to_the_present_evidence(model_path: Path) -> None:
     """On a part of the train half, which they were fitted on: both files must know nearly all of it."""
-    examples = await collect(DEFAULT_MODEL, read_cases("train")[::12])
-    for name, least in (("calibration", 0.7), ("probe", 0.9)):
+    examples = (await collect(DEFAULT_MODEL, read_cases("train")[::12])).examples
+    fitted = read_fitted()
+    for stored, with_states, least in ((fitted.plain, False, 0.7), (fitted.full, True, 0.9)):
         hits = [
             CLASSES[vote.index(max(vote))] == item.row["label"]
             for kind in KINDS
             for item in examples[kind]
-            for number, fitted in enumerate(calibrations(name)[kind], 1)
-            for vote in [fitted.probabilities([*chain.from_iterable(item.vote(number, name == "probe"))])]
+            for number, one in enumerate(stored[kind], 1)
+            for vote in [one.probabilities([*chain.from_iterable(item.vote(number, with_states))])]
         ]
         assert sum(hits) / len(hits) >= least
 

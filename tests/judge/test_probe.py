@@ -11,8 +11,8 @@ import pytest
 from openclaw_rl.judge import LabelJudge
 from openclaw_rl.judge.calibration import CLASSES, fit
 from openclaw_rl.judge.exchange import Exchange
+from openclaw_rl.judge.fitted import read_fitted
 from openclaw_rl.judge.shots import case_of, read_cases, state_prompts
-from openclaw_rl.judge.small import calibrations
 from openclaw_rl.types import Capabilities, Message, Priority, Scores
 
 
@@ -69,7 +69,7 @@ async def test_without_the_fitted_states_the_judge_falls_back_and_says_so_once(
 
 def test_both_files_hold_three_votes_for_either_kind() -> None:
     for kind in ("user", "tool"):
-        plain, full = calibrations()[kind], calibrations("probe")[kind]
+        plain, full = read_fitted().plain[kind], read_fitted().full[kind]
         assert len(plain) == len(full) == 3
         for less, more in zip(plain, full, strict=True):
             assert (len(more.mean_F) - len(less.mean_F)) % 576 == 0 < len(more.mean_F) - len(less.mean_F)

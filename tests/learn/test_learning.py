@@ -123,12 +123,9 @@ async def test_feedback_outranks_the_judge(system: System, worker: JudgeWorker) 
     )
     assert answer.json() == {"id": ids[0], "score": -1}
 
-    async def rated() -> bool:
-        return bool((await speaker.turn(ids[0]))["verdict"]["source"] == "feedback")
-
-    while not await rated():
-        await asyncio.sleep(0.01)
-    verdict = (await speaker.turn(ids[0]))["verdict"]
+    async with asyncio.timeout(10):
+        while (verdict := (await speaker.turn(ids[0]))["verdict"])["source"] != "feedback":
+            await asyncio.sleep(0.01)
     assert (verdict["score"], verdict["confidence"], verdict["hints"]) == (-1, 1.0, ["It was wrong."])
     assert (await speaker.http.post("/v1/feedback", json={"id": "nobody", "rating": "up"})).status_code == 404
     assert (await speaker.http.post("/v1/feedback", json={"id": ids[0]})).status_code == 400

@@ -1,0 +1,80 @@
+"""What was fitted to one model, and recognising that model by its own numbers.
+
+A calibration belongs to the model it was fitted to and to no other. Names and widths do not tell models
+apart, so each file keeps the log-probs its model gave to one fixed text; only a model that gives the same
+(kernels differ a little) is judged with it. Beside the files of the package there may be files of your own,
+one folder per model, in ``judge`` inside the cache folder; ``evals.fit_judge`` writes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.judge.calibration import Calibration
+from openclaw_rl.models import default_cache_dir
+from openclaw_rl.types import BASE_VERSION, Engine, Priority
+
+PACKAGE = Path(__file__).parent
+KINDS = ("user", "tool")
+SIGNATURE_TEXT = (
+    "The user asked how to boil an egg. The assistant said: put it into boiling water for six minutes. "
+    "Then the user wrote: thanks, that was exactly what I needed! The assistant answered: You're welcome."
+)
+#: Mean difference of log-probs. Kernels of one model stay far below, other models far above it.
+_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    model: str
+    layer: int
+    """The layer (from 0) whose states ``full`` was fitted to."""
+    signature: tuple[float, ...]
+    plain: dict[str, list[Calibration]]
+    """By kind of next state, one per vote, without states."""
+    full: dict[str, list[Calibration]]
+
+
+@cache
+def read_fitted(folder: Path = PACKAGE) -> Fitted:
+    plain, full = (
+        json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("calibration", "probe")
+    )
+    return Fitted(
+        full["model"], full["layer"], tuple(full["signature"]), _calibrations(plain), _calibrations(full)
+    )
+
+
+def _calibrations(data: dict[str, Any]) -> dict[str, list[Calibration]]:
+    return {kind: [Calibration.from_json(one) for one in data[kind]] for kind in KINDS}
+
+
+def own_folder(model: str) -> Path:
+    """Where the files fitted to a model of your own are kept."""
+    name = "".join(character if character.isalnum() or character in "-._" else "_" for character in model)
+    return default_cache_dir() / "judge" / name.strip("._")
+
+
+async def signature(engine: Engine, encode: Callable[[str], list[int]]) -> tuple[float, ...]:
+    ids = encode(SIGNATURE_TEXT)
+    scores = await engine.score(ids, 1, policy_version=BASE_VERSION, priority=Priority.JUDGE)
+    return tuple(round(value, 3) for value in scores.logprobs)
+
+
+def is_same_model(one: Sequence[float], other: Sequence[float]) -> bool:
+    if len(one) != len(other) or not one:
+        return False
+    return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / len(one) <= _TOLERANCE
+
+
+async def recognise(engine: Engine, encode: Callable[[str], list[int]]) -> Fitted | None:
+    """What was fitted to the engine's base model; None if nothing was."""
+    found = await signature(engine, encode)
+    own = sorted(path.parent for path in (default_cache_dir() / "judge").glob("*/probe.json"))
+    known = (read_fitted(folder) for folder in (PACKAGE, *own))
+    return next((one for one in known if is_same_model(one.signature, found)), None)

@@ -1,0 +1,135 @@
+"""Judges on a local engine, for whatever model it holds.
+
+``LocalJudge`` looks at the model first: labels where something was fitted to exactly this model, else the
+model's own answers, and the log says which. ``AnswerJudge`` asks an instruct model as an endpoint is
+asked, with the answer held to its form by a grammar; how well it judges depends on the model alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from openclaw_rl.judge.fitted import recognise
+from openclaw_rl.judge.llm import AskingJudge, NoAnswer
+from openclaw_rl.judge.shots import NUM_SETS
+from openclaw_rl.judge.small import LabelJudge
+from openclaw_rl.types import (
+    BASE_VERSION,
+    Engine,
+    GenerateRequest,
+    Judge,
+    JudgeCase,
+    JudgeError,
+    Priority,
+    Renderer,
+    SamplingParams,
+    Verdict,
+)
+
+log = logging.getLogger(__name__)
+_TEXT = {"type": "string"}
+_SCHEMAS: dict[str, dict[str, Any]] = {
+    "verdict": {
+        "type": "object",
+        "properties": {"reasoning": _TEXT, "verdict": {"enum": [1, 0, -1]}},
+        "required": ["reasoning", "verdict"],
+        "additionalProperties": False,
+    },
+    "hints": {
+        "type": "object",
+        "properties": {
+            "correction": {"type": "boolean"},
+            "hints": {"type": "array", "items": _TEXT, "maxItems": 3},
+        },
+        "required": ["correction", "hints"],
+        "additionalProperties": False,
+    },
+}
+_MAX_TOKENS, _REASONING_CHARS = 320, 240
+
+
+class AnswerJudge(AskingJudge):
+    """Votes are sampled answers of the engine's base model."""
+
+    message_chars = 1500
+
+    def __init__(
+        self, engine: Engine, renderer: Renderer, num_votes: int = 3, threshold: float = 0.5, slots: int = 4
+    ) -> None:
+        super().__init__(num_votes, threshold, slots)
+        self._engine, self._renderer = engine, renderer
+
+    async def complete(self, prompt: str, text: str) -> str:
+        ids = self._renderer.render([{"role": "user", "content": text}], thinking=False)
+        request = GenerateRequest(
+            ids,
+            SamplingParams(_MAX_TOKENS, temperature=self.temperature),
+            stop_ids=self._renderer.stop_ids,
+            policy_version=BASE_VERSION,
+            priority=Priority.JUDGE,
+            top_logprobs=0,
+            grammar=self._renderer.json_grammar(_SCHEMAS[prompt], _REASONING_CHARS)
+            if self._engine.capabilities.grammars
+            else None,
+        )
+        detokenizer, parts = self._renderer.detokenizer(), []
+        try:
+            async for token in self._engine.generate(request):
+                self.usage.completion_tokens += 1
+                if token.id not in self._renderer.stop_ids:
+                    parts.append(detokenizer.feed(token.id))
+        except (RuntimeError, OSError, ValueError) as error:
+            raise NoAnswer(f"{type(error).__name__}: {error}") from error
+        self.usage.prompt_tokens += len(ids)
+        return "".join(parts) + detokenizer.finish()
+
+    async def close(self) -> None:
+        """The engine belongs to the caller."""
+
+
+Loaded = tuple[Engine, Callable[[str], list[int]], Renderer]
+
+
+class LocalJudge:
+    """Chooses once, before the first case; what fails then is tried again at the next one."""
+
+    def __init__(
+        self, load: Callable[[], Loaded], owns: bool, num_votes: int = NUM_SETS, threshold: float = 0.5
+    ) -> None:
+        """``load`` may take its time, it runs in a thread; an engine that is owned is closed in the end."""
+        self._load, self._owns = load, owns
+        self._num_votes, self._threshold = num_votes, threshold
+        self._choosing = asyncio.Lock()
+        self._loaded: Loaded | None = None
+        self.chosen: Judge | None = None
+
+    async def evaluate(self, case: JudgeCase) -> Verdict:
+        async with self._choosing:
+            if self.chosen is None:
+                self.chosen = await self._choose()
+        return await self.chosen.evaluate(case)
+
+    async def close(self) -> None:
+        if self._loaded is not None and self._owns:
+            await self._loaded[0].close()
+
+    async def _choose(self) -> Judge:
+        try:
+            if self._loaded is None:
+                self._loaded = await asyncio.to_thread(self._load)
+            engine, encode, renderer = self._loaded
+            fitted = await recognise(engine, encode)
+        except (RuntimeError, OSError, ValueError) as error:
+            raise JudgeError(f"the judging model is not there: {error}") from error
+        if fitted is not None:
+            log.info("judging by labels, as fitted to %s", fitted.model)
+            return LabelJudge(engine, encode, renderer, self._num_votes, self._threshold, fitted)
+        log.warning(
+            "no calibration was fitted to the judging model, and another model's is not used: "
+            "the model is asked for its verdict instead. "
+            "`python -m openclaw_rl.evals.fit_judge --model MODEL` fits one"
+        )
+        return AnswerJudge(engine, renderer, self._num_votes, self._threshold)
