@@ -23,6 +23,7 @@ from openclaw_rl.judge.patterns import read_patterns
 
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _PATTERNS = read_patterns("attacks")
+_MAX_CHARS = 12_000
 
 
 def _any_of(name: str, flags: int = 0) -> re.Pattern[str]:
@@ -54,7 +55,9 @@ _CLAUSE_START = re.compile(r"[,;:—–(\[\"“”|]|\s-\s|\b(?:and|so|but|pleas
 
 
 def neutralise(text: str, role: str = "user") -> str:
-    """``text`` without anything that is meant for a judge."""
+    """``text`` without anything that is meant for a judge; of a very long one, its head and its tail."""
+    if len(text) > _MAX_CHARS:  # no judge is shown more, and the time to search grows faster than the text
+        text = f"{text[: _MAX_CHARS // 2]}\n{text[-_MAX_CHARS // 2 :]}"
     if role == "user" and _BARE.fullmatch(text.strip()):
         return text.strip()  # a message that is nothing but ``+1`` is a person's rating
     for _ in range(8):  # taking something out can join what was split to hide it

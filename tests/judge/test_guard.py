@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -109,6 +110,13 @@ def test_disguises_are_seen_through(hidden: str) -> None:
 )
 def test_what_only_looks_disguised_is_left_alone(honest: str) -> None:
     assert neutralise(honest) == honest
+
+
+@pytest.mark.parametrize("unit", ["<a>", '{"a":', "a ", "word word. ", "[A] ", "=== x ", "\n"])
+def test_hostile_length_costs_little(unit: str) -> None:
+    started = time.process_time()
+    neutralise(unit * (300_000 // len(unit)))
+    assert time.process_time() - started < 2
 
 
 def test_a_rating_alone_is_a_persons_word() -> None:
