@@ -9,6 +9,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,22 @@ def build_judge(config: Config, engine: Engine, renderer: Renderer, tokenizer: A
         threshold=wanted.majority_vote_threshold,
         base_url=wanted.judge_url or "",
         model=wanted.judge_model or "",
+        load=partial(_load_judge_model, config),
     )
     return create_judge(wanted.judge, parts)
+
+
+def _load_judge_model(config: Config, model: str) -> tuple[Engine, Callable[[str], list[int]], Renderer]:
+    """Another model than the served one gets an engine here: one thread, at the priority of this process."""
+    from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+
+    path = resolve_model(model, default_cache_dir())
+    tokenizer = load_tokenizer(path)
+    options = LocalEngineOptions(device=config.engine.device, num_threads=1, max_running=4)
+    # The renderer that was asked for belongs to the served model; this one's is recognised.
+    neutral = config.model_copy(update={"engine": config.engine.model_copy(update={"renderer": None})})
+    renderer = build_renderer(neutral, path, tokenizer)
+    return LocalEngine(path, options), _encoder(tokenizer), renderer
 
 
 def build_learner(
