@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     policy.add_argument("--format", choices=("peft", "merged", "gguf"), default="peft", help="of an export")
     policy.add_argument("--to", metavar="PATH", help="where an export goes")
     policy.add_argument("--keep", type=int, default=8, metavar="N", help="prune keeps the last N served [8]")
-    _add_settings(policy, only=("home", "ledger_url", "model"))
+    _add_settings(policy, only=("home", "ledger_url", "model", "policies"))
 
     data = _command(commands, "data", "captured turns in and out", _data)
     data.add_argument("action", choices=("export", "import", "check", "prune"))

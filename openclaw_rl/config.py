@@ -89,6 +89,10 @@ class JudgeConfig(_Section):
 class LearnConfig(_Section):
     learn: bool = True
     """Run the learn process beside the server."""
+    own_engine: bool = False
+    """Load the model into the learn process too, for one that runs on another host than the server."""
+    policies: Path | None = None
+    """Folder of the versions, where two hosts share it; by default in the data folder."""
     train: bool = True
     """Train on what was judged; without it, turns are judged and kept."""
     algo: str = "hybrid"

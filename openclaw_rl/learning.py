@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.algo import AlgorithmOptions, create_algorithm
+from openclaw_rl.capture import database
 from openclaw_rl.capture.desk import LedgerDesk
 from openclaw_rl.capture.lineage import Lineage
 from openclaw_rl.capture.normalise import is_ephemeral
@@ -22,12 +23,19 @@ from openclaw_rl.engine.remote import EngineGone, RemoteEngine
 from openclaw_rl.judge import JudgeParts, create_judge
 from openclaw_rl.judge.rules import degeneration
 from openclaw_rl.judge.worker import JudgeWorker
-from openclaw_rl.loop import build_renderer, engine_socket, load_tokenizer, open_journal, open_ledger
+from openclaw_rl.loop import (
+    build_engine,
+    build_renderer,
+    engine_socket,
+    load_tokenizer,
+    open_journal,
+    open_ledger,
+    open_store,
+)
 from openclaw_rl.models import default_cache_dir, resolve_model
 from openclaw_rl.serve import chat
 from openclaw_rl.train.gate import Gate
 from openclaw_rl.train.lessons import EngineScorer, Prompts, Sampler
-from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.worker import LearnOptions, LearnWorker, hash_of
 from openclaw_rl.types import BASE_VERSION, Algorithm, Engine, Judge, Renderer, Trainer
 
@@ -36,33 +44,43 @@ _AVERAGE_VERSION = -1
 
 
 async def learn(config: Config) -> None:
-    """Judge and train on what was captured, until told to stop. Needs a server's engine."""
+    """Judge and train on what was captured, until told to stop."""
     path = await asyncio.to_thread(resolve_model, config.engine.model, default_cache_dir())
+    ledger, journal = open_ledger(config), open_journal(config)
+    with database.only_one(journal.db) as alone:
+        if not alone:
+            raise ValueError("another learn process works on this ledger; one at a time")
+        engine = await _engine(config, path)
+        tokenizer = load_tokenizer(path)
+        renderer = build_renderer(config, path, tokenizer)
+        judge = build_judge(config, engine, renderer, tokenizer)
+        desk = LedgerDesk(ledger, journal, chat.internal_messages, config.judge.session_idle_s)
+        judging = JudgeWorker(
+            desk, judge, concurrency=config.judge.judge_concurrency, timeout_s=config.judge.judge_timeout_s
+        )
+        work = [judging.run()]
+        if config.learn.train:
+            lineage = Lineage(ledger, journal)
+            work.append(build_learner(config, engine, lineage, renderer, tokenizer, path).run())
+        try:
+            await asyncio.gather(*work)
+        finally:
+            await judge.close()
+            await engine.close()
+            journal.close()
+            ledger.close()
+
+
+async def _engine(config: Config, path: Path) -> Engine:
+    """The server's, through its private door; or one of our own where the server is on another host."""
+    if config.learn.own_engine:
+        return await asyncio.to_thread(build_engine, config, path)
     engine = RemoteEngine(engine_socket(config))
     while True:
         with suppress(EngineGone):
             await engine.connect()
-            break
+            return engine
         await asyncio.sleep(0.5)
-    ledger, journal = open_ledger(config), open_journal(config)
-    tokenizer = load_tokenizer(path)
-    renderer = build_renderer(config, path, tokenizer)
-    judge = build_judge(config, engine, renderer, tokenizer)
-    desk = LedgerDesk(ledger, journal, chat.internal_messages, config.judge.session_idle_s)
-    judging = JudgeWorker(
-        desk, judge, concurrency=config.judge.judge_concurrency, timeout_s=config.judge.judge_timeout_s
-    )
-    work = [judging.run()]
-    if config.learn.train:
-        lineage = Lineage(ledger, journal)
-        work.append(build_learner(config, engine, lineage, renderer, tokenizer, path).run())
-    try:
-        await asyncio.gather(*work)
-    finally:
-        await judge.close()
-        await engine.close()
-        journal.close()
-        ledger.close()
 
 
 def build_judge(config: Config, engine: Engine, renderer: Renderer, tokenizer: Any) -> Judge:
@@ -115,7 +133,7 @@ def build_learner(
         lambda: build_trainer(config, model),
         Gate(engine, renderer, _encoder(tokenizer), degeneration),
         engine,
-        PolicyStore(config.home / "policies"),
+        open_store(config),
         LearnOptions(
             batch_size=wanted.batch_size,
             max_age_s=wanted.batch_max_age_s,

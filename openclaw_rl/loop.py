@@ -222,7 +222,7 @@ def assemble(config: Config, ledger: Ledger, engine: Engine, renderer: Renderer)
         metrics=Metrics(),
     )
     journal = open_journal(config)
-    lineage, store = Lineage(ledger, journal), PolicyStore(config.home / "policies")
+    lineage, store = Lineage(ledger, journal), open_store(config)
     return System(config, engine, ledger, journal, lineage, store, recorder, gateway, keys, time.time())
 
 
@@ -267,6 +267,10 @@ def open_journal(config: Config) -> Journal:
     return Journal(config.ledger.ledger_url or sqlite_url(config.home / "learn.db"))
 
 
+def open_store(config: Config) -> PolicyStore:
+    return PolicyStore(config.learn.policies or config.home / "policies")
+
+
 # --- the two processes -----------------------------------------------------------------------
 
 
@@ -295,8 +299,12 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, public.handle_exit, number, None)
     with suppress(ValueError, OSError):  # weights that are gone must not keep the server from starting
         await system.follow()
-    following = asyncio.create_task(_follow(system))
-    learning = asyncio.create_task(_run_learning(config, system)) if config.learn.learn else None
+    work = [_follow(system), _open_private_door(config, system)]
+    if config.learn.learn:
+        supervisor = Supervisor(["learn"], {**os.environ, **to_environment(config)})
+        system.learning = supervisor.health
+        work.append(supervisor.run())
+    beside = [asyncio.create_task(each) for each in work]
     running = asyncio.create_task(public.serve(sockets=[listener]))
     while not public.started and not running.done():
         await asyncio.sleep(0.02)
@@ -305,10 +313,9 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
         _greet(system, url, say)
     # Learning stops first: nothing new should reach the engine while replies are being finished.
     await _when(lambda: public.should_exit or running.done())
-    others = [task for task in (learning, following) if task is not None]
-    for task in others:
+    for task in beside:
         task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.gather(*beside, return_exceptions=True)
     await running
     claim.announce("")
 
@@ -327,8 +334,8 @@ async def _follow(system: System) -> None:
                 log.error("the version in the ledger cannot be served: %s", problem.partition("\n")[0])
 
 
-async def _run_learning(config: Config, system: System) -> None:
-    """The engine's private door, and the process that comes through it, until cancelled."""
+async def _open_private_door(config: Config, system: System) -> None:
+    """The engine for the learn process, wherever that was started from, until cancelled."""
     import uvicorn
 
     from openclaw_rl.serve.listen import SideServer, bind_private
@@ -337,10 +344,8 @@ async def _run_learning(config: Config, system: System) -> None:
     app = create_private_app(system.engine)
     private = SideServer(uvicorn.Config(app, log_level=config.log_level, access_log=False, lifespan="off"))
     serving = asyncio.create_task(private.serve(sockets=[door]))
-    supervisor = Supervisor(["learn"], {**os.environ, **to_environment(config)})
-    system.learning = supervisor.health
     try:
-        await supervisor.run()
+        await asyncio.Event().wait()
     finally:
         private.should_exit = private.force_exit = True
         await serving

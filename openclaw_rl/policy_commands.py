@@ -15,7 +15,7 @@ from pathlib import Path
 from openclaw_rl.capture.inspect import view_policies, view_policy
 from openclaw_rl.capture.lineage import REJECTED, RETIRED, Lineage
 from openclaw_rl.config import Config
-from openclaw_rl.loop import open_journal, open_ledger
+from openclaw_rl.loop import open_journal, open_ledger, open_store
 from openclaw_rl.models import default_cache_dir, resolve_model
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION, Json, Policy
@@ -26,7 +26,7 @@ ACTIONS = ("list", "show", "diff", "promote", "rollback", "export", "prune")
 def run(options: argparse.Namespace, config: Config) -> int:
     ledger, journal = open_ledger(config), open_journal(config)
     try:
-        commands = _Commands(config, Lineage(ledger, journal), PolicyStore(config.home / "policies"))
+        commands = _Commands(config, Lineage(ledger, journal), open_store(config))
         print(getattr(commands, options.action)(options))
         return 0
     finally:

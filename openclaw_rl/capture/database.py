@@ -6,6 +6,7 @@ nobody blocks them. An error never carries somebody's prompt into a log.
 
 from __future__ import annotations
 
+import fcntl
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -120,6 +121,21 @@ def unhurried(engine: sa.Engine) -> Iterator[sa.Connection]:
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         yield connection
         connection.rollback()
+
+
+@contextmanager
+def only_one(engine: sa.Engine) -> Iterator[bool]:
+    """Whether nobody else, on any machine, is inside this with the same database. Gone with the process."""
+    if engine.dialect.name == "postgresql":
+        with engine.connect() as connection:
+            yield bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(_LOCK_ID + 1))).scalar())
+        return
+    with open(f"{engine.url.database}.lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield True
+        except BlockingIOError:
+            yield False
 
 
 def batched(values: Iterable[T], size: int = _PARAMETERS) -> Iterator[list[T]]:

@@ -72,6 +72,7 @@ class LocalEngine:
         self.device = torch.device(_pick_device(self._options.device))
         self._dtype = _pick_dtype(self._options.dtype, self.device)
         self._adapters: dict[int, Adapter | None] = {BASE_VERSION: None}
+        self._sources: dict[int, tuple[str, int]] = {}
         self._serving = BASE_VERSION
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._outbox: list[tuple[asyncio.AbstractEventLoop, asyncio.Queue[object], object]] = []
@@ -158,7 +159,7 @@ class LocalEngine:
         if not 1 <= start < len(token_ids):
             raise ValueError(f"start must lie in 1..{len(token_ids) - 1}, got {start}")
         if candidates is not None and len(candidates) != len(token_ids) - start:
-            raise ValueError(f"{len(candidates)} rows of candidates for {len(token_ids) - start} scored tokens")
+            raise ValueError(f"{len(candidates)} rows of candidates for {len(token_ids) - start} tokens")
         results: asyncio.Queue[object] = asyncio.Queue()
         job = Job(
             ids=list(token_ids[:-1]),
@@ -180,10 +181,16 @@ class LocalEngine:
             job.cancelled = True
 
     async def load(self, version: int, path: Path) -> None:
-        decoder = self._decoder
-        self._adapters[version] = await asyncio.to_thread(
+        """Beside what is loaded. The same files again are no work; other files under a number replace it."""
+        decoder, source = self._decoder, _identity(path)
+        if self._sources.get(version) == source:
+            return
+        adapter = await asyncio.to_thread(
             load_adapter, path, decoder.shape.num_layers, decoder.widths, self.device, decoder.dtype
         )
+        if version in self._adapters:
+            self._inbox.put(partial(self._scheduler.pool.drop_version, version))
+        self._adapters[version], self._sources[version] = adapter, source
 
     async def serve_version(self, version: int) -> None:
         if version not in self._adapters:
@@ -194,6 +201,7 @@ class LocalEngine:
         if version in (BASE_VERSION, self._serving):
             raise ValueError(f"policy version {version} is in use and cannot be unloaded")
         self._adapters.pop(version, None)
+        self._sources.pop(version, None)
         self._inbox.put(partial(self._scheduler.pool.drop_version, version))
 
     @cached_property
@@ -293,6 +301,10 @@ def _pick_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in _DTYPES:
         raise ValueError(f"unknown dtype {name!r}; known: auto, {', '.join(_DTYPES)}")
     return _DTYPES[name]
+
+
+def _identity(path: Path) -> tuple[str, int]:
+    return str(path), (path / "adapter_model.safetensors").stat().st_mtime_ns
 
 
 def _cache_bytes(device: torch.device) -> int:

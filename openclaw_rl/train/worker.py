@@ -256,7 +256,9 @@ class LearnWorker:
         metrics = self._store.manifest(version)["metrics"]
         report = StepReport(**{name: value for name, value in metrics.items() if name != "scale"})
         if report.finite:
-            await self._engine.load(version, self._store.path(version))
+            for needed in (parent, version):
+                if needed != BASE_VERSION:
+                    await self._engine.load(needed, self._store.path(needed))
         return await self._gate.check(version, parent, report, self._desk.held_out(_GATE_TURNS))
 
     async def _give_up(self, policy: Policy, gate: Json | None) -> None:
