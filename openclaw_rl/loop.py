@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _FOLLOW_S = 0.5
+_KEEP_RETIRED_S = 120.0
 
 
 @dataclass
@@ -70,6 +71,7 @@ class System:
     started_at: float
     learning: ChildHealth | None = field(default=None)
     """Of the learn process; None when this server runs without one."""
+    _retired_since: dict[int, float] = field(default_factory=dict)
 
     def app(self) -> FastAPI:
         books = self.books
@@ -180,8 +182,17 @@ class System:
             await engine.serve_version(wanted)
         for version in set(status.versions) - {BASE_VERSION, wanted, status.serving_version}:
             policy = await asyncio.to_thread(self.lineage.policy, version)
-            if policy is not None and policy.status in ("retired", "rejected"):
+            if policy is not None and policy.status in ("retired", "rejected") and self._is_idle(version):
                 await engine.unload(version)
+
+    def _is_idle(self, version: int) -> bool:
+        """Conversations may stay with a version for a while after another took over."""
+        now = time.monotonic()
+        since = self._retired_since.setdefault(version, now)
+        if now - since > _KEEP_RETIRED_S:
+            del self._retired_since[version]
+            return True
+        return False
 
     def gauges(self) -> dict[str, float]:
         engine, health = self.engine.status(), self.recorder.health()

@@ -202,6 +202,9 @@ class ScriptedEngine:
         self._check(version)
         self._serving = version
 
+    def pick_version(self, prompt_ids: Sequence[int]) -> int:
+        return self._serving
+
     async def unload(self, version: int) -> None:
         if version in (BASE_VERSION, self._serving):
             raise ValueError(f"policy version {version} is in use and cannot be unloaded")

@@ -150,6 +150,9 @@ class Engine(Protocol):
 
     async def unload(self, version: int) -> None: ...
 
+    def pick_version(self, prompt_ids: Sequence[int]) -> int:
+        """For a new request that names none: the one served, or the one before while it alone is warm."""
+
     def check_grammar(self, grammar: str) -> None:
         """Raises ValueError that says what is wrong with it."""
 

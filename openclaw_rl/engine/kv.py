@@ -139,10 +139,15 @@ class CachePool:
 
     def best_prefix(self, ids: np.ndarray, version: int) -> tuple[SequenceCache | None, int]:
         best: tuple[SequenceCache | None, int] = (None, 0)
-        for cache in self._caches:
+        for cache in list(self._caches):  # also asked from outside the engine's thread
             if cache.version == version and (shared := cache.common_prefix(ids)) > best[1]:
                 best = (cache, shared)
         return best
+
+    def recent(self, version: int, limit: int) -> list[SequenceCache]:
+        """A version's caches, last used first."""
+        mine = [cache for cache in self._caches if cache.version == version and cache.length]
+        return sorted(mine, key=lambda cache: -cache.last_used)[:limit]
 
     def release(self, cache: SequenceCache, now: float) -> None:
         cache.in_use, cache.last_used = False, now

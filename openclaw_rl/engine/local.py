@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,6 +18,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import torch
 
 from openclaw_rl.engine.choose import choose_kernel
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+#: For so long after a switch, conversations may stay with the version before.
+_SWITCH_S = 60.0
+#: Prompt tokens that may have to be read again without anybody noticing.
+_COLD_TOKENS = 96
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -73,7 +79,8 @@ class LocalEngine:
         self._dtype = _pick_dtype(self._options.dtype, self.device)
         self._adapters: dict[int, Adapter | None] = {BASE_VERSION: None}
         self._sources: dict[int, tuple[str, int]] = {}
-        self._serving = BASE_VERSION
+        self._serving = self._before = BASE_VERSION
+        self._switched_at = float("-inf")
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._outbox: list[tuple[asyncio.AbstractEventLoop, asyncio.Queue[object], object]] = []
         self._closed = False
@@ -117,7 +124,8 @@ class LocalEngine:
     # --- Engine protocol ---------------------------------------------------------------------
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
-        version = self._serving if request.policy_version is None else request.policy_version
+        stated = request.policy_version
+        version = self.pick_version(request.prompt_ids) if stated is None else stated
         max_length = min(self.context_length, len(request.prompt_ids) + request.sampling.max_tokens)
         self._check(request.prompt_ids, version)
         if len(request.prompt_ids) >= max_length:
@@ -195,7 +203,23 @@ class LocalEngine:
     async def serve_version(self, version: int) -> None:
         if version not in self._adapters:
             raise ValueError(f"policy version {version} is not loaded; loaded: {sorted(self._adapters)}")
-        self._serving = version
+        if version != self._serving:
+            self._before, self._switched_at = self._serving, time.monotonic()
+            self._serving = version
+            self._inbox.put(partial(self._scheduler.warm, self._before, version, self._adapters[version]))
+
+    def pick_version(self, prompt_ids: Sequence[int]) -> int:
+        """A conversation switches when its history has been read by the new version, or after a minute.
+
+        Until then the version before goes on answering it, so that nobody waits for a long prompt to be
+        read again because weights were published.
+        """
+        serving, before = self._serving, self._before
+        if before not in self._adapters or time.monotonic() - self._switched_at > _SWITCH_S:
+            return serving
+        pool, ids = self._scheduler.pool, np.asarray(prompt_ids)
+        known = pool.best_prefix(ids, serving)[1]
+        return before if pool.best_prefix(ids, before)[1] > known + _COLD_TOKENS else serving
 
     async def unload(self, version: int) -> None:
         if version in (BASE_VERSION, self._serving):

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 
@@ -43,7 +44,9 @@ def load_adapter(
     path: Path, num_layers: int, widths: Mapping[str, Sequence[int]], device: torch.device, dtype: torch.dtype
 ) -> Adapter:
     """Read a PEFT LoRA folder. ``widths`` gives the output rows of each projection's parts."""
-    from safetensors.torch import load_file
+    # numpy, not torch: this runs beside the engine's thread, and a second thread that asks OpenMP for
+    # workers would leave the engine's own waiting for a core.
+    from safetensors.numpy import load_file
 
     config = json.loads((path / "adapter_config.json").read_text())
     if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("modules_to_save"):
@@ -62,27 +65,27 @@ def load_adapter(
 
 
 def _part(
-    tensors: dict[str, torch.Tensor], module: str, config: dict[str, object], used: set[str]
-) -> tuple[torch.Tensor, torch.Tensor] | None:
+    tensors: dict[str, np.ndarray], module: str, config: dict[str, object], used: set[str]
+) -> tuple[np.ndarray, np.ndarray] | None:
     prefix = f"base_model.model.{module}"
     names = (f"{prefix}.lora_A.weight", f"{prefix}.lora_B.weight")
     if names[0] not in tensors:
         return None
     used.update(names)
-    a_KI, b_OK = tensors[names[0]].float(), tensors[names[1]].float()
+    a_KI, b_OK = (tensors[name].astype(np.float32) for name in names)
     rank = a_KI.shape[0]
     alpha = float(config["lora_alpha"])  # type: ignore[arg-type]
     return a_KI, b_OK * (alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
 
 
 def _join(
-    parts: Sequence[tuple[torch.Tensor, torch.Tensor] | None],
+    parts: Sequence[tuple[np.ndarray, np.ndarray] | None],
     widths: Sequence[int],
     device: torch.device,
     dtype: torch.dtype,
 ) -> LowRank:
-    a_KI = torch.cat([part[0] for part in parts if part])
-    b_KO = torch.zeros(a_KI.shape[0], sum(widths))
+    a_KI = np.concatenate([part[0] for part in parts if part])
+    b_KO = np.zeros((a_KI.shape[0], sum(widths)), np.float32)
     row = column = 0
     for part, width in zip(parts, widths, strict=True):
         if part:
@@ -90,6 +93,5 @@ def _join(
             b_KO[row : row + rank, column : column + width] = part[1].T
             row += rank
         column += width
-    return LowRank(
-        a_KI.T.contiguous().to(device=device, dtype=dtype), b_KO.contiguous().to(device=device, dtype=dtype)
-    )
+    a_IK = np.ascontiguousarray(a_KI.T)
+    return LowRank(*(torch.from_numpy(x).to(device=device, dtype=dtype) for x in (a_IK, b_KO)))

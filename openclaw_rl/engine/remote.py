@@ -102,6 +102,9 @@ class RemoteEngine:
     async def unload(self, version: int) -> None:
         await self._post("/unload", {"version": version})
 
+    def pick_version(self, prompt_ids: Sequence[int]) -> int:
+        return self.status().serving_version
+
     def check_grammar(self, grammar: str) -> None:
         """Checked by the engine itself when the request arrives there."""
 

@@ -87,7 +87,7 @@ class Gateway:
     async def open(self, request: ChatRequest) -> Exchange:
         """Check everything that can be refused before the first byte is sent."""
         arrived = time.time()
-        version = self.version_of(request.model)
+        stated = self.version_of(request.model)
         grammar = await self._grammar(request)
         try:
             prompt_ids = self.renderer.render(request.messages, request.tools, thinking=request.thinking)
@@ -117,6 +117,7 @@ class Gateway:
             top_k=request.top_k,
             seed=request.seed,
         )
+        version = self.engine.pick_version(prompt_ids) if stated is None else stated
         # Claimed before the first await, so that a burst cannot pass the limit together.
         self._inflight += request.num_choices
         try:
@@ -161,8 +162,8 @@ class Gateway:
         while self._background or (self._inflight and time.monotonic() < deadline):
             await asyncio.gather(*self._background, asyncio.sleep(0.01), return_exceptions=True)
 
-    def version_of(self, model: str) -> int:
-        """``name`` is the version being served, ``name@3`` a certain one, ``name@0`` the base."""
+    def version_of(self, model: str) -> int | None:
+        """``name`` leaves it to the engine (None), ``name@3`` is a certain version, ``name@0`` the base."""
         name, _, stated = model.partition("@")
         status = self.engine.status()
         if name.lower() not in (self.model_name.lower(), "default"):
@@ -173,7 +174,7 @@ class Gateway:
                 param="model",
             )
         if not stated:
-            return status.serving_version
+            return None
         loaded = {str(version): version for version in status.versions}
         if stated not in loaded:
             known = ", ".join(f"{self.model_name}@{version}" for version in loaded)
