@@ -34,7 +34,7 @@ from openclaw_rl.loop import (
 )
 from openclaw_rl.models import default_cache_dir, resolve_model
 from openclaw_rl.serve import chat
-from openclaw_rl.train.gate import Gate
+from openclaw_rl.train.gate import Bounds, Gate
 from openclaw_rl.train.lessons import EngineScorer, Prompts, Sampler
 from openclaw_rl.train.worker import LearnOptions, LearnWorker, hash_of
 from openclaw_rl.types import BASE_VERSION, Algorithm, Engine, Judge, Renderer, Trainer
@@ -112,7 +112,13 @@ def _load_judge_model(config: Config, model: str) -> tuple[Engine, Callable[[str
 
 
 def build_learner(
-    config: Config, engine: Engine, lineage: Lineage, renderer: Renderer, tokenizer: Any, model: Path
+    config: Config,
+    engine: Engine,
+    lineage: Lineage,
+    renderer: Renderer,
+    tokenizer: Any,
+    model: Path,
+    bounds: Bounds | None = None,
 ) -> LearnWorker:
     wanted, algorithm = config.learn, build_algorithm(config)
     settings = {
@@ -131,7 +137,7 @@ def build_learner(
         ),
         algorithm,
         lambda: build_trainer(config, model),
-        Gate(engine, renderer, _encoder(tokenizer), degeneration),
+        Gate(engine, renderer, _encoder(tokenizer), degeneration, bounds),
         engine,
         open_store(config),
         LearnOptions(

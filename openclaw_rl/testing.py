@@ -30,9 +30,11 @@ from openclaw_rl.types import (
     Capabilities,
     EngineStatus,
     GenerateRequest,
+    JudgeCase,
     Priority,
     Scores,
     Token,
+    Verdict,
 )
 
 if TYPE_CHECKING:
@@ -248,6 +250,50 @@ def byte_tokenizer() -> Any:
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, eos_token="<|im_end|>", clean_up_tokenization_spaces=False
     )
+
+
+def tiny_model(folder: Path, seed: int = 0) -> Path:
+    """A real network, small enough to serve and to train within a second.
+
+    It has read one sentence for a moment, so it babbles letters; serve it with ``--renderer qwen3``.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from openclaw_rl.render import create_renderer
+
+    tokenizer = byte_tokenizer()
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096, tie_word_embeddings=True,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    text = torch.tensor(
+        [tokenizer.encode("the lazy dog sleeps while the quick brown fox jumps over it, " * 4)]
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss = model(text, labels=text).loss
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+class WordJudge:
+    """A judge without a model: ``good`` and ``bad`` in what the user says next, and everything else is 0."""
+
+    async def evaluate(self, case: JudgeCase) -> Verdict:
+        said = " ".join(str(m.get("content")) for m in case.next_state or () if m["role"] == "user")
+        score = ("good" in said) - ("bad" in said)
+        return Verdict(score, 1.0, "votes", votes=(score,), hints=(said,) if score < 0 else ())
+
+    async def close(self) -> None:
+        """Holds nothing."""
 
 
 def scripted_system(home: Path, **settings: Any) -> System:

@@ -74,7 +74,7 @@ class Packed:
 
 def pack(items: Sequence[BatchItem], max_tokens: int, device: torch.device) -> Iterator[Packed]:
     """Rows of at most so many tokens, longest samples first; a longer sample gets a row of its own."""
-    order = sorted(items, key=lambda item: (-_length(item), item.turn.id))
+    order = sorted(items, key=lambda item: -_length(item))
     rows: list[list[BatchItem]] = []
     for item in order:
         for row in rows:

@@ -1,0 +1,420 @@
+"""From verdicts to served weights: the real engine, trainer, gate and ledger on a tiny network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from openclaw_rl import learning, loop
+from openclaw_rl.capture.desk import LedgerDesk
+from openclaw_rl.capture.lineage import HELD_OUT, Lineage
+from openclaw_rl.config import Config, load_config
+from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.judge.worker import JudgeWorker
+from openclaw_rl.loop import System
+from openclaw_rl.serve import chat
+from openclaw_rl.testing import WordJudge, tiny_model
+from openclaw_rl.train.gate import Bounds
+from openclaw_rl.train.worker import LearnWorker
+
+#: Of a network that knows nothing, nothing can be asked but finite weights.
+ANYTHING = Bounds(9, 9, 9, 9, -9, 9, 9)
+
+
+class Stack:
+    """One system in this process; learning happens when it is told to."""
+
+    def __init__(self, home: Path, model: Path, **settings: Any) -> None:
+        stated = {"home": home, "model": str(model), "renderer": "qwen3", "kernel": "float", "device": "cpu"}
+        stated |= {
+            "batch_size": 4,
+            "held_out_share": 0.0,
+            "num_threads": 1,
+            "train_threads": 1,
+            "lora_rank": 2,
+        }
+        self.config: Config = load_config({**stated, **settings}, environment={})
+        self.model, self.home = model, home
+        home.mkdir(parents=True, exist_ok=True)
+        engine = loop.build_engine(self.config, model)
+        ledger = loop.open_ledger(self.config)
+        self.system: System = loop.assemble(
+            self.config, ledger, engine, loop.build_renderer(self.config, model)
+        )
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.system.app()),
+            base_url="http://test",
+            headers={"authorization": f"Bearer {self.system.keys.key_of('default')}"},
+        )
+        self.said: list[str] = []
+
+    @property
+    def engine(self) -> LocalEngine:
+        assert isinstance(self.system.engine, LocalEngine)
+        return self.system.engine
+
+    @property
+    def lineage(self) -> Lineage:
+        return self.system.lineage
+
+    def worker(self, bounds: Bounds = ANYTHING) -> LearnWorker:
+        """A learn process that has just started."""
+        tokenizer = loop.load_tokenizer(self.model)
+        worker = learning.build_learner(
+            self.config,
+            self.engine,
+            self.lineage,
+            self.system.gateway.renderer,
+            tokenizer,
+            self.model,
+            bounds,
+        )
+        worker._say = self.said.append
+        return worker
+
+    async def chat(self, said: str, then: str | None = None, seed: int = 0) -> str:
+        """A request, and what the user says to the reply; the first reply's id."""
+        messages = [{"role": "user", "content": said}]
+        body = {"model": "default", "max_tokens": 8, "seed": seed}
+        first = (await self.http.post("/v1/chat/completions", json={**body, "messages": messages})).json()
+        if then is not None:
+            messages += [first["choices"][0]["message"], {"role": "user", "content": then}]
+            await self.http.post("/v1/chat/completions", json={**body, "messages": messages})
+        await self.system.gateway.drain()
+        return str(first["id"])
+
+    async def judge(self) -> None:
+        desk = LedgerDesk(self.system.ledger, self.system.journal, chat.internal_messages, idle_s=1e12)
+        worker = JudgeWorker(desk, WordJudge())
+        while await worker.step():
+            pass
+
+    async def get(self, path: str) -> Any:
+        answer = await self.http.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        await self.system.close()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+Make = Callable[..., Stack]
+
+
+@pytest.fixture
+async def make(tmp_path: Path, tiny: Path) -> AsyncIterator[Make]:
+    made: list[Stack] = []
+
+    def build(name: str = "home", **settings: Any) -> Stack:
+        made.append(Stack(tmp_path / name, tiny, **settings))
+        return made[-1]
+
+    yield build
+    for stack in made:
+        await stack.close()
+
+
+async def talk(stack: Stack, number: int, then: str = "bad, say less") -> list[str]:
+    return [await stack.chat(f"question {n}", then, seed=n) for n in range(number)]
+
+
+async def run(worker: LearnWorker) -> None:
+    while await worker.step():
+        pass
+
+
+async def test_four_complaints_make_a_version_that_answers_the_next_request(make: Make) -> None:
+    stack = make()
+    turns = await talk(stack, 4)
+    await stack.judge()
+    assert {(await stack.get(f"/v1/turns/{turn}"))["state"] for turn in turns} == {"judged"}
+    await run(stack.worker())
+    assert {(await stack.get(f"/v1/turns/{turn}"))["state"] for turn in turns} == {"trained"}
+    assert {(await stack.get(f"/v1/turns/{turn}"))["step"] for turn in turns} == {1}
+    versions = (await stack.get("/v1/policies"))["data"]
+    assert [(v["version"], v["parent"], v["status"]) for v in versions] == [
+        (1, 0, "serving"),
+        (0, None, "retired"),
+    ]
+    assert versions[0]["num_samples"] == 4
+    assert versions[0]["gate"]["passed"]
+    assert versions[0]["metrics"]["mismatch"] == pytest.approx(0, abs=1e-4)
+    answer = await stack.http.post(
+        "/v1/chat/completions", json={"model": "default", "messages": [{"role": "user", "content": "hello"}]}
+    )
+    assert answer.headers["x-policy-version"] == "1"
+    status = await stack.get("/v1/status")
+    assert status["policy_version"] == 1
+    assert status["last_step"]["version"] == 1
+    assert status["funnel"]["by_state"]["trained"] == 4
+    assert sum(status["funnel"]["by_state"].values()) == status["funnel"]["turns"]
+
+
+async def test_the_manifest_says_what_the_version_is_made_of(make: Make) -> None:
+    stack = make()
+    turns = await talk(stack, 4)
+    await stack.judge()
+    await run(stack.worker())
+    manifest = stack.system.store.manifest(1)
+    assert manifest["samples"] == turns
+    assert (manifest["version"], manifest["parent"]) == (1, 0)
+    assert manifest["config_hash"] == stack.lineage.list_policies()[0].config_hash
+    assert manifest["gate"]["passed"]
+    assert manifest["metrics"]["num_samples"] == 4
+
+
+async def test_a_step_waits_for_its_batch_and_a_flush_does_not(make: Make) -> None:
+    stack = make()
+    await talk(stack, 3)
+    await stack.judge()
+    worker = stack.worker()
+    await run(worker)
+    assert stack.lineage.serving() == 0
+    assert (await stack.get("/v1/status"))["queues"]["samples"] == 3
+    await stack.http.post("/v1/flush")
+    await stack.judge()
+    await run(worker)
+    assert stack.lineage.serving() == 1
+    assert stack.lineage.flush_wanted() is None
+
+
+async def test_old_samples_do_not_wait_for_ever(make: Make) -> None:
+    stack = make(batch_max_age_s=0.05)
+    await talk(stack, 2)
+    await stack.judge()
+    await asyncio.sleep(0.1)
+    await run(stack.worker())
+    assert stack.lineage.serving() == 1
+
+
+async def test_neutral_turns_and_complaints_without_a_hint_say_why_they_do_not_train(make: Make) -> None:
+    stack = make(algo="opd-topk")
+    neutral = await stack.chat("question", "and another thing")
+    praised = await stack.chat("question", "good")
+    await stack.judge()
+    await run(stack.worker())
+    assert "neutral" in (await stack.get(f"/v1/turns/{neutral}"))["reason"]
+    assert "nothing to learn" in (await stack.get(f"/v1/turns/{praised}"))["reason"]
+    reasons = (await stack.get("/v1/status"))["funnel"]["by_reason"]
+    assert sum(reasons.values()) == 2
+
+
+async def test_little_to_learn_waits_for_more(make: Make) -> None:
+    """Four accepted replies are a full batch and no reason to take a step; sixteen are."""
+    stack = make()
+    await talk(stack, 4, "good")
+    await stack.judge()
+    worker = stack.worker()
+    await run(worker)
+    assert stack.lineage.serving() == 0
+    assert not (await stack.get("/v1/status"))["busy"]
+    await talk(stack, 12, "good")
+    await stack.judge()
+    await run(worker)
+    policy = stack.lineage.list_policies()[0]
+    assert policy.num_samples == 16
+    assert policy.metrics["scale"] == 0.05
+
+
+async def test_what_a_user_says_later_outranks_the_vote_until_it_is_trained(make: Make) -> None:
+    stack = make()
+    turns = await talk(stack, 3)
+    await stack.judge()
+    worker = stack.worker()
+    await run(worker)
+    await stack.http.post("/v1/feedback", json={"id": turns[0], "rating": "up"})
+    await stack.judge()
+    await run(worker)
+    assert stack.lineage.waiting()[0] == 3
+    await stack.chat("question 9", "bad, less", seed=9)
+    await stack.judge()
+    await run(worker)
+    assert sorted(item.score for item in stack.lineage.items(1)) == [-1, -1, -1, 1]
+    await stack.http.post("/v1/feedback", json={"id": turns[1], "rating": "up"})
+    await stack.judge()
+    await run(worker)
+    assert (await stack.get(f"/v1/turns/{turns[1]}"))["state"] == "trained"
+    assert stack.lineage.waiting()[0] == 0
+
+
+async def test_held_out_turns_are_kept_from_training(make: Make) -> None:
+    stack = make(held_out_share=0.999)
+    turns = await talk(stack, 4)
+    await stack.judge()
+    await run(stack.worker())
+    assert stack.lineage.serving() == 0
+    assert (await stack.get(f"/v1/turns/{turns[0]}"))["reason"] == HELD_OUT
+    assert [turn.id for turn, _ in stack.lineage.held_out(9)] == turns[::-1]
+
+
+async def test_stale_samples_are_left_out(make: Make) -> None:
+    stack = make(max_staleness=0)
+    early = await talk(stack, 6)
+    await stack.judge()
+    worker = stack.worker()
+    await run(worker)
+    assert stack.lineage.serving() == 1
+    await talk(stack, 3)
+    await stack.judge()
+    await run(worker)
+    # Two of the first six were left; the version that answered them is no longer the one that learns.
+    assert stack.lineage.list_policies()[0].version == 2
+    reasons = {(await stack.get(f"/v1/turns/{turn}"))["reason"] for turn in early[4:]}
+    assert reasons == {"it was answered by a version too long ago"}
+    assert len(stack.lineage.items(2)) == 2
+
+
+# --- things that go wrong --------------------------------------------------------------------
+
+
+class Poisoned:
+    """The default algorithm with batches that are not numbers."""
+
+    def __init__(self, algorithm: Any) -> None:
+        self._algorithm = algorithm
+
+    def batch(self, items: Any, state: Any) -> Any:
+        batch = self._algorithm.batch(items, state)
+        spoiled = [
+            replace(i, sample=replace(i.sample, signal_NK=i.sample.signal_NK * np.nan)) for i in batch.items
+        ]
+        return replace(batch, items=spoiled)
+
+
+async def test_a_batch_of_nans_is_rejected_and_training_goes_on_without_it(
+    make: Make,
+) -> None:
+    stack = make()
+    bad = await talk(stack, 4)
+    await stack.judge()
+    worker = stack.worker()
+    healthy = worker._algorithm
+    worker._algorithm = Poisoned(healthy)  # type: ignore[assignment]
+    await run(worker)
+    [policy] = stack.lineage.list_policies()
+    assert policy.status == "rejected"
+    assert "finite" in policy.gate["reason"]
+    turn = await stack.get(f"/v1/turns/{bad[0]}")
+    assert turn["state"] == "excluded"
+    assert "gate_rejected" in turn["reason"]
+    assert any("rejected" in line for line in stack.said)
+    worker._algorithm = healthy
+    await talk(stack, 4)
+    await stack.judge()
+    await run(worker)
+    assert [(p.version, p.parent, p.status) for p in stack.lineage.list_policies()] == [
+        (2, 0, "serving"), (1, 0, "rejected"),
+    ]  # fmt: skip
+    assert stack.lineage.policy(2).metrics["finite"]  # type: ignore[union-attr]
+
+
+async def test_a_bad_version_promoted_by_hand_is_rolled_back_by_what_people_say(make: Make) -> None:
+    stack = make(algo="binary", batch_size=1000)
+    await talk(stack, 12, "good")
+    await stack.judge()
+    worker = stack.worker()
+    await run(worker)
+    await stack.http.post("/v1/flush")
+    await stack.judge()
+    await run(worker)
+    assert stack.lineage.serving() == 1
+    await stack.http.post("/v1/policies/0/promote")
+    promoted = await stack.http.post("/v1/policies/1/promote")
+    assert promoted.json() == {"version": 1, "status": "serving"}
+    for n in range(20):
+        await stack.chat(f"other {n}", "bad, less", seed=n)
+        await stack.judge()
+        await run(worker)
+        if stack.lineage.serving() == 0:
+            break
+    assert stack.lineage.serving() == 0
+    assert 3 <= n <= 15
+    assert any("rolled back from version 1" in line for line in stack.said)
+
+
+async def test_choosing_a_version_needs_the_owners_key_and_a_version_that_is_there(make: Make) -> None:
+    stack = make()
+    guest = stack.system.keys.add("guest")
+    refused = await stack.http.post("/v1/policies/0/promote", headers={"authorization": f"Bearer {guest}"})
+    assert refused.status_code == 403
+    assert (await stack.http.post("/v1/policies/7/promote")).status_code == 404
+    assert (await stack.http.post("/v1/policies/rollback")).status_code == 409
+
+
+async def test_a_version_chosen_meanwhile_is_not_overwritten(make: Make) -> None:
+    stack = make()
+    await talk(stack, 4)
+    await stack.judge()
+    worker = stack.worker()
+    await run(worker)
+    await talk(stack, 4)
+    await stack.judge()
+    take_step = worker._take_step
+
+    def with_a_rollback(*arguments: Any) -> Any:
+        stack.lineage.promote(0, "by hand")
+        return take_step(*arguments)
+
+    worker._take_step = with_a_rollback  # type: ignore[method-assign]
+    await run(worker)
+    assert stack.lineage.serving() == 0
+    assert stack.lineage.policy(2).status == "rejected"  # type: ignore[union-attr]
+
+
+class Killed(BaseException):
+    """Like kill -9, as far as one process can do it to itself."""
+
+
+@pytest.mark.parametrize("point", ["step", "save", "trained", "gate", "amend", "publish"])
+async def test_whatever_a_step_dies_at_it_is_done_once(make: Make, point: str) -> None:
+    """The same versions, samples and weights as of a process that lived."""
+    through, dies = make("through"), make("dies")
+    for stack in (through, dies):
+        await talk(stack, 8)
+        await stack.judge()
+    await run(through.worker())
+    worker = dies.worker()
+    target: Any = {
+        "step": worker, "save": worker._store, "trained": dies.lineage, "gate": worker._gate,
+        "amend": worker._store, "publish": dies.lineage,
+    }[point]  # fmt: skip
+    name = {"step": "_take_step", "save": "write", "gate": "check"}.get(point, point)
+    original = getattr(target, name)
+
+    def die(*arguments: Any, **more: Any) -> Any:
+        setattr(target, name, original)
+        raise Killed
+
+    setattr(target, name, die)
+    with pytest.raises(Killed):
+        await run(worker)
+    await run(dies.worker())
+    assert facts(dies) == facts(through)
+    for version in (1, 2):
+        assert weights(dies, version) == weights(through, version)
+
+
+def facts(stack: Stack) -> list[tuple[object, ...]]:
+    """Versions with the questions they were trained on; ids of turns differ from run to run."""
+    found: list[tuple[object, ...]] = []
+    for policy in stack.lineage.list_policies():
+        asked = [item.turn.messages[0]["content"] for item in stack.lineage.items(policy.version)]
+        found.append((policy.version, policy.parent, policy.status, policy.num_samples, *asked))
+    return found
+
+
+def weights(stack: Stack, version: int) -> bytes:
+    return (stack.system.store.path(version) / "adapter_model.safetensors").read_bytes()
