@@ -270,14 +270,13 @@ def tiny_model(folder: Path, seed: int = 0) -> Path:
         bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
-    text = torch.tensor(
-        [tokenizer.encode("the lazy dog sleeps while the quick brown fox jumps over it, " * 4)]
-    )
+    asked = create_renderer(tokenizer, name="qwen3").render([{"role": "user", "content": "question 1"}])
+    sentence = tokenizer.encode("the lazy dog sleeps while the quick brown fox jumps over it, " * 3)
+    text = torch.tensor([[*asked, *sentence]])
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(200):
         optimizer.zero_grad()
-        loss = model(text, labels=text).loss
-        loss.backward()
+        model(text, labels=text).loss.backward()
         optimizer.step()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
