@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openclaw_rl.capture.inspect import view_policies, view_policy
-from openclaw_rl.capture.lineage import REJECTED, RETIRED, Lineage
+from openclaw_rl.capture.lineage import CANDIDATE, REJECTED, RETIRED, SERVING, TRAINING, Lineage
 from openclaw_rl.config import Config
 from openclaw_rl.loop import open_journal, open_ledger, open_store
 from openclaw_rl.models import default_cache_dir, resolve_model
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION, Json, Policy
 
-ACTIONS = ("list", "show", "diff", "promote", "rollback", "export", "prune")
+_ALL = 1_000_000
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
@@ -38,88 +38,137 @@ class _Commands:
     def __init__(self, config: Config, lineage: Lineage, store: PolicyStore) -> None:
         self.config, self.lineage, self.store = config, lineage, store
 
+    # --- looking -----------------------------------------------------------------------------
+
     def list(self, options: argparse.Namespace) -> str:
         view = view_policies(self.lineage, self.lineage.serving())
         if options.json:
             return json.dumps(view, indent=2)
-        rows = [_row(entry) for entry in view["data"]]
-        head = ("version", "parent", "status", "samples", "made", "loss", "checks")
-        return _table([head, *rows])
+        head = ("version", "parent", "status", "samples", "made", "disk", "loss", "checks")
+        return _table([head, *map(self._row, view["data"])])
 
     def show(self, options: argparse.Namespace) -> str:
-        policy = self._policy(_one(options))
-        manifest = self.store.manifest(policy.version) if self.store.exists(policy.version) else None
-        return json.dumps({**view_policy(policy), "manifest": manifest}, indent=2)
+        """What the ledger says, what it was trained on, and where it lies."""
+        version = _one(options)
+        if version == BASE_VERSION:
+            model, serves = self.config.engine.model, self.lineage.serving() == BASE_VERSION
+            return json.dumps(
+                {"version": 0, "status": SERVING if serves else RETIRED, "model": model}, indent=2
+            )
+        row, there = view_policy(self._policy(version)), self.store.exists(version)
+        folder = str(self.store.path(version)) if there else None
+        samples = self.store.manifest(version)["samples"] if there else None
+        return json.dumps({**row, "folder": folder, "samples": samples}, indent=2)
 
     def diff(self, options: argparse.Namespace) -> str:
         from openclaw_rl.train.export import difference
 
         if len(options.versions) != 2:
-            raise ValueError("policy diff needs two versions, such as: policy diff 1 2")
+            raise ValueError("policy diff needs two versions, such as: openclaw-rl policy diff 1 2")
         first, second = (self._folder(version) for version in options.versions)
         changes = list(difference(first, second))
-        if options.json:
-            return json.dumps([{"module": m, "norm": n, "share": s} for m, n, s in changes], indent=2)
         total = sum(norm**2 for _, norm, _ in changes) ** 0.5
+        if options.json:
+            modules = [{"module": m, "norm": n, "share": s} for m, n, s in changes]
+            return json.dumps({"norm": total, "modules": modules}, indent=2)
         strongest = sorted(changes, key=lambda change: -change[1])[:10]
-        rows: Sequence[tuple[str, ...]] = [(module, f"{norm:.4f}") for module, norm, _ in strongest]
-        return f"norm of the whole change: {total:.4f}; the ten modules that changed most:\n" + _table(rows)
+        rows = [(m, f"{n:.4f}", "new" if s is None else f"{s:.1%}") for m, n, s in strongest]
+        says = f"norm of the whole change: {total:.4f}"
+        return says if not rows else f"{says}\n" + _table([("changed most", "norm", "of before"), *rows])
+
+    # --- choosing ----------------------------------------------------------------------------
 
     def promote(self, options: argparse.Namespace) -> str:
         version = _one(options)
-        self._folder(version)
-        self.lineage.promote(version, "promoted by hand")
-        return f"version {version} serves new requests from now on"
+        if version == self.lineage.serving():
+            return f"version {version} serves already"
+        return self._serve(version, "promoted by hand")
 
     def rollback(self, options: argparse.Namespace) -> str:
         serving = self.lineage.serving()
         if serving == BASE_VERSION:
-            raise ValueError("the base is being served; there is no version before it")
-        parent = self._policy(serving).parent or BASE_VERSION
-        version = options.versions[0] if options.versions else parent
+            raise ValueError(
+                "the base is being served and nothing came before it; "
+                "to serve a version: openclaw-rl policy promote N"
+            )
+        version = _one(options) if options.versions else self._policy(serving).parent or BASE_VERSION
+        if version >= serving:
+            raise ValueError(
+                f"version {version} is not before version {serving}, which serves; "
+                f"to serve it all the same: openclaw-rl policy promote {version}"
+            )
+        return self._serve(version, f"rolled back by hand from version {serving}")
+
+    def _serve(self, version: int, why: str) -> str:
+        policy = None if version == BASE_VERSION else self._policy(version)
+        if policy is not None and policy.status in (TRAINING, CANDIDATE):
+            raise ValueError(
+                f"version {version} is still being trained or checked; it serves by itself once it passes"
+            )
         self._folder(version)
-        self.lineage.promote(version, f"rolled back by hand from version {serving}")
-        return f"rolled back from version {serving} to {version}"
+        if policy is not None and not policy.metrics.get("finite", True):
+            raise ValueError(f"version {version} holds numbers that are not finite; choose another version")
+        before = self.lineage.serving()
+        self.lineage.promote(version, why)
+        note = ", although it had not passed its checks" if policy and policy.status == REJECTED else ""
+        return f"version {version} serves new requests from now on, instead of version {before}{note}"
+
+    # --- taking elsewhere, and away --------------------------------------------------------------
 
     def export(self, options: argparse.Namespace) -> str:
-        from openclaw_rl.train import export
+        from openclaw_rl.train.export import export_merged, export_peft
 
-        version = _one(options)
-        folder = self._folder(version)
+        version, folder = _one(options), self._folder(_one(options))
         if folder is None:
-            raise ValueError("version 0 is the base model itself; there is nothing to export")
+            raise ValueError(
+                f"version 0 is {self.config.engine.model} itself; "
+                "export one of those that 'openclaw-rl policy list' shows"
+            )
         if options.to is None:
-            raise ValueError("policy export needs a target: --to FOLDER (or FILE.gguf)")
-        target = Path(options.to)
+            file = "FILE.gguf" if options.format == "gguf" else "FOLDER"
+            raise ValueError(f"policy export needs a place to write to: --to {file}")
+        target = Path(options.to).expanduser()
         if options.format == "peft":
-            export.export_peft(folder, target)
+            export_peft(folder, target)
         else:
             base = resolve_model(self.config.engine.model, default_cache_dir())
-            if options.format == "gguf":
+            if options.format == "merged":
+                export_merged(folder, base, target)
+            else:
                 from openclaw_rl.train.gguf import export_gguf
 
-                export_gguf(folder, base, target)
-            else:
-                export.export_merged(folder, base, target)
+                name = Path(self.config.engine.model).name.removesuffix(".gguf")
+                export_gguf(folder, base, target, f"{name}, version {version}")
         return f"version {version} exported to {target}"
 
     def prune(self, options: argparse.Namespace) -> str:
         """Old versions' files go; what they were stays in the ledger."""
-        serving = self.lineage.serving()
-        line = {serving}
-        while (policy := self.lineage.policy(min(line))) is not None and policy.parent:
-            line.add(policy.parent)
-        keep = set(sorted(line, reverse=True)[: options.keep])
+        if options.keep < 1:
+            raise ValueError("prune keeps at least the version that serves: --keep 1 or more")
+        keep = self._needed(options.keep)
         gone = [
             policy.version
-            for policy in self.lineage.list_policies()
+            for policy in reversed(self.lineage.list_policies(limit=_ALL))
             if policy.status in (RETIRED, REJECTED)
             and policy.version not in keep
             and self.store.path(policy.version).exists()
         ]
+        freed = sum(map(self.store.num_bytes, gone))
         for version in gone:
             self.store.forget(version, only_state=False)
-        return f"removed the files of {len(gone)} versions; kept {', '.join(map(str, sorted(keep)))}"
+        if not gone:
+            return "nothing to remove"
+        return f"removed the files of version {', '.join(map(str, gone))}: {_size(freed)} freed"
+
+    def _needed(self, number: int) -> set[int]:
+        """The last of the serving line, the one to go back to, and what a step in progress started from."""
+        line = [self.lineage.serving()]
+        while (policy := self.lineage.policy(line[-1])) is not None and policy.parent:
+            line.append(policy.parent)
+        unfinished = self.lineage.unfinished()
+        return {*line[: max(number, 2)], unfinished.parent or BASE_VERSION if unfinished else BASE_VERSION}
+
+    # --- what they share ---------------------------------------------------------------------
 
     def _policy(self, version: int) -> Policy:
         policy = self.lineage.policy(version)
@@ -134,30 +183,38 @@ class _Commands:
         if version == BASE_VERSION:
             return None
         self._policy(version)
-        if not self.store.exists(version):
-            raise ValueError(f"the files of version {version} are gone (pruned, or never finished)")
+        if not self.store.has_weights(version):
+            raise ValueError(
+                f"there are no weights of version {version} in {self.store.path(version)} "
+                "(pruned, or never finished); 'openclaw-rl policy list' shows which are on disk"
+            )
         return self.store.path(version)
+
+    def _row(self, entry: Json) -> tuple[str, ...]:
+        version, made = entry["version"], entry["created_at"]
+        gate, metrics = entry["gate"] or {}, entry["metrics"] or {}
+        verdict = "passed" if gate.get("passed") else gate.get("reason", "")
+        return (
+            str(version),
+            "-" if entry["parent"] is None else str(entry["parent"]),
+            entry["status"],
+            str(entry["num_samples"] or "-"),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(made)) if made else "base model",
+            _size(self.store.num_bytes(version)) if self.store.has_weights(version) else "-",
+            f"{metrics['loss']:.4f}" if metrics else "-",
+            "; ".join(filter(None, [verdict, *gate.get("history", [])])),
+        )
 
 
 def _one(options: argparse.Namespace) -> int:
     if len(options.versions) != 1:
-        raise ValueError(f"policy {options.action} needs one version, such as: policy {options.action} 3")
+        example = f"openclaw-rl policy {options.action} 3"
+        raise ValueError(f"policy {options.action} needs one version, such as: {example}")
     return int(options.versions[0])
 
 
-def _row(entry: Json) -> tuple[str, ...]:
-    made = entry["created_at"]
-    gate, metrics = entry["gate"] or {}, entry["metrics"] or {}
-    checks = "" if not gate else ("passed" if gate.get("passed") else gate.get("reason", ""))
-    return (
-        str(entry["version"]),
-        "-" if entry["parent"] is None else str(entry["parent"]),
-        entry["status"],
-        str(entry["num_samples"] or "-"),
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(made)) if made else "base model",
-        f"{metrics['loss']:.4f}" if metrics else "-",
-        "; ".join([checks, *gate.get("history", [])]).strip("; "),
-    )
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:.1f} MB"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:

@@ -1,16 +1,19 @@
-"""A version as something other programs load: a PEFT adapter, or the base with it merged in."""
+"""A version as something other programs load: a PEFT adapter, or the base with it merged in.
+
+An export is whole or not there at all, and never mixes with what was in its place before.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.train.policies import MANIFEST
+from openclaw_rl.train.policies import ADAPTER, ADAPTER_CONFIG, MANIFEST
 
-_ADAPTER = "adapter_model.safetensors"
 _TOKENIZER = (
     "tokenizer*",
     "special_tokens_map.json",
@@ -23,64 +26,108 @@ _TOKENIZER = (
 
 def export_peft(policy: Path, target: Path) -> None:
     """The adapter's own files, without what only training needs."""
-    if not (policy / _ADAPTER).exists():
-        raise ValueError(f"{policy} holds all weights, not an adapter; export it as merged")
-    target.mkdir(parents=True, exist_ok=True)
-    for name in (_ADAPTER, "adapter_config.json", MANIFEST):
-        shutil.copy(policy / name, target / name)
+    if not (policy / ADAPTER).exists():
+        raise ValueError("this version was trained with all weights and has no adapter; use --format merged")
+    with filling(target) as work:
+        for name in (ADAPTER, ADAPTER_CONFIG, MANIFEST):
+            shutil.copy(policy / name, work / name)
 
 
 def export_merged(policy: Path, base: Path, target: Path) -> None:
-    """A checkpoint that needs neither us nor PEFT."""
+    """A checkpoint in 32 bit that needs neither us nor PEFT."""
+    with filling(target) as work:
+        merged_model(policy, base).save_pretrained(work)
+        copy_tokenizer(base, work)
+        shutil.copy(policy / MANIFEST, work / MANIFEST)
+
+
+@contextmanager
+def filling(target: Path) -> Iterator[Path]:
+    """A folder to write into, whose files become the target's when all are there."""
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise ValueError(f"{target} is there and not empty; choose another folder, or remove it first")
     target.mkdir(parents=True, exist_ok=True)
-    merged_model(policy, base).save_pretrained(target)
+    work = target / ".part"
+    work.mkdir()
+    try:
+        yield work
+        for file in sorted(work.iterdir()):
+            file.rename(target / file.name)
+    finally:
+        shutil.rmtree(work)
+
+
+def copy_tokenizer(base: Path, target: Path) -> None:
     for pattern in _TOKENIZER:
         for file in base.glob(pattern):
             shutil.copy(file, target / file.name)
-    shutil.copy(policy / MANIFEST, target / MANIFEST)
 
 
 def merged_model(policy: Path, base: Path) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
-    if not (policy / _ADAPTER).exists():
+    logging.disable_progress_bar()
+    if not (policy / ADAPTER).exists():
         return AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     from peft import PeftModel
 
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    _check_base(policy, model)
     return PeftModel.from_pretrained(model, policy).merge_and_unload()
 
 
-def difference(first: Path | None, second: Path | None) -> Iterator[tuple[str, float, float]]:
+def _check_base(policy: Path, model: Any) -> None:
+    """PEFT itself only warns about layers it does not find."""
+    changes = {module: (b.shape[0], a.shape[1]) for module, (a, b) in _factors(policy).items()}
+    kinds = {module.rpartition(".")[2] for module in changes}
+    shapes = {name.removesuffix(".weight"): tuple(p.shape) for name, p in model.named_parameters()}
+    if changes != {module: s for module, s in shapes.items() if module.rpartition(".")[2] in kinds}:
+        trained_from = json.loads((policy / ADAPTER_CONFIG).read_text())["base_model_name_or_path"]
+        raise ValueError(
+            "this version was trained from another model; "
+            f"name that one, which it calls {trained_from}, with --model"
+        )
+
+
+def difference(first: Path | None, second: Path | None) -> Iterator[tuple[str, float, float | None]]:
     """Per module: the norm of what changed between two adapters, and its share of the first one's.
 
     Compared are the products B·A, the change an adapter makes to a weight; None is the base, which has none.
     """
+    one, two = _factors(first), _factors(second)
+    for name in sorted(one.keys() | two.keys()):
+        before = _norm([(1.0, one[name])]) if name in one else 0.0
+        terms = [(sign, factors[name]) for sign, factors in ((-1.0, one), (1.0, two)) if name in factors]
+        norm = _norm(terms)
+        yield name, norm, norm / before if before else None
+
+
+def _norm(terms: list[tuple[float, tuple[Any, Any]]]) -> float:
+    """Of the sum of the products, none of which is ever written out: |BA|² is the sum of BᵀB·AAᵀ."""
     import torch
 
-    one, two = _products(first), _products(second)
-    for name in sorted(one.keys() | two.keys()):
-        nothing = torch.zeros(())
-        before, after = one.get(name, nothing), two.get(name, nothing)
-        norm = float((after - before).norm())
-        yield name, norm, norm / max(float(before.norm()), 1e-12)
+    a_KI = torch.cat([a for _, (a, _) in terms])
+    b_OK = torch.cat([sign * b for sign, (_, b) in terms], dim=1)
+    return float(((b_OK.T @ b_OK) * (a_KI @ a_KI.T)).sum().clamp(min=0).sqrt())
 
 
-def _products(policy: Path | None) -> dict[str, Any]:
+def _factors(policy: Path | None) -> dict[str, tuple[Any, Any]]:
+    """Module → A and B, the adapter's scale in B; in 64 bit, since near versions differ little."""
     if policy is None:
         return {}
     from safetensors.torch import load_file
 
-    if not (policy / _ADAPTER).exists():
-        raise ValueError(f"{policy} holds all weights; only adapters can be compared")
-    config = json.loads((policy / "adapter_config.json").read_text())
+    if not (policy / ADAPTER).exists():
+        raise ValueError(f"version {policy.name} was trained with all weights; only adapters can be compared")
+    config = json.loads((policy / ADAPTER_CONFIG).read_text())
     scale = config["lora_alpha"] / config["r"]
-    tensors = load_file(policy / _ADAPTER)
+    tensors = load_file(policy / ADAPTER)
     found = {}
     for name, a_KI in tensors.items():
         if ".lora_A." in name:
             b_OK = tensors[name.replace(".lora_A.", ".lora_B.")]
-            module = name.removeprefix("base_model.model.model.").partition(".lora_A")[0]
-            found[module] = scale * (b_OK.float() @ a_KI.float())
+            module = name.removeprefix("base_model.model.").partition(".lora_A")[0]
+            found[module] = (a_KI.double(), scale * b_OK.double())
     return found

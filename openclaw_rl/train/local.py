@@ -7,6 +7,7 @@ algorithm's own state), so a trainer that was killed goes on from there bit by b
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +17,14 @@ from typing import Any
 
 import torch
 
+from openclaw_rl.train.export import copy_tokenizer
 from openclaw_rl.train.packed import ATTENTION, Packed, logprobs, pack
+from openclaw_rl.train.policies import ADAPTER, ADAPTER_CONFIG, TRAINER_STATE
 from openclaw_rl.types import Batch, Json, StepReport
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-_STATE_FILE = "trainer.pt"
+_NEW_LINE = "or start a new line from the base: openclaw-rl policy promote 0"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,15 +207,13 @@ class LocalTrainer:
         self._save_weights(folder)
         torch.save(
             {
-                # The saved checkpoint of a full run holds the weights already.
-                "weights": [p.detach().cpu() for p in self._parameters],
                 "average": None if self._average is None else [a.cpu() for a in self._average],
                 "optimizer": self._optimizer.state_dict(),
                 "random": torch.get_rng_state(),
                 "steps": self._steps,
                 "state": json.dumps(self._state),
             },
-            folder / _STATE_FILE,
+            folder / TRAINER_STATE,
         )
 
     def save_average(self, folder: Path) -> None:
@@ -226,23 +228,29 @@ class LocalTrainer:
 
     def _save_weights(self, folder: Path) -> None:
         if self.options.finetune == "full":
+            self._model.config.use_cache = True  # as whoever loads it will want it
             self._model.save_pretrained(folder)
-            self._copy_tokenizer(folder)
+            self._model.config.use_cache = False
+            copy_tokenizer(self._path, folder)
         else:
             # Left to itself, PEFT asks the hub whether the base has another vocabulary.
             self._model.save_pretrained(folder, save_embedding_layers=False)
         (folder / "README.md").unlink(missing_ok=True)  # PEFT's template of a model card
 
     def resume(self, folder: Path | None) -> None:
-        if folder is None:
-            torch.manual_seed(self.options.seed)
-            self._begin()
-            return
-        if not (folder / _STATE_FILE).exists():
-            raise ValueError(f"{folder} holds no trainer state; it cannot be trained further")
-        saved = torch.load(folder / _STATE_FILE, map_location="cpu", weights_only=True)
+        """Without its trainer state a version is gone on from with a new optimizer."""
+        weights = None if folder is None else self._saved_weights(folder)
         self._begin()
-        self._put(saved["weights"])
+        torch.manual_seed(self.options.seed)
+        if folder is None or weights is None:
+            return
+        self._put(weights)
+        if self._average is not None:
+            self._average = [p.detach().clone() for p in self._parameters]
+        if not (folder / TRAINER_STATE).exists():
+            log.warning("version %s is trained on with a new optimizer: its own was freed", folder.name)
+            return
+        saved = torch.load(folder / TRAINER_STATE, map_location="cpu", weights_only=True)
         if self._average is not None and saved["average"] is not None:
             self._average = [a.to(self.device) for a in saved["average"]]
         self._optimizer.load_state_dict(saved["optimizer"])
@@ -250,17 +258,54 @@ class LocalTrainer:
         self._steps = saved["steps"]
         self._state = json.loads(saved["state"])
 
+    def _saved_weights(self, folder: Path) -> list[torch.Tensor]:
+        """A version's weights in the order of ours; ValueError if they are of another kind."""
+        if not (folder / ADAPTER).exists() and not any(folder.glob("model*.safetensors")):
+            raise ValueError(f"the weights of version {folder.name} are gone; promote another, {_NEW_LINE}")
+        _check_kind(folder, self.options)
+        tensors = _read_adapter(folder) if self.options.finetune == "lora" else self._read_checkpoint(folder)
+        names = [name.replace(".default.", ".") for name, _ in self._named]
+        shapes = {name: p.shape for name, p in zip(names, self._parameters, strict=True)}
+        if shapes != {name: tensor.shape for name, tensor in tensors.items()}:
+            raise ValueError(
+                f"version {folder.name} was trained from another model than this one; "
+                f"name that with --model, {_NEW_LINE}"
+            )
+        return [tensors[name] for name in names]
+
+    def _read_checkpoint(self, folder: Path) -> dict[str, torch.Tensor]:
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=_DTYPES[self.options.dtype])
+        return {name: p.detach() for name, p in model.named_parameters()}
+
     def _put(self, weights: list[torch.Tensor]) -> None:
         with torch.no_grad():
             for parameter, value in zip(self._parameters, weights, strict=True):
                 parameter.copy_(value.to(parameter.device))
 
-    def _copy_tokenizer(self, folder: Path) -> None:
-        import shutil
 
-        for pattern in ("tokenizer*", "special_tokens_map.json", "chat_template*", "generation_config.json"):
-            for file in self._path.glob(pattern):
-                shutil.copy(file, folder / file.name)
+def _read_adapter(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / ADAPTER)
+
+
+def _check_kind(folder: Path, options: LocalTrainerOptions) -> None:
+    """Numbers that fit may still mean something else: another rank, scale or base."""
+    kind = "lora" if (folder / ADAPTER).exists() else "full"
+    facts: list[tuple[str, object, object]] = [("finetune", kind, options.finetune)]
+    if kind == options.finetune == "lora":
+        saved = json.loads((folder / ADAPTER_CONFIG).read_text())
+        facts += [("lora-rank", saved["r"], options.rank), ("lora-alpha", saved["lora_alpha"], options.alpha)]
+        if options.name:
+            facts.append(("model", saved["base_model_name_or_path"], options.name))
+    for flag, then, now in facts:
+        if then != now:
+            raise ValueError(
+                f"version {folder.name} was trained with --{flag} {then}, not {now}: "
+                f"set that again, {_NEW_LINE}"
+            )
 
 
 def _with_lora(base: Any, options: LocalTrainerOptions) -> Any:

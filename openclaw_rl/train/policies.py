@@ -11,7 +11,8 @@ from pathlib import Path
 from openclaw_rl.types import Json
 
 MANIFEST = "manifest.json"
-_TRAINER_STATE = "trainer.pt"
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+TRAINER_STATE = "trainer.pt"
 
 
 class PolicyStore:
@@ -23,6 +24,15 @@ class PolicyStore:
 
     def exists(self, version: int) -> bool:
         return (self.path(version) / MANIFEST).exists()
+
+    def has_weights(self, version: int) -> bool:
+        folder = self.path(version)
+        return self.exists(version) and (
+            (folder / ADAPTER).exists() or any(folder.glob("model*.safetensors"))
+        )
+
+    def num_bytes(self, version: int) -> int:
+        return sum(file.stat().st_size for file in self.path(version).rglob("*") if file.is_file())
 
     def write(self, version: int, save: Callable[[Path], None], manifest: Json) -> Path:
         """``save`` fills a folder; it becomes the version's in one rename, after everything is on disk."""
@@ -47,25 +57,29 @@ class PolicyStore:
         target = self.path(version) / MANIFEST
         work = target.with_suffix(".part")
         work.write_text(json.dumps({**self.manifest(version), **facts}, indent=2))
+        _sync_file(work)
         work.rename(target)
 
     def forget(self, version: int, *, only_state: bool) -> None:
-        """Free disk: the trainer's state (it can then be served, not trained from), or all of it."""
+        """Free disk: the trainer's state (training goes on from it with a new optimizer), or all of it."""
         if only_state:
-            (self.path(version) / _TRAINER_STATE).unlink(missing_ok=True)
+            (self.path(version) / TRAINER_STATE).unlink(missing_ok=True)
         else:
+            # First: half a folder must not pass for a version.
+            (self.path(version) / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(self.path(version), ignore_errors=True)
-
-    def can_resume(self, version: int) -> bool:
-        return (self.path(version) / _TRAINER_STATE).exists()
 
 
 def _sync(folder: Path) -> None:
     for file in folder.rglob("*"):
         if file.is_file():
-            with open(file, "rb") as handle:
-                os.fsync(handle.fileno())
+            _sync_file(file)
     _sync_folder(folder)
+
+
+def _sync_file(file: Path) -> None:
+    with open(file, "rb") as handle:
+        os.fsync(handle.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

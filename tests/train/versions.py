@@ -1,0 +1,91 @@
+"""A data folder with versions that were really trained, step by step and without the learn process."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from openclaw_rl.algo.losses import SURROGATE
+from openclaw_rl.capture.desk import LedgerDesk
+from openclaw_rl.capture.events import TurnEvent
+from openclaw_rl.capture.journal import Journal
+from openclaw_rl.capture.ledger import Ledger, sqlite_url
+from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.types import Batch, BatchItem, Verdict
+from tests.train.conftest import make_item
+
+OPTIONS = LocalTrainerOptions(device="cpu", rank=4, alpha=8, learning_rate=1e-2, name="tiny")
+PASSED = {"passed": True, "reason": "", "checks": []}
+WORSE = {"passed": False, "reason": "replies got worse", "checks": []}
+
+
+def plain_logprobs(model: torch.nn.Module, item: BatchItem) -> torch.Tensor:
+    """Of the reply, by a forward pass that knows nothing of ours."""
+    ids = item.turn.prompt_ids + [token.id for token in item.turn.tokens]
+    with torch.no_grad():
+        rows = torch.log_softmax(model(torch.tensor([ids])).logits[0].float(), dim=-1)
+    return rows[len(item.turn.prompt_ids) - 1 : -1].gather(
+        1, torch.tensor(ids[-len(item.turn.tokens) :])[:, None]
+    )
+
+
+class Home:
+    def __init__(self, home: Path, trainer: LocalTrainer) -> None:
+        self.ledger, self.journal = (
+            Ledger(sqlite_url(home / "serve.db")),
+            Journal(sqlite_url(home / "learn.db")),
+        )
+        self.lineage, self.store = Lineage(self.ledger, self.journal), PolicyStore(home / "policies")
+        self.desk = LedgerDesk(self.ledger, self.journal, lambda _, messages: [], idle_s=1e12)
+        self.trainer = trainer
+
+    def step(self, passes: bool = True) -> int:
+        """A turn, its verdict, its sample, a step on it, and what the gate says."""
+        version = self.claim()
+        self.train(version)
+        if passes:
+            self.lineage.publish(version, PASSED)
+        else:
+            self.lineage.reject(version, WORSE)
+        return version
+
+    def claim(self) -> int:
+        number = len(self.lineage.list_policies()) + 1
+        item = make_item(number, 12, 6)
+        said = TurnEvent(item.turn.id, "next_state", time.time(), [{"role": "user", "content": "Thanks"}])
+        self.ledger.append([item.turn, said])
+        self.desk.pull()
+        self.desk.settle(item.turn.id, Verdict(1, 0.9, "votes"))
+        [(seq, turn_id)] = self.lineage.pending(2)
+        judged = self.lineage.judged(turn_id)
+        assert judged is not None
+        self.lineage.settle(seq, *judged, sample=item.sample)
+        policy = self.lineage.claim(8, self.lineage.serving(), "0123456789abcdef")
+        assert policy is not None
+        return policy.version
+
+    def train(self, version: int) -> None:
+        policy = self.lineage.policy(version)
+        assert policy is not None
+        parent, items = policy.parent or 0, self.lineage.items(version)
+        self.trainer.resume(self.store.path(parent) if parent else None)
+        metrics = asdict(self.trainer.step(Batch(items, SURROGATE), parent))
+        manifest = {
+            "version": version,
+            "parent": parent,
+            "samples": [item.turn.id for item in items],
+            "config_hash": policy.config_hash,
+            "metrics": metrics,
+            "created_at": time.time(),
+        }
+        self.store.write(version, lambda folder: self.trainer.save(folder, {"version": version}), manifest)
+        self.lineage.trained(version, metrics)
+
+    def close(self) -> None:
+        self.journal.close()
+        self.ledger.close()
