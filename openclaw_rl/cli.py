@@ -161,15 +161,14 @@ def _status(options: argparse.Namespace) -> int:
     import httpx
 
     from openclaw_rl.serve.auth import KeyRing
+    from openclaw_rl.serve.listen import announced
 
     config = _config(options)
-    runtime = config.home / "serve.json"
-    text = runtime.read_text() if runtime.exists() else ""
-    if not text:
+    url = announced(config.home)
+    if url is None:
         raise ValueError(
             f"no server is running with the data folder {config.home}; start one: openclaw-rl serve"
         )
-    url = json.loads(text)["url"]
     key = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY")).key_of("default")
     try:
         answer = httpx.get(f"{url}/v1/status", headers={"authorization": f"Bearer {key}"}, timeout=10)

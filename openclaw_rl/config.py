@@ -40,6 +40,8 @@ class ServeConfig(_Section):
     """Requests that may wait for a place before the next one gets a 429."""
     default_max_tokens: int = Field(default=1024, ge=1)
     """Length of a reply when the request does not limit it."""
+    generate: str | None = None
+    """pkg.module:function instead of the engine's own way of answering."""
     drain_timeout_s: int = Field(default=60, ge=0)
     """How long a stop waits for replies in flight."""
 
@@ -93,6 +95,8 @@ class LearnConfig(_Section):
     """Load the model into the learn process too, for one that runs on another host than the server."""
     policies: Path | None = None
     """Folder of the versions, where two hosts share it; by default in the data folder."""
+    rollout: str | None = None
+    """pkg.module:function that uses the served model on its own, such as a simulated user."""
     train: bool = True
     """Train on what was judged; without it, turns are judged and kept."""
     algo: str = "hybrid"

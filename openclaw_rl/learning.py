@@ -6,6 +6,7 @@ The second half of ``loop.py``, in a process of its own, so that nothing it does
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,11 +34,14 @@ from openclaw_rl.loop import (
     open_store,
 )
 from openclaw_rl.models import default_cache_dir, resolve_model
+from openclaw_rl.plugins import load_object
 from openclaw_rl.serve import chat
+from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
+from openclaw_rl.serve.listen import announced
 from openclaw_rl.train.gate import Bounds, Gate
 from openclaw_rl.train.lessons import EngineScorer, Prompts, Sampler
 from openclaw_rl.train.worker import LearnOptions, LearnWorker, hash_of
-from openclaw_rl.types import BASE_VERSION, Algorithm, Engine, Judge, Renderer, Trainer
+from openclaw_rl.types import BASE_VERSION, Algorithm, Engine, Judge, Renderer, Rollout, Trainer
 
 #: Under which number the moving average is loaded as a teacher.
 _AVERAGE_VERSION = -1
@@ -62,6 +66,8 @@ async def learn(config: Config) -> None:
         if config.learn.train:
             lineage = Lineage(ledger, journal)
             work.append(build_learner(config, engine, lineage, renderer, tokenizer, path).run())
+        if config.learn.rollout:
+            work.append(_roll_out(config, load_object("rollout", config.learn.rollout)))
         try:
             await asyncio.gather(*work)
         finally:
@@ -69,6 +75,14 @@ async def learn(config: Config) -> None:
             await engine.close()
             journal.close()
             ledger.close()
+
+
+async def _roll_out(config: Config, rollout: Rollout) -> None:
+    """Somebody's own client of the server; what it meets is captured and judged like any conversation."""
+    keys = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
+    while (url := announced(config.home)) is None:
+        await asyncio.sleep(0.5)
+    await rollout(f"{url}/v1", keys.key_of(DEFAULT_USER) or "")
 
 
 async def _engine(config: Config, path: Path) -> Engine:

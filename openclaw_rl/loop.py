@@ -34,6 +34,7 @@ from openclaw_rl.capture.lineage import Lineage
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.config import Config, to_environment
 from openclaw_rl.models import default_cache_dir, eos_ids, resolve_model
+from openclaw_rl.plugins import load_object
 from openclaw_rl.render import create_renderer
 from openclaw_rl.serve.app import Views, create_app
 from openclaw_rl.serve.auth import KeyRing
@@ -231,6 +232,7 @@ def assemble(config: Config, ledger: Ledger, engine: Engine, renderer: Renderer)
         model_name=config.serve.served_model_name or Path(config.engine.model).name.removesuffix(".gguf"),
         limits=Limits(config.engine.max_running + config.serve.max_waiting, config.serve.default_max_tokens),
         metrics=Metrics(),
+        generate=load_object("generate function", config.serve.generate) if config.serve.generate else None,
     )
     journal = open_journal(config)
     lineage, store = Lineage(ledger, journal), open_store(config)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 
 def load_object(what: str, path: str) -> Any:
-    """``pkg.module:name``, with errors a person can act on."""
+    """``pkg.module:name``, installed or in the current folder, with errors a person can act on."""
     module, _, name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:

@@ -161,6 +161,18 @@ class Engine(Protocol):
     async def close(self) -> None: ...
 
 
+class Generate(Protocol):
+    """Takes the place of ``engine.generate`` for the requests of clients; the tokens must be the engine's."""
+
+    def __call__(self, engine: Engine, request: GenerateRequest) -> AsyncIterator[Token]: ...
+
+
+class Rollout(Protocol):
+    """Uses the served model through the API, as a client would, for as long as the learn process runs."""
+
+    async def __call__(self, base_url: str, api_key: str) -> None: ...
+
+
 # --- rendering -------------------------------------------------------------------------------
 
 

@@ -6,17 +6,15 @@ package works too, by its dotted path. Whatever the judge, the deterministic rul
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import Any
 
 from openclaw_rl.judge.hints import verbatim_hints
 from openclaw_rl.judge.llm import EndpointJudge
 from openclaw_rl.judge.local import AnswerJudge, Loaded, LocalJudge
 from openclaw_rl.judge.rules import RULES, Rule, apply_rules
 from openclaw_rl.judge.small import LabelJudge
+from openclaw_rl.plugins import create
 from openclaw_rl.types import Engine, Judge, JudgeCase, JudgeError, Renderer, Verdict
 
 __all__ = [
@@ -127,19 +125,5 @@ def create_judge(name: str, parts: JudgeParts) -> Judge:
 
     A class of your own is called with the parts, or with nothing if it takes no argument.
     """
-    judge = JUDGES[name](parts) if name in JUDGES else _import(name, parts)
+    judge: Judge = create("judge", name, JUDGES, parts)
     return judge if isinstance(judge, (RulesJudge, RuleFirstJudge)) else RuleFirstJudge(judge)
-
-
-def _import(name: str, parts: JudgeParts) -> Judge:
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise ValueError(
-            f"unknown judge {name!r}; known: {', '.join(sorted(JUDGES))}, or a path 'pkg.module:Class'"
-        )
-    try:
-        make: Any = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"cannot load judge {name!r} ({error}); check 'pkg.module:Class'") from error
-    judge: Judge = make(parts) if inspect.signature(make).parameters else make()
-    return judge

@@ -25,6 +25,7 @@ from openclaw_rl.types import (
     Delta,
     Engine,
     FinishReason,
+    Generate,
     GenerateRequest,
     Json,
     Message,
@@ -74,9 +75,11 @@ class Gateway:
         model_name: str,
         limits: Limits,
         metrics: Metrics,
+        generate: Generate | None = None,
     ) -> None:
         self.engine, self.renderer, self.capture = engine, renderer, capture
         self.model_name, self.limits, self.metrics = model_name, limits, metrics
+        self._generate = generate
         self._inflight = 0
         self._background: set[asyncio.Task[None]] = set()
 
@@ -126,6 +129,9 @@ class Gateway:
         except BaseException:
             self._inflight -= request.num_choices
             raise
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
+        return self._generate(self.engine, request) if self._generate else self.engine.generate(request)
 
     async def _grammar(self, request: ChatRequest) -> str | None:
         """The shape the reply must have, checked; building it may take a moment."""
@@ -276,7 +282,7 @@ class Exchange:
         detokenizer, stopping = renderer.detokenizer(), StopText(self.request.stop)
         parser = renderer.parser(self.prompt_ids, self.request.tools)
         pending: list[Token] = []
-        async with aclosing(self._gateway.engine.generate(self._generate_request(index))) as stream:  # type: ignore[type-var]
+        async with aclosing(self._gateway.generate(self._generate_request(index))) as stream:  # type: ignore[type-var]
             async for token in stream:
                 if choice.first_token_at is None:
                     choice.first_token_at = time.time()

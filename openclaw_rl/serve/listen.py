@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import socket
 from contextlib import AbstractContextManager, nullcontext
@@ -77,3 +78,12 @@ class SideServer(uvicorn.Server):
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return nullcontext()
+
+
+def announced(home: Path) -> str | None:
+    """The URL of the server that runs with this data folder."""
+    try:
+        text = (home / "serve.json").read_text()
+    except FileNotFoundError:
+        return None
+    return str(json.loads(text)["url"]) if text else None

@@ -45,7 +45,7 @@ async def test_a_dotted_path_works_and_rules_still_win() -> None:
 
 @pytest.mark.parametrize("name", ["nope", "no_such_pkg.mod:Judge", "openclaw_rl.judge:Nothing"])
 def test_unknown_judges_are_errors(name: str) -> None:
-    with pytest.raises(ValueError, match="endpoint, label, rules" if ":" not in name else "cannot load"):
+    with pytest.raises(ValueError, match="label, endpoint, rules" if ":" not in name else "cannot load"):
         create_judge(name, JudgeParts())
 
 

@@ -1,0 +1,16 @@
+"""A judge, and so a reward, of one's own: short replies are good, whatever anybody says.
+
+openclaw-rl serve --judge my_judge:ShortIsGood
+"""
+
+from openclaw_rl.types import JudgeCase, Verdict
+
+
+class ShortIsGood:
+    async def evaluate(self, case: JudgeCase) -> Verdict:
+        words = len((case.reply.get("content") or "").split())
+        score = 1 if words <= 20 else -1
+        return Verdict(score, confidence=1.0, source="votes", votes=(score,), reason=f"{words} words")
+
+    async def close(self) -> None:
+        pass
