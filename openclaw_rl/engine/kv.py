@@ -97,11 +97,18 @@ class SequenceCache:
 
 
 class CachePool:
-    """All sequence caches under one token budget, least recently used out first."""
+    """All sequence caches under one token budget, least recently used out first.
 
-    def __init__(self, new_cache: Callable[[], SequenceCache], budget_tokens: int) -> None:
+    Those that nobody runs have a smaller one of their own, ``idle_tokens``: memory for work is not memory
+    to be filled with memories.
+    """
+
+    def __init__(
+        self, new_cache: Callable[[], SequenceCache], budget_tokens: int, idle_tokens: int | None = None
+    ) -> None:
         self._new = new_cache
         self.budget_tokens = budget_tokens
+        self._idle_tokens = budget_tokens if idle_tokens is None else idle_tokens
         self._caches: list[SequenceCache] = []
         self._reserved: dict[int, int] = {}
 
@@ -159,9 +166,10 @@ class CachePool:
 
     def _evict(self) -> None:
         idle = sorted((c for c in self._caches if not c.in_use), key=lambda c: c.last_used)
-        used = sum(self._reserved.values()) + sum(c.capacity for c in idle)
+        kept = sum(c.capacity for c in idle)
+        room = min(self._idle_tokens, self.budget_tokens - sum(self._reserved.values()))
         for cache in idle:
-            if used <= self.budget_tokens:
+            if kept <= room:
                 return
-            used -= cache.capacity
+            kept -= cache.capacity
             self._caches.remove(cache)

@@ -111,7 +111,7 @@ class LocalEngine:
         budget = options.cache_tokens or max(self.context_length, _cache_bytes(self.device) // token_bytes)
         self._scheduler = Scheduler(
             self._decoder,
-            CachePool(new_cache, budget),
+            CachePool(new_cache, budget, max(2 * self.context_length, budget // 4)),
             max_running=options.max_running,
             chunk_tokens=options.chunk_tokens,
             idle_chunk_tokens=options.idle_chunk_tokens,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -40,6 +41,9 @@ class User:
     def __init__(self, server: ServerProcess) -> None:
         headers = {"authorization": f"Bearer {server.key}"}
         self.http = httpx.Client(base_url=server.url, headers=headers, timeout=300)
+
+    def close(self) -> None:
+        self.http.close()
 
     def ask(self, messages: list[dict[str, str]], seed: int, max_tokens: int = 160) -> str:
         body = {"model": "default", "messages": messages, "temperature": 0.7, "seed": seed}
@@ -81,7 +85,11 @@ def server(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.mark.slow
 def test_ten_conversations_change_what_the_model_does(server: ServerProcess) -> None:
-    user = User(server)
+    with closing(User(server)) as user:
+        converse_and_compare(user, server)
+
+
+def converse_and_compare(user: User, server: ServerProcess) -> None:
     before = user.held_out()
     for number in range(10):
         user.converse(number)

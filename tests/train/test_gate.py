@@ -1,0 +1,180 @@
+"""The gate on the real model: healthy weights pass, ruined ones are stopped with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from openclaw_rl.algo.losses import SURROGATE
+from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.judge.rules import degeneration
+from openclaw_rl.models import eos_ids
+from openclaw_rl.render import create_renderer
+from openclaw_rl.train.gate import Gate, GateResult, load_probes
+from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+from openclaw_rl.train.watch import is_worse
+from openclaw_rl.types import (
+    Batch,
+    BatchItem,
+    Renderer,
+    Sample,
+    SamplingParams,
+    StepReport,
+    Token,
+    TurnRecord,
+)
+
+ASKED = ["What is rain?", "How do locks work?", "What is a comet?", "Why do dogs bark?"]
+
+
+@dataclass
+class Bench:
+    """A trainer and an engine on the same model, and the gate between them."""
+
+    engine: LocalEngine
+    trainer: LocalTrainer
+    renderer: Renderer
+    gate: Gate
+    folder: Path
+    encode: object
+
+    async def turn(self, asked: str, reply: str) -> TurnRecord:
+        """A reply as if the base had given it."""
+        prompt = self.renderer.render([{"role": "user", "content": asked}])
+        ids = [*self.encode(reply), min(self.renderer.stop_ids)]  # type: ignore[operator]
+        scores = await self.engine.score([*prompt, *ids], len(prompt))
+        tokens = [Token(i, lp, lp, (), (), 0) for i, lp in zip(ids, scores.logprobs, strict=True)]
+        return TurnRecord(
+            asked, "s", "ann", "chat", "main", [], None, {}, {}, prompt, tokens, SamplingParams(64), 0,
+            "stop", 0.0,
+        )  # fmt: skip
+
+    async def train(self, turns: Sequence[TurnRecord], push: float, steps: int, rate: float) -> StepReport:
+        self.trainer.options = replace(self.trainer.options, learning_rate=rate)
+        report = None
+        for _ in range(steps):
+            items = []
+            for turn in turns:
+                shape = (len(turn.tokens), 1)
+                ids = np.array([t.id for t in turn.tokens], np.int32).reshape(shape)
+                # Fresh log-probs each time: every step is a first step, so that clipping does not stop it.
+                old = await self._now(turn)
+                items.append(BatchItem(turn, Sample(ids, old, np.full(shape, push, np.float32)), 1))
+            report = self.trainer.step(Batch(items, SURROGATE), 0)
+        assert report is not None
+        self.trainer.save(self.folder, {})
+        return report
+
+    async def _now(self, turn: TurnRecord) -> np.ndarray:
+        from openclaw_rl.train.packed import pack
+
+        ids = np.array([[t.id] for t in turn.tokens], np.int32)
+        blank = np.zeros(ids.shape, np.float32)
+        [row] = pack([BatchItem(turn, Sample(ids, blank, blank), 1)], 4096, self.trainer.device)
+        return self.trainer._logprobs(row).detach().numpy()
+
+    async def check(self, report: StepReport, held_out: Sequence[tuple[TurnRecord, int]] = ()) -> GateResult:
+        if report.finite:
+            await self.engine.load(1, self.folder)
+        return await self.gate.check(1, 0, report, held_out)
+
+
+@pytest.fixture
+async def bench(model_path: Path, tmp_path: Path) -> AsyncIterator[Bench]:
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    engine = LocalEngine(model_path, LocalEngineOptions(device="cpu"))
+    renderer = create_renderer(tokenizer, "llama", None, eos_ids(model_path))
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+
+    yield Bench(
+        engine,
+        LocalTrainer(model_path, LocalTrainerOptions(device="cpu", micro_batch_tokens=512)),
+        renderer,
+        Gate(engine, renderer, encode, degeneration, probes=load_probes()[:6]),
+        tmp_path / "1",
+        encode,
+    )
+    await engine.close()
+
+
+def failed(result: GateResult) -> set[str]:
+    return {check.name for check in result.checks if not check.passed}
+
+
+@pytest.mark.slow
+async def test_a_small_sensible_step_passes(bench: Bench) -> None:
+    turns = [
+        await bench.turn("What is rain?", "Rain is water that falls from clouds."),
+        await bench.turn("Why do dogs bark?", "Dogs bark to warn, to greet and to play."),
+    ]
+    result = await bench.check(await bench.train(turns, 0.3, steps=1, rate=1e-3))
+    assert result.passed, result.reason
+    assert {check.name for check in result.checks} >= {"finite", "forgetting", "specificity", "strangeness"}
+
+
+@pytest.mark.slow
+async def test_a_batch_of_degenerate_replies_is_stopped(bench: Bench) -> None:
+    """Sixteen times rewarded for saying the same thing over and over."""
+    turns = [await bench.turn(asked, "ha " * 24) for asked in ASKED]
+    result = await bench.check(await bench.train(turns, 1.0, steps=8, rate=3e-3))
+    assert not result.passed
+    assert failed(result) & {"degenerate replies", "forgetting", "specificity", "strangeness"}
+    assert any(name in result.reason for name in failed(result))
+
+
+@pytest.mark.slow
+async def test_rewards_upside_down_are_stopped_by_the_users_own_turns(bench: Bench) -> None:
+    """Liked replies pushed down, disliked ones up: held-out turns of the same user tell."""
+    good = [await bench.turn(asked, "It is simple. Here is the short answer.") for asked in ASKED]
+    bad = [await bench.turn(asked, "That is a long story, let me tell you all of it.") for asked in ASKED]
+    held_out = [(good[0], 1), (good[1], 1), (bad[0], -1), (bad[1], -1)]
+    report = await bench.train(bad[2:], 1.0, steps=4, rate=1e-3)
+    report = await bench.train(good[2:], -0.5, steps=2, rate=1e-3)
+    result = await bench.check(report, held_out)
+    assert "held-out turns" in failed(result), result.checks
+
+
+async def test_weights_that_are_not_numbers_are_never_loaded(bench: Bench) -> None:
+    turn = await bench.turn("What is rain?", "Rain is water.")
+    report = await bench.train([turn], float("nan"), steps=1, rate=1e-3)
+    result = await bench.check(report)
+    assert failed(result) == {"finite"}
+    assert 1 not in bench.engine.status().versions
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "worse"),
+    [
+        ([1] * 20, [1] * 50, False),
+        ([1] * 20, [-1] * 8, True),
+        ([1, 0, -1] * 10, [1, 0, -1] * 40, False),
+        ([1, 0, -1] * 10, [-1] * 30, True),
+        ([1] * 7, [-1] * 100, False),  # too little is known of the version before
+        ([-1] * 30, [-1] * 100, False),
+        ([1] * 20, [], False),
+    ],
+)
+def test_verdicts_that_fall_are_noticed_and_those_that_do_not_are_not(
+    before: list[int], after: list[int], worse: bool
+) -> None:
+    assert is_worse(before, after) == worse
+
+
+def test_false_alarms_are_rare() -> None:
+    """Both versions equally good, looked at after every one of 200 verdicts: at most 5 % alarms."""
+    rng = np.random.default_rng(0)
+    draws = [
+        is_worse(
+            rng.choice([-1, 0, 1], 40, p=[0.3, 0.4, 0.3]).tolist(),
+            rng.choice([-1, 0, 1], 200, p=[0.3, 0.4, 0.3]).tolist(),
+        )
+        for _ in range(300)
+    ]
+    assert np.mean(draws) <= 0.05
