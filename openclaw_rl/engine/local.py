@@ -24,12 +24,12 @@ import torch
 from openclaw_rl.engine.choose import choose_kernel
 from openclaw_rl.engine.kernels import KERNELS
 from openclaw_rl.engine.kv import CachePool, SequenceCache
-from openclaw_rl.engine.lora import Adapter, load_adapter
+from openclaw_rl.engine.lora import ADAPTER_FILE, Adapter, load_adapter
 from openclaw_rl.engine.model import Decoder
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.scheduler import Job, Scheduler
 from openclaw_rl.engine.threads import ThreadTuner
-from openclaw_rl.engine.weights import read_checkpoint
+from openclaw_rl.engine.weights import Checkpoint, read_checkpoint
 from openclaw_rl.types import (
     BASE_VERSION,
     Capabilities,
@@ -69,7 +69,7 @@ class LocalEngineOptions:
 class LocalEngine:
     """Engine protocol over our own decoder, on a CPU or one GPU."""
 
-    capabilities = Capabilities(grammars=True, hidden_states=True)
+    capabilities = Capabilities(grammars=True, hidden_states=True, full_weights=True)
 
     def __init__(self, model: Path, options: LocalEngineOptions | None = None) -> None:
         self._options = options or LocalEngineOptions()
@@ -78,6 +78,7 @@ class LocalEngine:
         self.device = torch.device(_pick_device(self._options.device))
         self._dtype = _pick_dtype(self._options.dtype, self.device)
         self._adapters: dict[int, Adapter | None] = {BASE_VERSION: None}
+        self._decoders: dict[int, Decoder] = {}
         self._sources: dict[int, tuple[str, int]] = {}
         self._serving = self._before = BASE_VERSION
         self._switched_at = float("-inf")
@@ -135,6 +136,7 @@ class LocalEngine:
             ids=list(request.prompt_ids),
             version=version,
             adapter=self._adapters[version],
+            decoder=self._decoders.get(version),
             priority=request.priority,
             max_length=max_length,
             emit=partial(self._emit, asyncio.get_running_loop(), results),
@@ -173,6 +175,7 @@ class LocalEngine:
             ids=list(token_ids[:-1]),
             version=policy_version,
             adapter=self._adapters[policy_version],
+            decoder=self._decoders.get(policy_version),
             priority=priority,
             max_length=len(token_ids),
             emit=partial(self._emit, asyncio.get_running_loop(), results),
@@ -190,15 +193,41 @@ class LocalEngine:
 
     async def load(self, version: int, path: Path) -> None:
         """Beside what is loaded. The same files again are no work; other files under a number replace it."""
-        decoder, source = self._decoder, _identity(path)
+        source = _identity(path)
         if self._sources.get(version) == source:
             return
-        adapter = await asyncio.to_thread(
-            load_adapter, path, decoder.shape.num_layers, decoder.widths, self.device, decoder.dtype
-        )
+        base, adapter, decoder = self._decoder, None, None
+        if (path / ADAPTER_FILE).exists():
+            adapter = await asyncio.to_thread(
+                load_adapter, path, base.shape.num_layers, base.widths, self.device, base.dtype
+            )
+        else:
+            decoder = await self._build_beside(read_checkpoint(path))
         if version in self._adapters:
             self._inbox.put(partial(self._scheduler.pool.drop_version, version))
+        self._decoders.pop(version, None)
+        if decoder is not None:
+            self._decoders[version] = decoder
         self._adapters[version], self._sources[version] = adapter, source
+
+    async def _build_beside(self, checkpoint: Checkpoint) -> Decoder:
+        """All weights of a version, while the others go on answering."""
+        if checkpoint.shape != self._checkpoint.shape:
+            raise ValueError(f"{checkpoint.path} is another model than the one being served")
+        # Trained weights no longer lie on a 4-bit grid.
+        name = "bf16" if "bf16" in self.kernel else "float"
+        built: asyncio.Future[Decoder] = asyncio.get_running_loop().create_future()
+
+        def build() -> None:
+            try:
+                decoder = Decoder(checkpoint, self.device, self._dtype, KERNELS[name])
+                built.get_loop().call_soon_threadsafe(built.set_result, decoder)
+            except Exception as error:
+                built.get_loop().call_soon_threadsafe(built.set_exception, error)
+
+        # A thread that ends takes its OpenMP workers with it; see ``_build``.
+        threading.Thread(target=build, name="loader", daemon=True).start()
+        return await built
 
     async def serve_version(self, version: int) -> None:
         if version not in self._adapters:
@@ -206,7 +235,8 @@ class LocalEngine:
         if version != self._serving:
             self._before, self._switched_at = self._serving, time.monotonic()
             self._serving = version
-            self._inbox.put(partial(self._scheduler.warm, self._before, version, self._adapters[version]))
+            weights = (self._adapters[version], self._decoders.get(version))
+            self._inbox.put(partial(self._scheduler.warm, self._before, version, *weights))
 
     def pick_version(self, prompt_ids: Sequence[int]) -> int:
         """A conversation switches when its history has been read by the new version, or after a minute.
@@ -225,6 +255,7 @@ class LocalEngine:
         if version in (BASE_VERSION, self._serving):
             raise ValueError(f"policy version {version} is in use and cannot be unloaded")
         self._adapters.pop(version, None)
+        self._decoders.pop(version, None)
         self._sources.pop(version, None)
         self._inbox.put(partial(self._scheduler.pool.drop_version, version))
 
@@ -328,7 +359,10 @@ def _pick_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def _identity(path: Path) -> tuple[str, int]:
-    return str(path), (path / "adapter_model.safetensors").stat().st_mtime_ns
+    files = [path / ADAPTER_FILE, *sorted(path.glob("model*.safetensors"))]
+    if not (found := [file for file in files if file.exists()]):
+        raise ValueError(f"{path} holds neither an adapter nor a checkpoint")
+    return str(path), found[0].stat().st_mtime_ns
 
 
 def _cache_bytes(device: torch.device) -> int:

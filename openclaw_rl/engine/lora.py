@@ -31,6 +31,7 @@ class LowRank:
 #: (layer, projection) -> its low-rank part; absent where the adapter does not touch it.
 Adapter = dict[tuple[int, str], LowRank]
 
+ADAPTER_FILE = "adapter_model.safetensors"
 #: Projection name -> the checkpoint's module names, in row order.
 PROJECTIONS = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -51,7 +52,7 @@ def load_adapter(
     config = json.loads((path / "adapter_config.json").read_text())
     if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("modules_to_save"):
         raise ValueError(f"{path} is not a plain LoRA adapter; the local engine loads PEFT LoRA only.")
-    tensors = load_file(path / "adapter_model.safetensors")
+    tensors = load_file(path / ADAPTER_FILE)
     used: set[str] = set()
     adapter: Adapter = {}
     for layer in range(num_layers):

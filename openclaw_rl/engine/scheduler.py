@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +43,8 @@ class Job:
     ids: list[int]
     version: int
     adapter: Adapter | None
+    decoder: Decoder | None
+    """Of a version with weights of its own; None is the base's."""
     priority: Priority
     max_length: int
     emit: Callable[[Token | Scores | Exception], None]
@@ -105,7 +108,7 @@ class Scheduler:
         job.num_prompt = len(job.ids)
         self.waiting.append(job)
 
-    def warm(self, before: int, version: int, adapter: Adapter | None) -> None:
+    def warm(self, before: int, version: int, adapter: Adapter | None, decoder: Decoder | None) -> None:
         """Read what the version before holds of recent conversations, so that the new one can go on."""
         for cache in self.pool.recent(before, _WARM_CACHES):
             ids = cache.ids.tolist()
@@ -115,6 +118,7 @@ class Scheduler:
                         ids=ids[:-1],
                         version=version,
                         adapter=adapter,
+                        decoder=decoder,
                         priority=Priority.JUDGE,
                         max_length=len(ids),
                         emit=lambda scores: None,
@@ -143,7 +147,7 @@ class Scheduler:
         ]
         started = time.monotonic()
         self.tuner.before(len(batch))
-        logits_RV = self.decoder.forward(chunks)
+        logits_RV = self._forward(batch, chunks)
         elapsed_s = time.monotonic() - started
         if all(count == 1 for _, count in batch):
             self.tuner.after(len(batch), elapsed_s)
@@ -152,6 +156,14 @@ class Scheduler:
         for (job, _), chunk in zip(batch, chunks, strict=True):
             job.hidden = chunk.hidden
         self._deliver(batch, [chunk.num_logits for chunk in chunks], logits_RV)
+
+    def _forward(self, batch: Sequence[tuple[Job, int]], chunks: Sequence[Chunk]) -> torch.Tensor:
+        """One pass for the base and all its adapters; one more per version with weights of its own."""
+        parts = []
+        for decoder, group in groupby(zip(batch, chunks, strict=True), key=lambda entry: entry[0][0].decoder):
+            parts.append((decoder or self.decoder).forward([chunk for _, chunk in group]))
+        wanted = [part for part in parts if part.shape[0]]
+        return torch.cat(wanted) if len(wanted) > 1 else (wanted or parts)[0]
 
     # --- admission ---------------------------------------------------------------------------
 

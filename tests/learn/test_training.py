@@ -23,6 +23,7 @@ from openclaw_rl.serve import chat
 from openclaw_rl.testing import WordJudge, tiny_model
 from openclaw_rl.train.gate import Bounds
 from openclaw_rl.train.worker import LearnWorker
+from openclaw_rl.types import TurnRecord
 
 #: Of a network that knows nothing, nothing can be asked but finite weights.
 ANYTHING = Bounds(9, 9, 9, 9, -9, 9, 9)
@@ -275,6 +276,48 @@ async def test_stale_samples_are_left_out(make: Make) -> None:
     reasons = {(await stack.get(f"/v1/turns/{turn}"))["reason"] for turn in early[4:]}
     assert reasons == {"it was answered by a version too long ago"}
     assert len(stack.lineage.items(2)) == 2
+
+
+async def test_all_weights_train_and_serve_too(make: Make) -> None:
+    stack = make(finetune="full", learning_rate=1e-3)
+    await talk(stack, 4)
+    await stack.judge()
+    await run(stack.worker())
+    assert stack.engine.status().serving_version == 1
+    turn_id = await stack.chat("hello")
+    turn = stack.system.ledger.load_turn(turn_id)
+    assert turn is not None
+    assert turn.policy_version == 1
+    expected = plain_logprobs(stack.system.store.path(1), turn)
+    assert [token.logprob for token in turn.tokens] == pytest.approx(expected, abs=1e-3)
+    # The base answers beside it, from its own weights, in the same steps.
+    asked = [{"role": "user", "content": "hello"}]
+    names = ["default", "model@0"] if stack.system.gateway.model_name == "model" else ["default", "default@0"]
+    replies = await asyncio.gather(
+        *(
+            stack.http.post("/v1/chat/completions", json={"model": name, "messages": asked, "max_tokens": 8})
+            for name in names * 2
+        )
+    )
+    assert [reply.headers["x-policy-version"] for reply in replies] == ["1", "0", "1", "0"]
+    for reply in replies:
+        turn = stack.system.ledger.load_turn(reply.json()["id"])
+        assert turn is not None
+        path = stack.system.store.path(1) if turn.policy_version else stack.model
+        assert [t.logprob for t in turn.tokens] == pytest.approx(plain_logprobs(path, turn), abs=1e-3)
+
+
+def plain_logprobs(path: Path, turn: TurnRecord) -> list[float]:
+    """By transformers alone."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    ids = [token.id for token in turn.tokens]
+    with torch.inference_mode():
+        logits = model(torch.tensor([turn.prompt_ids + ids])).logits[0]
+    rows = torch.log_softmax(logits[len(turn.prompt_ids) - 1 : -1], -1)
+    return [float(rows[i, token]) for i, token in enumerate(ids)]
 
 
 # --- things that go wrong --------------------------------------------------------------------
