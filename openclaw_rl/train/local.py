@@ -42,7 +42,7 @@ class LocalTrainerOptions:
     micro_batch_tokens: int = 1024
     """Tokens whose activations are held at once; a batch is as many of these as it takes."""
     checkpoint_tokens: int = 1024
-    """Longer rows keep only each layer's input and compute the rest again."""
+    """Of longer rows, as many layers as it takes keep only their input and compute the rest again."""
     average_decay: float = 0.0
     """Of the moving average of the weights that may serve as a teacher; 0 keeps none."""
     device: str = "auto"
@@ -164,7 +164,7 @@ class LocalTrainer:
         return options.learning_rate * min(1.0, (self._steps + 1) / max(1, options.warmup_steps))
 
     def _logprobs(self, packed: Packed) -> torch.Tensor:
-        with self._checkpointing(packed.num_tokens > self.options.checkpoint_tokens):
+        with self._checkpointing(packed.num_tokens):
             hidden_1TH = self._decoder(
                 input_ids=packed.ids_1T,
                 position_ids=packed.positions_1T,
@@ -174,17 +174,26 @@ class LocalTrainer:
         return logprobs(hidden_1TH[0, packed.rows_N], self._head.weight, packed.targets_NK)
 
     @contextmanager
-    def _checkpointing(self, wanted: bool) -> Iterator[None]:
-        """Transformers checkpoints only models in training mode; there is no dropout to wake up."""
-        if wanted:
-            self._decoder.gradient_checkpointing_enable({"use_reentrant": False})
-            self._model.train()
+    def _checkpointing(self, num_tokens: int) -> Iterator[None]:
+        """Keep what fits, compute the rest again.
+
+        Transformers checkpoints only models in training mode; there is no dropout to wake up.
+        """
+        layers = self._decoder.layers
+        num_kept = len(layers) * self.options.checkpoint_tokens // num_tokens
+        if num_kept >= len(layers):
+            yield
+            return
+        self._decoder.gradient_checkpointing_enable({"use_reentrant": False})
+        # The last layers: what they hold is free again before the first layer is computed again.
+        for layer in layers[len(layers) - num_kept :]:
+            layer.gradient_checkpointing = False
+        self._model.train()
         try:
             yield
         finally:
-            if wanted:
-                self._decoder.gradient_checkpointing_disable()
-                self._model.eval()
+            self._decoder.gradient_checkpointing_disable()
+            self._model.eval()
 
     def _kl_to_base(self, packed: Packed, new_NK: torch.Tensor) -> torch.Tensor:
         """k3 estimate on the sampled tokens."""

@@ -1,8 +1,8 @@
 """Samples laid end to end: one row of tokens, no padding, each attending only to itself.
 
 Attention runs per sample over its own stretch of the row. The vocabulary is only ever looked at for the
-positions that carry signal, a few hundred rows at a time, and those logits are computed again in the
-backward pass rather than kept.
+positions that carry signal, a few hundred rows at a time, and those logits are never kept: the backward pass
+needs one vector a position in their place, or computes them again where the head itself is trained.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ def _attend(
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Transformers' attention interface, for a row that holds sequences of the given lengths."""
-    groups = query_BHTD.shape[1] // key_BHTD.shape[1]
     parts = []
     for q, k, v in zip(
         query_BHTD.split(list(lengths), 2),
@@ -42,9 +41,16 @@ def _attend(
         value_BHTD.split(list(lengths), 2),
         strict=True,
     ):
-        k, v = (x.repeat_interleave(groups, dim=1) if groups > 1 else x for x in (k, v))
-        parts.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling))
+        parts.append(_attend_one(q, k, v, scaling))
     return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+
+
+def _attend_one(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float | None) -> torch.Tensor:
+    """Heads that share keys become a batch of their own, so that keys and values are seen, not copied."""
+    shared = (k.shape[1], q.shape[1] // k.shape[1], *q.shape[2:])
+    k, v = (x[0].unsqueeze(1).expand(shared) for x in (k, v))
+    out = F.scaled_dot_product_attention(q.view(shared), k, v, is_causal=True, scale=scaling)
+    return out.reshape(q.shape)
 
 
 AttentionInterface.register(ATTENTION, _attend)
@@ -135,11 +141,43 @@ def _pack(items: Sequence[BatchItem], batch_size: int, device: torch.device) -> 
 def logprobs(hidden_NH: torch.Tensor, head_VH: torch.Tensor, targets_NK: torch.Tensor) -> torch.Tensor:
     """Raw log-probs of the targets; the vocabulary exists for a few rows at a time only."""
     parts = []
+    # The mean embedding below is a difference of large numbers later: in bf16 too little would be left of it.
+    frozen = not head_VH.requires_grad and head_VH.dtype == torch.float32
     for hidden, targets in zip(hidden_NH.split(_LOGIT_ROWS), targets_NK.split(_LOGIT_ROWS), strict=True):
-        parts.append(checkpoint(_chunk_logprobs, hidden, head_VH, targets, use_reentrant=False))
+        if frozen:
+            parts.append(_FrozenHead.apply(hidden, head_VH, targets))  # type: ignore[no-untyped-call]
+        else:
+            parts.append(checkpoint(_chunk_logprobs, hidden, head_VH, targets, use_reentrant=False))
     return torch.cat(parts)
 
 
 def _chunk_logprobs(hidden: torch.Tensor, head_VH: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     logits = F.linear(hidden, head_VH).float()
     return logits.gather(1, targets) - logits.logsumexp(dim=1, keepdim=True)
+
+
+class _FrozenHead(torch.autograd.Function):
+    """Two products with the vocabulary instead of three.
+
+    The gradient of a log-prob is its token's embedding less the mean embedding under the whole distribution,
+    and that mean can be taken while the logits are there.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_NH: torch.Tensor, head_VH: torch.Tensor, targets_NK: torch.Tensor
+    ) -> torch.Tensor:
+        logits_NV = F.linear(hidden_NH, head_VH)
+        chosen_NK = logits_NV.gather(1, targets_NK)
+        largest_N1 = logits_NV.amax(dim=1, keepdim=True)
+        exps_NV = logits_NV.sub_(largest_N1).exp_()
+        total_N1 = exps_NV.sum(dim=1, keepdim=True)
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(exps_NV @ head_VH / total_N1, head_VH, targets_NK)
+        return chosen_NK - (largest_N1 + total_N1.log())
+
+    @staticmethod
+    def backward(ctx: Any, grad_NK: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        mean_NH, head_VH, targets_NK = ctx.saved_tensors
+        toward_NH = torch.bmm(grad_NK.unsqueeze(1), head_VH[targets_NK]).squeeze(1)
+        return toward_NH - grad_NK.sum(dim=1, keepdim=True) * mean_NH, None, None

@@ -69,7 +69,13 @@ def test_rows_are_filled_without_padding(ragged: list[BatchItem]) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [OPTIONS, replace(OPTIONS, checkpoint_tokens=1), replace(OPTIONS, micro_batch_tokens=4096)]
+    "options",
+    [
+        OPTIONS,
+        replace(OPTIONS, checkpoint_tokens=1),
+        replace(OPTIONS, checkpoint_tokens=40),
+        replace(OPTIONS, micro_batch_tokens=4096),
+    ],
 )
 def test_gradients_are_those_of_a_plain_loop(
     tiny_model: Path, ragged: list[BatchItem], options: LocalTrainerOptions
