@@ -169,6 +169,8 @@ class System:
 
     async def promote(self, version: int, why: str) -> Json:
         """Choose a version by hand. The ledger is told first; the engine follows it, here at once."""
+        if version != BASE_VERSION and not self.store.has_weights(version):
+            raise ValueError(f"there are no weights of policy version {version}")
         await asyncio.to_thread(self.lineage.promote, version, why)
         await self.follow()
         return {"version": version, "status": "serving"}

@@ -211,6 +211,15 @@ class Lineage:
                     self._count(connection, CLAIMED, None, -1)
                     self._count(connection, EXCLUDED, reason, 1)
 
+    def release(self, version: int) -> None:
+        """A step that could not even begin: its samples wait again, and its number is free."""
+        with database.writing(self.db) as connection:
+            mine = (samples.c.step == version) & (samples.c.status == CLAIMED)
+            done = connection.execute(samples.update().where(mine).values(status=READY, step=None))
+            connection.execute(policies.delete().where(policies.c.version == version))
+            self._count(connection, CLAIMED, None, -done.rowcount)
+            self._count(connection, READY, None, done.rowcount)
+
     def trained(self, version: int, metrics: Json) -> None:
         """The step is done and saved; its version waits for the gate."""
         with database.writing(self.db) as connection:
@@ -266,8 +275,10 @@ class Lineage:
         """Serve this version from now on, whatever its past; ``why`` is kept with it."""
         with database.writing(self.db) as connection:
             policy = self._policy(connection, version)
-            if version != BASE_VERSION and (policy is None or policy.status in (TRAINING,)):
+            if version != BASE_VERSION and policy is None:
                 raise ValueError(f"there is no policy version {version} to serve")
+            if policy is not None and policy.status in (TRAINING, CANDIDATE):
+                raise ValueError(f"policy version {version} is still being made; wait for its checks")
             if policy is not None:
                 gate = {**policy.gate, "history": [*policy.gate.get("history", []), why]}
                 self._update(connection, version, gate=to_json(gate))

@@ -53,6 +53,8 @@ class Desk(Protocol):
 
     def claimed(self, version: int) -> list[str]: ...
 
+    def release(self, version: int) -> None: ...
+
     def drop(self, version: int, turn_ids: Sequence[str], reason: str) -> None: ...
 
     def trained(self, version: int, metrics: Json) -> None: ...
@@ -90,7 +92,7 @@ class LearnOptions:
     max_staleness: int = 8
     """Versions between the one that answered and the one that learns from it."""
     keep_states: int = 4
-    """Versions whose trainer state is kept; older ones can be served, not trained from."""
+    """Versions whose optimizer is kept; training from an older one starts with a fresh one."""
     config_hash: str = ""
 
 
@@ -233,7 +235,11 @@ class LearnWorker:
             self._trainer = self._make_trainer()
         trainer = self._trainer
         if self._at != parent:
-            trainer.resume(self._store.path(parent) if parent != BASE_VERSION else None)
+            try:
+                trainer.resume(self._store.path(parent) if parent != BASE_VERSION else None)
+            except ValueError:
+                self._desk.release(version)
+                raise
             self._at = parent
         state = trainer.state
         batch = self._algorithm.batch(items, state)

@@ -417,6 +417,25 @@ async def test_a_version_chosen_meanwhile_is_not_overwritten(make: Make) -> None
     assert stack.lineage.policy(2).status == "rejected"  # type: ignore[union-attr]
 
 
+async def test_settings_that_do_not_fit_the_last_version_cost_no_sample(make: Make) -> None:
+    first = make(lora_rank=2)
+    await talk(first, 4)
+    await first.judge()
+    await run(first.worker())
+    await talk(first, 4)
+    await first.judge()
+    other = first.worker()
+    other._make_trainer = lambda: learning.build_trainer(
+        load_config({"home": first.home, "lora_rank": 4, "device": "cpu"}, environment={}), first.model
+    )
+    with pytest.raises(ValueError, match="promote 0"):
+        await run(other)
+    assert first.lineage.waiting()[0] == 4
+    assert first.lineage.unfinished() is None
+    await run(first.worker())
+    assert first.lineage.serving() == 2
+
+
 class Killed(BaseException):
     """Like kill -9, as far as one process can do it to itself."""
 
