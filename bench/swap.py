@@ -47,12 +47,13 @@ class Log:
 class Client(threading.Thread):
     """Talks in conversations of four turns with a long common prompt, until told to stop."""
 
-    def __init__(self, server: ServerProcess, log: Log, number: int, system_words: int) -> None:
+    def __init__(self, server: ServerProcess, log: Log, number: int, options: argparse.Namespace) -> None:
         super().__init__(daemon=True)
         self.headers = {"authorization": f"Bearer {server.key}"}
         self.url, self.log, self.number, self.stopped = server.url, log, number, False
+        self.think_s = options.think_s
         self.system = f"You are agent {number}. " + "Be careful with files and polite to people. " * (
-            system_words // 8
+            options.system_words // 8
         )
 
     def run(self) -> None:
@@ -73,6 +74,7 @@ class Client(threading.Thread):
                 return
             text, version = answer
             messages += [{"role": "assistant", "content": text}, {"role": "user", "content": MORE}]
+            time.sleep(self.think_s)
 
     def stream(
         self, http: httpx.Client, messages: list[dict[str, str]], before: str | None
@@ -128,6 +130,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--idle-s", type=float, default=40)
     parser.add_argument("--system-words", type=int, default=400, help="length of the prompt all turns share")
+    parser.add_argument("--think-s", type=float, default=1.0, help="pause before each further message")
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +170,7 @@ def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
 
 
 def run_clients(server: ServerProcess, log: Log, options: argparse.Namespace, body: Any) -> None:
-    clients = [Client(server, log, number, options.system_words) for number in range(options.clients)]
+    clients = [Client(server, log, number, options) for number in range(options.clients)]
     for client in clients:
         client.start()
     try:

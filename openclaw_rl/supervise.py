@@ -74,12 +74,9 @@ class Supervisor:
 def _be_a_child() -> None:
     """In the new process, before it runs: people's chats go first, and no orphan stays behind.
 
-    Not merely nice: the engine's threads wait for each other after every product, so one of them
-    losing its core for a moment stops them all. An idle-class process only takes what is left over.
+    Nice, but not in the idle class: where somebody streams all day long, that would never get a core.
     """
     os.nice(10)
-    with suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

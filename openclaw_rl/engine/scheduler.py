@@ -174,7 +174,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         for job in sorted(self.waiting, key=lambda job: job.priority):
-            if len(self.running) >= self.max_running or not self.pool.fits(job.max_length):
+            if not self._has_place(job.priority) or not self.pool.fits(job.max_length):
                 return
             ids = np.asarray(job.ids)
             if self._should_wait_for_prefix(job, ids):
@@ -184,6 +184,13 @@ class Scheduler:
                 ids, job.reusable_prefix, job.version, job.max_length, time.monotonic()
             )
             self.running.append(job)
+
+    def _has_place(self, priority: Priority) -> bool:
+        """People never wait because learning is at work: it has places of its own, half as many."""
+        live = sum(job.priority == Priority.LIVE for job in self.running)
+        if priority == Priority.LIVE:
+            return live < self.max_running
+        return len(self.running) - live < max(1, self.max_running // 2)
 
     def _should_wait_for_prefix(self, job: Job, ids: np.ndarray) -> bool:
         """Another prompt being run shares more than any cache holds: let it finish, then copy."""

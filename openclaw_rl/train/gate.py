@@ -8,6 +8,7 @@ it still knows known answers; then the user's own held-out turns.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -29,6 +30,8 @@ from openclaw_rl.types import (
 
 _TEMPERATURE, _MAX_TOKENS, _SEED = 0.7, 64, 1234
 _MIN_HELD_OUT = 3
+#: Probes asked at the same time: beside live traffic, a step of the engine costs the same for all of them.
+_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ class Gate:
         self._degeneration, self._bounds = degeneration, bounds or Bounds()
         self._probes = probes or load_probes()
         self._known: dict[int, Measures] = {}
+        self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def check(
         self, version: int, parent: int, report: StepReport, held_out: Sequence[tuple[TurnRecord, int]]
@@ -137,14 +141,15 @@ class Gate:
     async def _measure(self, version: int) -> Measures:
         prompts = [self._renderer.render(probe.messages, probe.tools) for probe in self._probes]
         answers = [self._encode(probe.answer) for probe in self._probes]
-        answer_nll = [-await self._mean(p, a, version) for p, a in zip(prompts, answers, strict=True)]
-        replies, own, other = [], [], []
+        known = [self._mean(p, a, version) for p, a in zip(prompts, answers, strict=True)]
+        answer_nll = [-value for value in await asyncio.gather(*known)]
         talks = [prompt for prompt, probe in zip(prompts, self._probes, strict=True) if not probe.tools]
-        for index, prompt in enumerate(talks):
-            reply = await self._reply(prompt, version, _SEED + index)
-            replies.append(reply)
-            own.append(await self._mean(prompt, reply, BASE_VERSION))
-            other.append(await self._mean(talks[index - 1], reply, BASE_VERSION))
+        replies = await asyncio.gather(
+            *(self._reply(prompt, version, _SEED + index) for index, prompt in enumerate(talks))
+        )
+        pairs = list(zip(talks, [talks[-1], *talks[:-1]], replies, strict=True))
+        own = await asyncio.gather(*(self._mean(mine, reply, BASE_VERSION) for mine, _, reply in pairs))
+        other = await asyncio.gather(*(self._mean(its, reply, BASE_VERSION) for _, its, reply in pairs))
         bad = [self._degeneration(self._text(reply)) is not None for reply in replies]
         return Measures(
             answer_nll=_mean(answer_nll),
@@ -163,12 +168,14 @@ class Gate:
             priority=Priority.JUDGE,
             top_logprobs=0,
         )
-        return [token.id async for token in self._engine.generate(request)]
+        async with self._places:
+            return [token.id async for token in self._engine.generate(request)]
 
     async def _mean(self, prompt_ids: list[int], reply_ids: list[int], version: int) -> float:
-        scores = await self._engine.score(
-            [*prompt_ids, *reply_ids], len(prompt_ids), policy_version=version, priority=Priority.JUDGE
-        )
+        async with self._places:
+            scores = await self._engine.score(
+                [*prompt_ids, *reply_ids], len(prompt_ids), policy_version=version, priority=Priority.JUDGE
+            )
         return _mean(scores.logprobs)
 
     def _text(self, ids: Sequence[int]) -> str:

@@ -33,7 +33,7 @@ class LocalTrainerOptions:
     """lora, or full."""
     rank: int = 16
     alpha: int = 32
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-4
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.98)
     warmup_steps: int = 0

@@ -82,7 +82,7 @@ class Desk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LearnOptions:
-    batch_size: int = 8
+    batch_size: int = 4
     max_age_s: float = 600.0
     """A step is taken with fewer samples once the oldest has waited this long."""
     min_samples: int = 2
