@@ -139,10 +139,10 @@ def main() -> None:
         print(f"run {seed + 1} of {options.runs}", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             runs.append(measure(Path(folder) / "home", seed, options.flags))
+        if options.save:  # what is there so far
+            machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+            options.save.write_text(json.dumps({"machine": machine, "runs": runs}, indent=2) + "\n")
     print(table(runs))
-    if options.save:
-        machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-        options.save.write_text(json.dumps({"machine": machine, "runs": runs}, indent=2) + "\n")
 
 
 def table(runs: list[dict[str, Any]]) -> str:

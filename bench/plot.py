@@ -70,7 +70,7 @@ def learning_chart(saved: dict[str, Any]) -> str:
     before, after = (runs[0]["points"][i]["replies"][question] for i in (0, -1))
     y = top + height + 58
     for label, text in (("asked", question), ("before", before), ("after", after)):
-        shown = text if len(text) <= 98 else f"{text[:98].rpartition(' ')[0]} … ({len(text.split())} words)"
+        shown = text if len(text) <= 84 else f"{text[:84].rpartition(' ')[0]} … ({len(text.split())} words)"
         parts.append(_text(16, y, label, size=12, weight="600", colour="#66707a"))
         parts.append(_text(70, y, " ".join(shown.split()), size=12))
         y += 22
