@@ -40,11 +40,12 @@ from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.listen import announced
 from openclaw_rl.train.gate import Bounds, Gate
 from openclaw_rl.train.lessons import EngineScorer, Prompts, Sampler
+from openclaw_rl.train.policies import AVERAGE
 from openclaw_rl.train.worker import LearnOptions, LearnWorker, hash_of
 from openclaw_rl.types import BASE_VERSION, Algorithm, Engine, Judge, Renderer, Rollout, Trainer
 
 #: Under which number the moving average is loaded as a teacher.
-_AVERAGE_VERSION = -1
+AVERAGE_VERSION = -1
 
 
 async def learn(config: Config) -> None:
@@ -207,16 +208,20 @@ def build_trainer(config: Config, model: Path) -> Trainer:
     )
 
 
-def _teacher(config: Config, lineage: Lineage) -> Callable[[], int]:
-    wanted = config.learn
-    if wanted.teacher == "average":
-        if not config.train.average_decay:
-            raise ValueError("the teacher 'average' needs --average-decay, such as 0.9")
-        return lambda: _AVERAGE_VERSION if lineage.serving() else BASE_VERSION
-    if wanted.teacher == "current":
-        return lineage.serving
-    version = wanted.teacher_version if wanted.teacher == "frozen" else BASE_VERSION
-    return lambda: version
+def _teacher(config: Config, lineage: Lineage) -> Callable[[], tuple[int, Path | None]]:
+    """Which version is asked with the hint, and where its weights lie."""
+    wanted, store = config.learn, open_store(config)
+    if wanted.teacher == "average" and not config.train.average_decay:
+        raise ValueError("the teacher 'average' needs --average-decay, such as 0.9")
+
+    def choose() -> tuple[int, Path | None]:
+        version = wanted.teacher_version if wanted.teacher == "frozen" else lineage.serving()
+        if wanted.teacher == "base" or version == BASE_VERSION:
+            return BASE_VERSION, None
+        folder = store.path(version)
+        return (AVERAGE_VERSION, folder / AVERAGE) if wanted.teacher == "average" else (version, folder)
+
+    return choose
 
 
 def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:

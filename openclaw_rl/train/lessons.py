@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from openclaw_rl.types import (
+    BASE_VERSION,
     Algorithm,
     ChatRequest,
     Engine,
@@ -54,17 +56,27 @@ class Desk(Protocol):
 
 
 class EngineScorer:
-    """The teacher: some version on the engine that serves, at low priority."""
+    """The teacher: some version on the engine that serves, at low priority.
 
-    def __init__(self, engine: Engine, version: Callable[[], int]) -> None:
-        self._engine, self._version = engine, version
+    ``teacher`` names it as of now, with the folder to load it from unless it is the base.
+    """
+
+    def __init__(self, engine: Engine, teacher: Callable[[], tuple[int, Path | None]]) -> None:
+        self._engine, self._teacher = engine, teacher
+        self._version = BASE_VERSION
+
+    async def prepare(self) -> None:
+        """Have the teacher loaded; nothing to do if it is."""
+        self._version, folder = self._teacher()
+        if folder is not None:
+            await self._engine.load(self._version, folder)
 
     async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching:
         scores = await self._engine.score(
             [*prompt_ids, *reply_ids],
             len(prompt_ids),
             top_k=ids_NK.shape[1],
-            policy_version=self._version(),
+            policy_version=self._version,
             priority=Priority.JUDGE,
             candidates=ids_NK.tolist(),
         )
@@ -119,6 +131,7 @@ class Sampler:
         """Everything that is pending; returns how much that was."""
         done = 0
         while pending := self._desk.pending(_PAGE):
+            await self._scorer.prepare()
             for seq, turn_id in pending:
                 await self._settle(seq, turn_id)
             done += len(pending)

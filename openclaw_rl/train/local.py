@@ -19,7 +19,7 @@ import torch
 
 from openclaw_rl.train.export import copy_tokenizer
 from openclaw_rl.train.packed import ATTENTION, Packed, logprobs, pack
-from openclaw_rl.train.policies import ADAPTER, ADAPTER_CONFIG, TRAINER_STATE
+from openclaw_rl.train.policies import ADAPTER, ADAPTER_CONFIG, AVERAGE, TRAINER_STATE
 from openclaw_rl.types import Batch, Json, StepReport
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -214,6 +214,8 @@ class LocalTrainer:
         self._state = json.loads(json.dumps(state))
         folder.mkdir(parents=True, exist_ok=True)
         self._save_weights(folder)
+        if self._average is not None:
+            self._save_average(folder / AVERAGE, self._average)
         torch.save(
             {
                 "average": None if self._average is None else [a.cpu() for a in self._average],
@@ -225,13 +227,11 @@ class LocalTrainer:
             folder / TRAINER_STATE,
         )
 
-    def save_average(self, folder: Path) -> None:
-        """The moving average as an adapter of its own."""
-        if self._average is None:
-            raise ValueError("no moving average is kept; set average_decay")
-        folder.mkdir(parents=True, exist_ok=True)
+    def _save_average(self, folder: Path, average: list[torch.Tensor]) -> None:
+        """As weights of their own, so that an engine can load them."""
+        folder.mkdir(exist_ok=True)
         now = [p.detach().clone() for p in self._parameters]
-        self._put(self._average)
+        self._put(average)
         self._save_weights(folder)
         self._put(now)
 

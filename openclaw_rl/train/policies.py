@@ -13,6 +13,8 @@ from openclaw_rl.types import Json
 MANIFEST = "manifest.json"
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 TRAINER_STATE = "trainer.pt"
+#: Where a version keeps the moving average of the weights, if one is kept.
+AVERAGE = "average"
 
 
 class PolicyStore:

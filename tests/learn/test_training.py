@@ -41,7 +41,8 @@ class Stack:
             "train_threads": 1,
             "lora_rank": 2,
         }
-        self.config: Config = load_config({**stated, **settings}, environment={})
+        self.stated = {**stated, **settings}
+        self.config: Config = load_config(self.stated, environment={})
         self.model, self.home = model, home
         home.mkdir(parents=True, exist_ok=True)
         engine = loop.build_engine(self.config, model)
@@ -276,6 +277,41 @@ async def test_stale_samples_are_left_out(make: Make) -> None:
     reasons = {(await stack.get(f"/v1/turns/{turn}"))["reason"] for turn in early[4:]}
     assert reasons == {"it was answered by a version too long ago"}
     assert len(stack.lineage.items(2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "teacher"),
+    [
+        ({"teacher": "base"}, 0),
+        ({"teacher": "current"}, 1),
+        ({"teacher": "frozen", "teacher_version": 1}, 1),
+        ({"teacher": "average", "average_decay": 0.5}, learning.AVERAGE_VERSION),
+    ],
+)
+async def test_the_teacher_is_the_one_that_was_chosen(
+    make: Make, settings: dict[str, Any], teacher: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = make(**settings) if settings["teacher"] != "frozen" else make(teacher="base")
+    await talk(stack, 4)
+    await stack.judge()
+    await run(stack.worker())
+    asked: list[int] = []
+    score = stack.engine.score
+
+    async def listening(*arguments: Any, **more: Any) -> Any:
+        if more.get("candidates"):
+            asked.append(more["policy_version"])
+        return await score(*arguments, **more)
+
+    monkeypatch.setattr(stack.engine, "score", listening)
+    if settings["teacher"] == "frozen":
+        stack.config = load_config(
+            {**stack.stated, "teacher": "frozen", "teacher_version": 1}, environment={}
+        )
+    await talk(stack, 2, "bad, even less")
+    await stack.judge()
+    await run(stack.worker())
+    assert asked == [teacher] * 2
 
 
 async def test_all_weights_train_and_serve_too(make: Make) -> None:
