@@ -30,6 +30,7 @@ ROUTES = [
     ("POST", "/v1/sessions/{session_id}/close", 20), ("GET", "/v1/sessions", 40),
     ("GET", "/v1/sessions/{session_id}", 20), ("GET", "/v1/turns/{turn_id}", 20),
     ("GET", "/v1/models/{name}", 20), ("GET", "/v1/models", 5), ("GET", "/v1/policies", 5),
+    ("POST", "/v1/policies/{version}/promote", 20), ("POST", "/v1/policies/rollback", 5),
     ("GET", "/v1/status", 5), ("GET", "/metrics", 5), ("GET", "/healthz", 5), ("GET", "/readyz", 5),
 ]  # fmt: skip
 
