@@ -47,7 +47,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a candidate may at most do. Set beforehand, not tuned; docs/learning.md shows what runs came to."""
+    """What a candidate may at most do. Set beforehand, not tuned; see docs/learning.md."""
 
     forgetting: float = 0.6
     """Nats a token by which known answers may become less likely than under the base."""
