@@ -13,6 +13,7 @@ from typing import Any
 
 from openclaw_rl import __version__
 from openclaw_rl.config import Config, fields, load_config
+from openclaw_rl.evals import personalize
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,10 +38,11 @@ def _parser() -> argparse.ArgumentParser:
     learn = _command(commands, "learn", "only the learn process, beside a running server", _learn)
     _add_settings(learn)
     evaluate = _command(commands, "eval", "measure the parts", _eval)
-    evaluate.add_argument("what", choices=("judge",))
+    evaluate.add_argument("what", choices=("judge", "personalize"))
     evaluate.add_argument("--cases", type=Path, metavar="FILE.jsonl", help="labelled cases [the test half]")
     evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N cases")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+    personalize.add_arguments(evaluate)
     _add_settings(evaluate)
     status = _command(commands, "status", "what a running server is doing", _status)
     status.add_argument("--json", action="store_true", help="print the API's own JSON")
@@ -127,9 +129,13 @@ def _learn(options: argparse.Namespace) -> None:
 
 
 def _eval(options: argparse.Namespace) -> int:
+    config = _configure(options)
+    if options.what == "personalize":
+        from openclaw_rl.evals.personalize import plan
+
+        return plan.run(options, config.home)
     from openclaw_rl.evals import judge
 
-    config = _configure(options)
     settings = config.judge
     return judge.run(
         argparse.Namespace(

@@ -1,0 +1,268 @@
+"""One arm of the evaluation: one system, its users, one seed. Its log is all that is kept of it.
+
+An arm can be interrupted anywhere: the system's own data folder and the log are durable, and it goes on with
+the session after the last one that was logged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from openclaw_rl.evals.personalize.talk import Log, Person, Row, System, at_once
+from openclaw_rl.evals.personalize.tasks import Task, draw
+from openclaw_rl.evals.personalize.users import Voice, load_user, own_words
+from openclaw_rl.serve.auth import KeyRing
+from openclaw_rl.serve.listen import announced
+
+UNTRAINED, MEMORY = "untrained", "memory"
+IN_A_ROW = 3
+PROBES = {"extraction": 16, "arithmetic": 8, "word_problem": 8, "rewriting": 8, "tool_call": 8}
+CHECKPOINTS = (0, 4, 8, 12, 16, 20, 24, 30, 36, 48, 60, 72)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    method: str
+    """An algorithm's name, ``untrained``, or ``memory``."""
+    users: tuple[str, ...]
+    seed: int
+    then: str | None = None
+    """A second wish, taught once the first is learned."""
+
+    @property
+    def name(self) -> str:
+        users = "+".join(Path(user).stem.replace(":", "-") for user in self.users)
+        after = f"-then-{Path(self.then).stem}" if self.then else ""
+        return f"{self.method}-{users}{after}-{self.seed}"
+
+    @property
+    def learns(self) -> bool:
+        return self.method not in (UNTRAINED, MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    limit: int = 72
+    """Sessions per user at most."""
+    held_out: int = 24
+    """Held-out tasks per user and look."""
+    hold: int = 8
+    """Sessions that go on after three in a row, to see whether it holds."""
+    flags: tuple[str, ...] = ()
+    """More flags for ``openclaw-rl serve``."""
+    voice: Voice = own_words
+    running: tuple[str, dict[str, str]] | None = None
+    """A system that runs already, and its keys by user."""
+
+
+def run_arm(arm: Arm, folder: Path, rules: Rules, tick: Callable[[int], None]) -> None:
+    """Start the arm's own server in ``folder`` and run it to its end."""
+    log = Log(folder / "log.jsonl")
+    if log.of("end"):
+        tick(rules.limit)
+        return
+    with ExitStack() as stack:
+        url, keys = rules.running or _start(arm, folder / "home", rules, stack)
+
+        def system(user: str) -> System:
+            return stack.enter_context(closing(System(url, keys.get(user) or keys["default"])))
+
+        persons = [
+            Person(
+                name=user.name,
+                wishes=[user],
+                system=system(user.name),
+                seed=1000 * arm.seed,
+                takes_notes=arm.method == MEMORY,
+                voice=rules.voice,
+            )
+            for user in map(load_user, arm.users)
+        ]
+        drive(arm, log, rules, system("default"), persons, tick)
+
+
+def _start(arm: Arm, home: Path, rules: Rules, stack: ExitStack) -> tuple[str, dict[str, str]]:
+    """The arm's own server, with a key for each of its users."""
+    ring = KeyRing(home / "keys.json")
+    for user in map(load_user, arm.users):
+        if user.name not in ring.users:
+            ring.add(user.name)
+    flags = ["--algo", arm.method, "--seed", str(arm.seed)] if arm.learns else ["--no-learn"]
+    url = stack.enter_context(Server(home, [*flags, *rules.flags]))
+    return url, {user: ring.key_of(user) or "" for user in ring.users}
+
+
+def drive(
+    arm: Arm, log: Log, rules: Rules, owner: System, persons: Sequence[Person], tick: Callable[[int], None]
+) -> None:
+    """The sessions, the looks at held-out tasks in between, and the end."""
+    started = time.monotonic()
+    done = max((row["number"] + 1 for row in log.of("session")), default=0)
+    _catch_up(log, persons, done)
+    tick(done)
+    second = load_user(arm.then) if arm.then else None
+    for number in range(done, rules.limit + 1):
+        if second and all(len(p.wishes) == 1 for p in persons) and _learned(log, persons, rules.limit // 2):
+            _look(log, owner, persons, number, rules, probes=False, stage="first learned")
+            for person in persons:
+                person.wishes.append(second)
+            log.write("second wish", {"number": number})
+        if number == rules.limit or _finished(log, persons, rules, two=second is not None):
+            break
+        if number in CHECKPOINTS:
+            _look(log, owner, persons, number, rules, probes=number == 0)
+        rows = at_once([partial(person.converse, number) for person in persons])
+        for row in rows:
+            log.write("session", row | {"second": len(persons[0].wishes) > 1})
+        if arm.learns:
+            owner.wait()
+        tick(1)
+    number = max(row["number"] for row in log.of("session")) + 1
+    if arm.learns:
+        owner.flush()
+        owner.wait()
+    _look(log, owner, persons, number, rules, probes=True)
+    _settle(arm, log, owner, persons, time.monotonic() - started)
+    tick(rules.limit - number)
+
+
+def _look(
+    log: Log,
+    owner: System,
+    persons: Sequence[Person],
+    number: int,
+    rules: Rules,
+    *,
+    probes: bool,
+    stage: str = "",
+) -> None:
+    for person in persons:
+        tasks = list(islice(person.wishes[0].tasks("held_out", 0), rules.held_out))
+        rows = person.examine(tasks, seed=7)
+        log.write("held_out", {"number": number, "user": person.name, "stage": stage, "rows": rows})
+    if probes:
+        rows = persons[0].examine(probe_tasks(), seed=11)
+        log.write("probes", {"number": number, "rows": rows})
+
+
+def probe_tasks() -> list[Task]:
+    """What it could do before and should still be able to do: checkable tasks that nobody talks about."""
+    return [task for kind, count in PROBES.items() for task in islice(draw([kind], "held_out", 1), count)]
+
+
+def _settle(arm: Arm, log: Log, owner: System, persons: Sequence[Person], seconds: float) -> None:
+    """What the system says about itself, and how its judge did against what the users really thought."""
+    verdicts = []
+    if arm.learns:
+        for row in log.of("session"):
+            person = next(person for person in persons if person.name == row["user"])
+            for turn in row["turns"]:
+                if turn["truth"] is None or turn["said"] is None:
+                    continue
+                found = person.system.get(f"/v1/turns/{turn['id']}")
+                score = (found.get("verdict") or {}).get("score")
+                verdicts.append(
+                    {"id": turn["id"], "truth": turn["truth"], "score": score, "said": turn["said"]}
+                )
+    log.write(
+        "end",
+        {
+            "seconds": seconds,
+            "verdicts": verdicts,
+            "policies": owner.get("/v1/policies")["data"] if arm.learns else [],
+            "status": owner.get("/v1/status"),
+        },
+    )
+
+
+def _catch_up(log: Log, persons: Sequence[Person], done: int) -> None:
+    """After an interruption: the tasks already used, the notes already taken, the wishes already told."""
+    second = bool(log.of("second wish"))
+    for person in persons:
+        rows = [row for row in log.of("session") if row["user"] == person.name]
+        used = sum(1 + sum(t["said"] is not None and t["truth"] == 0 for t in row["turns"]) for row in rows)
+        for _ in range(used):
+            next(person.tasks)
+        for turn in (turn for row in rows for turn in row["turns"]):
+            if (
+                person.takes_notes
+                and turn["truth"] == -1
+                and not turn["liked"]
+                and turn["said"] not in person.notes
+            ):
+                person.notes = [*person.notes, turn["said"]][-3:]
+    if second and done:
+        raise ValueError("an interrupted arm with a second wish starts anew: delete its folder")
+
+
+def sessions_until(rows: Sequence[Row], rule: str, times: int = IN_A_ROW) -> int | None:
+    """How many sessions until so many in a row pleased at once; None: never."""
+    streak = 0
+    for count, row in enumerate(sorted(rows, key=lambda row: row["number"]), 1):
+        streak = streak + 1 if row[rule] else 0
+        if streak == times:
+            return count
+    return None
+
+
+def _learned(log: Log, persons: Sequence[Person], at_latest: int) -> bool:
+    rows = [row for row in log.of("session") if not row["second"]]
+    each = [[row for row in rows if row["user"] == person.name] for person in persons]
+    return all(sessions_until(mine, "strict") for mine in each) or len(each[0]) >= at_latest
+
+
+def _finished(log: Log, persons: Sequence[Person], rules: Rules, *, two: bool) -> bool:
+    rows = [row for row in log.of("session") if row["second"] or not two]
+    each = [[row for row in rows if row["user"] == person.name] for person in persons]
+    reached = [sessions_until(mine, "strict") for mine in each]
+    return all(
+        count is not None and len(mine) >= count + rules.hold
+        for count, mine in zip(reached, each, strict=True)
+    )
+
+
+class Server:
+    """``openclaw-rl serve`` with a data folder and a free port of its own."""
+
+    def __init__(self, home: Path, flags: Sequence[str]) -> None:
+        self._home, self._flags = home, flags
+
+    def __enter__(self) -> str:
+        self._home.mkdir(parents=True, exist_ok=True)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENCLAW_RL_")}
+        environment |= {"OPENCLAW_RL_HOME": str(self._home), "PORT": "0"}
+        with (self._home.parent / "serve.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "openclaw_rl", "serve", *self._flags],
+                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        end = time.monotonic() + 300
+        while time.monotonic() < end and self._process.poll() is None:
+            try:
+                stated = json.loads((self._home / "serve.json").read_text())
+            except (FileNotFoundError, ValueError):
+                stated = {}
+            if stated.get("pid") == self._process.pid and (url := announced(self._home)):
+                return url
+            time.sleep(0.2)
+        self.__exit__()
+        raise ValueError(f"the server of this arm did not start; see {self._home.parent / 'serve.log'}")
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

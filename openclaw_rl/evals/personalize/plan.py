@@ -1,0 +1,150 @@
+"""The command ``openclaw-rl eval personalize``: which arms there are, several at a time, then the report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+from tqdm import tqdm
+
+from openclaw_rl.evals.personalize import METHODS, report
+from openclaw_rl.evals.personalize.arm import MEMORY, UNTRAINED, Arm, Rules, Server, run_arm
+from openclaw_rl.evals.personalize.talk import Person, Row, System
+from openclaw_rl.evals.personalize.users import EndpointVoice, Voice, built_in, load_user, own_words
+from openclaw_rl.serve.auth import KeyRing
+
+TOGETHER = ("short", "pirate", "hello")
+ALONE = ("short", "pirate")
+
+
+def run(options: argparse.Namespace, home: Path) -> int:
+    out = options.out or home / "evals" / ("quick" if options.quick else "personalize")
+    out.mkdir(parents=True, exist_ok=True)
+    flags = tuple(options.serve_flags.split())
+    if options.measure:
+        table = measure(options.user or built_in(), options.held_out, flags, out)
+        print(table)
+        return 0
+    arms = plan(options)
+    rules = Rules(
+        limit=options.sessions or (12 if options.quick else 72),
+        held_out=12 if options.quick else options.held_out,
+        flags=flags,
+        voice=_voice(options),
+        running=_running(options.url),
+    )
+    failed = run_all(arms, out, rules, options.parallel)
+    report.write(out)
+    print((out / "report.md").read_text(encoding="utf-8"))
+    print(f"table, plots and raw logs: {out}")
+    return 1 if failed else 0
+
+
+def plan(options: argparse.Namespace) -> list[Arm]:
+    """All arms; the ones that say most come first, so that a part is worth something."""
+    if options.url:
+        return [Arm("running", tuple(options.user or ("short",)), 0, options.then)]
+    methods = options.methods.split(",") if options.methods else list(METHODS)
+    if options.quick and not options.methods:
+        methods = ["hybrid", UNTRAINED, MEMORY]
+    if options.user:
+        groups: list[tuple[str, ...]] = [tuple(options.user)]
+    elif options.quick:
+        groups = [("short",)]
+    else:
+        groups = [TOGETHER, *((user,) for user in ALONE)]
+    seeds = range(options.seeds or (1 if options.quick else 5))
+    return [
+        Arm(method, group, seed, options.then) for seed in seeds for method in methods for group in groups
+    ]
+
+
+def run_all(arms: Sequence[Arm], out: Path, rules: Rules, parallel: int) -> list[str]:
+    """Every arm to its end; one that breaks is named and does not stop the others."""
+    failed: list[str] = []
+    with tqdm(total=len(arms) * rules.limit, unit="session", desc="sessions", smoothing=0.05) as bar:
+        lock = threading.Lock()
+
+        def tick(count: int) -> None:
+            with lock:
+                bar.update(count)
+
+        def one(arm: Arm) -> None:
+            folder = out / "arms" / arm.name
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                run_arm(arm, folder, rules, tick)
+            except Exception as error:
+                failed.append(arm.name)
+                tqdm.write(f"{arm.name}: {type(error).__name__}: {error}", file=sys.stderr)
+
+        with ThreadPoolExecutor(parallel) as pool:
+            list(pool.map(one, arms))
+    return failed
+
+
+def measure(users: Sequence[str], count: int, flags: Sequence[str], out: Path) -> str:
+    """How often each user would be pleased by the untrained model: as asked, and when told what they want."""
+    rows: list[Row] = []
+    with Server(out / "measure" / "home", ["--no-learn", *flags]) as url:
+        key = KeyRing(out / "measure" / "home" / "keys.json").key_of("default") or ""
+        with closing(System(url, key)) as system:
+            for name in tqdm(users, desc="users", unit="user"):
+                user = load_user(name)
+                person = Person(user.name, [user], system, seed=0)
+                tasks = list(islice(user.tasks("train", 99), count))
+                chance = random.Random(name)
+                told = [user.complaint(chance) for _ in tasks]
+                plain = person.examine(tasks, seed=1)
+                hinted = []
+                for task, hint in zip(tasks, told, strict=True):
+                    hinted.append(type(task)(task.kind, task.key, f"{task.text}\n{hint}", task.answer))
+                rows += [{"user": user.name, "told": False, **row} for row in plain]
+                rows += [{"user": user.name, "told": True, **row} for row in person.examine(hinted, seed=1)]
+    (out / "measure.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    lines = [
+        "| user | task | n | liked: as asked → told | strict: as asked → told |",
+        "|---|---|---|---|---|",
+    ]
+    for user, kind in sorted({(row["user"], row["kind"]) for row in rows}):
+        cells = []
+        for rule in ("liked", "strict"):
+            rates = [
+                statistics.mean(
+                    row["liked"] and (rule == "liked" or row["answered"])
+                    for row in rows
+                    if (row["user"], row["kind"], row["told"]) == (user, kind, told)
+                )
+                for told in (False, True)
+            ]
+            cells.append(f"{rates[0]:.2f} → {rates[1]:.2f}")
+        number = sum((row["user"], row["kind"], row["told"]) == (user, kind, False) for row in rows)
+        lines.append(f"| {user} | {kind} | {number} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines)
+
+
+def _voice(options: argparse.Namespace) -> Voice:
+    if not options.user_url:
+        return own_words
+    if not options.user_model:
+        raise ValueError("--user-url needs --user-model")
+    return EndpointVoice(options.user_url, options.user_model, os.environ.get("OPENCLAW_RL_USER_API_KEY"))
+
+
+def _running(url: str | None) -> tuple[str, dict[str, str]] | None:
+    if not url:
+        return None
+    key = os.environ.get("OPENCLAW_RL_API_KEY")
+    if not key:
+        raise ValueError("--url needs the system's key in OPENCLAW_RL_API_KEY (openclaw-rl keys list)")
+    return url.rstrip("/").removesuffix("/v1"), {"default": key}

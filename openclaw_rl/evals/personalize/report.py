@@ -1,0 +1,285 @@
+"""From the arms' logs to a table, three plots and one conversation per user."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.evals.personalize.arm import MEMORY, UNTRAINED, sessions_until
+from openclaw_rl.evals.personalize.talk import Log, Row
+
+COLOURS = {
+    "hybrid": "#e4572e",
+    "binary": "#6b8cae",
+    "opd": "#76b041",
+    UNTRAINED: "#9aa5b1",
+    MEMORY: "#8e6bbf",
+}
+Group = tuple[str, str]
+"""Users and method."""
+
+
+def write(out: Path) -> dict[str, Any]:
+    """``report.md``, ``results.json`` and the plots, from whatever arms have ended so far."""
+    logs = [(path.parent.name, Log(path)) for path in sorted(out.glob("arms/*/log.jsonl"))]
+    arms = [summarise(log) | _identity(name) for name, log in logs if log.of("end")]
+    groups: dict[Group, list[Row]] = defaultdict(list)
+    for arm in arms:
+        groups[arm["users"], arm["method"]].append(arm)
+    results = {"rows": [_row(group, members) for group, members in _ordered(groups)], "arms": arms}
+    (out / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    pictures = _plots(out, groups)
+    parts = [_table(results["rows"]), *(f"![{title}]({name})" for title, name in pictures), _samples(groups)]
+    (out / "report.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+    return results
+
+
+def _identity(folder: str) -> Row:
+    name, seed = folder.rsplit("-", 1)
+    method, users = (
+        name.split("-", 1) if not name.startswith(("opd-topk", "hybrid-sum")) else _split_long(name)
+    )
+    return {"method": method, "users": users, "seed": int(seed)}
+
+
+def _split_long(name: str) -> tuple[str, str]:
+    first, second, users = name.split("-", 2)
+    return f"{first}-{second}", users
+
+
+def summarise(log: Log) -> Row:
+    """One arm's figures."""
+    sessions, looks, end = log.of("session"), log.of("held_out"), log.of("end")[0]
+    names = sorted({row["user"] for row in sessions})
+    limit = max(row["number"] for row in sessions) + 1
+    until = {
+        rule: {name: sessions_until([r for r in sessions if r["user"] == name], rule) for name in names}
+        for rule in ("strict", "published")
+    }
+    curve: dict[int, list[Row]] = defaultdict(list)
+    for look in looks:
+        curve[look["number"]] += look["rows"]
+    probes = log.of("probes")
+    verdicts = [v for v in end["verdicts"] if v["score"] is not None]
+    replies = [turn for row in sessions for turn in row["turns"]]
+    served = [p for p in end["policies"] if p["status"] in ("serving", "retired")]
+    return {
+        "until": until,
+        "limit": limit,
+        "curve": [
+            {
+                "sessions": number,
+                "strict": _share(rows, lambda row: row["liked"] and row["answered"]),
+                "liked": _share(rows, lambda row: row["liked"]),
+                "words": statistics.mean(len(row["reply"].split()) for row in rows),
+                "by_wish": [
+                    statistics.mean(wish) for wish in zip(*(row["wishes"] for row in rows), strict=True)
+                ],
+            }
+            for number, rows in sorted(curve.items())
+        ],
+        "before": [_bit(row) for row in probes[0]["rows"]],
+        "after": [_bit(row) for row in probes[-1]["rows"]],
+        "judged": len(verdicts),
+        "judge_right": sum(v["score"] == v["truth"] for v in verdicts),
+        "judge_negative_right": sum((v["score"] < 0) == (v["truth"] < 0) for v in verdicts),
+        "versions": len([p for p in served if p["version"] > 0]),
+        "rejected": sum(p["status"] == "rejected" for p in end["policies"]),
+        "drift": next(
+            (p["gate"] for p in end["policies"] if p["status"] == "serving" and p.get("gate")), None
+        ),
+        "seconds": end["seconds"],
+        "prompt_tokens": statistics.mean(turn["prompt_tokens"] for turn in replies if turn is not None),
+        "tokens": sum(turn["prompt_tokens"] + turn["completion_tokens"] for turn in replies),
+        "samples": [
+            {"user": name, "before": first, "after": last}
+            for name in names
+            for first, last in [_first_and_last([look for look in looks if look["user"] == name])]
+        ],
+    }
+
+
+def _first_and_last(looks: Sequence[Row]) -> tuple[Row, Row]:
+    return ({k: looks[i]["rows"][0][k] for k in ("ask", "reply")} for i in (0, -1))  # type: ignore[return-value]
+
+
+def _bit(row: Row) -> Row:
+    return {"kind": row["kind"], "ask": row["ask"], "right": row["answered"]}
+
+
+def _row(group: Group, arms: Sequence[Row]) -> Row:
+    """Means over the seeds, with 95 % intervals."""
+    users, method = group
+    until = {
+        rule: [
+            statistics.mean(count or arm["limit"] for count in arm["until"][rule].values()) for arm in arms
+        ]
+        for rule in ("strict", "published")
+    }
+    reached = [count is not None for arm in arms for count in arm["until"]["strict"].values()]
+    before = [bit for arm in arms for bit in arm["before"]]
+    after = [bit for arm in arms for bit in arm["after"]]
+    judged = sum(arm["judged"] for arm in arms)
+    return {
+        "users": users,
+        "method": method,
+        "seeds": len(arms),
+        "strict": interval(until["strict"]),
+        "published": interval(until["published"]),
+        "reached": f"{sum(reached)}/{len(reached)}",
+        "held_out_before": statistics.mean(arm["curve"][0]["strict"] for arm in arms),
+        "held_out": interval([arm["curve"][-1]["strict"] for arm in arms]),
+        "by_wish": [
+            statistics.mean(x) for x in zip(*(arm["curve"][-1]["by_wish"] for arm in arms), strict=True)
+        ],
+        "words": statistics.mean(arm["curve"][-1]["words"] for arm in arms),
+        "right_before": _share(before, lambda bit: bit["right"]),
+        "right": _share(after, lambda bit: bit["right"]),
+        "worse": worse_kinds(before, after),
+        "judge": sum(arm["judge_right"] for arm in arms) / judged if judged else None,
+        "judge_negative": sum(arm["judge_negative_right"] for arm in arms) / judged if judged else None,
+        "versions": statistics.mean(arm["versions"] for arm in arms),
+        "rejected": sum(arm["rejected"] for arm in arms),
+        "seconds_per_session": statistics.mean(arm["seconds"] / arm["limit"] for arm in arms),
+        "prompt_tokens": statistics.mean(arm["prompt_tokens"] for arm in arms),
+    }
+
+
+def worse_kinds(before: Sequence[Row], after: Sequence[Row]) -> list[str]:
+    """Kinds of probes answered significantly worse: one-sided exact sign test over the pairs, 5 %."""
+    found = []
+    for kind in sorted({bit["kind"] for bit in before}):
+        pairs = [(b["right"], a["right"]) for b, a in zip(before, after, strict=True) if b["kind"] == kind]
+        lost, won = sum(b and not a for b, a in pairs), sum(a and not b for b, a in pairs)
+        total = lost + won
+        chance = sum(math.comb(total, k) for k in range(lost, total + 1)) / 2**total if total else 1.0
+        if chance < 0.05:
+            found.append(f"{kind} (−{lost} +{won} of {len(pairs)})")
+    return found
+
+
+def interval(values: Sequence[float], rounds: int = 2000) -> tuple[float, float, float]:
+    """Mean and 95 % bootstrap interval over the seeds."""
+    chance = random.Random(0)
+    means = sorted(statistics.mean(chance.choices(values, k=len(values))) for _ in range(rounds))
+    return statistics.mean(values), means[int(0.025 * rounds)], means[int(0.975 * rounds) - 1]
+
+
+def _share(rows: Sequence[Any], test: Callable[[Any], bool]) -> float:
+    return sum(map(test, rows)) / len(rows)
+
+
+def _ordered(groups: dict[Group, list[Row]]) -> Iterable[tuple[Group, list[Row]]]:
+    known = list(COLOURS)
+    order = {method: known.index(method) if method in known else -1 for _, method in groups}
+    return sorted(groups.items(), key=lambda item: (-item[0][0].count("+"), item[0][0], order[item[0][1]]))
+
+
+def _table(rows: Sequence[Row]) -> str:
+    lines = [
+        "| users | method | seeds | sessions until three in a row, strict | published rule | reached "
+        "| held-out satisfaction, strict | words | tasks right | significantly worse "
+        "| judge right (negative or not) | versions (rejected) | prompt tokens |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        judge = "–" if row["judge"] is None else f"{row['judge']:.2f} ({row['judge_negative']:.2f})"
+        lines.append(
+            f"| {row['users']} | {row['method']} | {row['seeds']} | {_range(row['strict'], '.1f')} "
+            f"| {_range(row['published'], '.1f')} | {row['reached']} "
+            f"| {row['held_out_before']:.2f} → {_range(row['held_out'], '.2f')} | {row['words']:.0f} "
+            f"| {row['right_before']:.2f} → {row['right']:.2f} | {', '.join(row['worse']) or 'none'} "
+            f"| {judge} | {row['versions']:.1f} ({row['rejected']}) | {row['prompt_tokens']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def _range(value: tuple[float, float, float], form: str) -> str:
+    mean, low, high = value
+    return f"**{mean:{form}}**" + (f" [{low:{form}}, {high:{form}}]" if low != high else "")
+
+
+def _samples(groups: dict[Group, list[Row]]) -> str:
+    """The first held-out task of every user, before and after, whatever came out."""
+    parts = []
+    for (users, method), arms in _ordered(groups):
+        if method in (UNTRAINED, MEMORY, "binary", "opd"):
+            continue
+        for sample in arms[0]["samples"]:
+            before, after = (" ".join(sample[when]["reply"].split()) for when in ("before", "after"))
+            parts.append(
+                f"**{sample['user']}** ({method}, {users}): {sample['after']['ask']}\n\n"
+                f"> before: {before}\n>\n> after: {after}"
+            )
+    return "\n\n".join(parts)
+
+
+def _plots(out: Path, groups: dict[Group, list[Row]]) -> list[tuple[str, str]]:
+    try:
+        import matplotlib
+    except ImportError:
+        return []  # the table is all there is; pip install 'openclaw-rl[eval]'
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    users = list(dict.fromkeys(users for (users, _), _ in _ordered(groups)))
+    made = []
+
+    def save(figure: Any, title: str, name: str) -> None:
+        figure.savefig(out / name, dpi=130, bbox_inches="tight")
+        pyplot.close(figure)
+        made.append((title, name))
+
+    figure, axes = pyplot.subplots(1, len(users), figsize=(4.2 * len(users), 3.4), sharey=True, squeeze=False)
+    for axis, who in zip(axes[0], users, strict=True):
+        for (group, method), arms in _ordered(groups):
+            if group == who:
+                _curve(axis, method, arms)
+        axis.set(title=who.replace("+", ", "), xlabel="sessions", ylim=(-0.02, 1.02))
+    axes[0][0].set_ylabel("held-out satisfaction, strict")
+    axes[0][-1].legend(frameon=False, fontsize=8)
+    save(figure, "satisfaction on held-out tasks against sessions", "satisfaction.png")
+
+    figure, axes = pyplot.subplots(1, len(users), figsize=(4.2 * len(users), 2.8), sharey=True, squeeze=False)
+    for axis, who in zip(axes[0], users, strict=True):
+        rows = [_row(group, arms) for group, arms in _ordered(groups) if group[0] == who]
+        for position, row in enumerate(rows):
+            mean, low, high = row["strict"]
+            axis.bar(position, mean, color=COLOURS.get(row["method"], "#444"), width=0.65)
+            axis.errorbar(position, mean, [[mean - low], [high - mean]], color="#333", capsize=3)
+            axis.text(position, high + 0.6, f"{mean:.0f}\n{row['reached']}", ha="center", fontsize=8)
+        axis.set_xticks(range(len(rows)), [row["method"] for row in rows], rotation=25)
+        axis.set_title(who.replace("+", ", "))
+    axes[0][0].set_ylabel("sessions until three\nin a row, strict")
+    save(figure, "sessions until three in a row please, and how many users reached it", "sessions.png")
+
+    figure, axis = pyplot.subplots(figsize=(5, 3.4))
+    for (who, method), arms in _ordered(groups):
+        row = _row((who, method), arms)
+        marker = "o^sD"[users.index(who) % 4]
+        axis.scatter(row["held_out"][0], row["right"] / max(row["right_before"], 1e-9), s=60, marker=marker,
+                     color=COLOURS.get(method, "#444"), label=f"{method}, {who}")  # fmt: skip
+    axis.axhline(0.95, color="#bbb", lw=1, ls="--")
+    axis.set(xlabel="held-out satisfaction, strict", ylabel="tasks right, of before", xlim=(-0.03, 1.03))
+    axis.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    save(figure, "what was learned against what was forgotten", "forgetting.png")
+    return made
+
+
+def _curve(axis: Any, method: str, arms: Sequence[Row]) -> None:
+    """Mean over the seeds; an arm that ended keeps its last value."""
+    points = sorted({point["sessions"] for arm in arms for point in arm["curve"]})
+    values = [[[p for p in arm["curve"] if p["sessions"] <= x][-1]["strict"] for arm in arms] for x in points]
+    middle = [statistics.mean(each) for each in values]
+    colour = COLOURS.get(method, "#444")
+    axis.plot(points, middle, color=colour, label=method, lw=2)
+    axis.fill_between(
+        points, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.12, lw=0
+    )

@@ -1,0 +1,179 @@
+"""What simulated users ask for. Every task knows whether a reply answers it.
+
+Tasks are generated from a seed. Which ones may be used in conversations and which are held out is decided by
+the hash of what they are about, so that no wording of a held-out task is ever talked about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+Part = Literal["train", "held_out"]
+_WORDINGS = ("{}", "Quick question: {}", "I was wondering: {}", "Hi! {}", "My friend asked me: {}")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    kind: str
+    key: str
+    """What it is about, without the wording."""
+    text: str
+    answer: str
+    """A reply that matches this pattern answers it: right where that can be checked, else relevant."""
+    tools: tuple[dict[str, Any], ...] = field(default=())
+
+    @property
+    def is_held_out(self) -> bool:
+        return hashlib.sha256(self.key.encode()).digest()[0] % 3 == 0
+
+    def is_answered_by(self, reply: str) -> bool:
+        return bool(re.search(self.answer, reply, re.IGNORECASE)) and not rambles(reply)
+
+
+def rambles(reply: str) -> bool:
+    """Empty, or the same few words over and over."""
+    words = reply.lower().split()
+    if not re.search(r"\w", reply):
+        return True
+    grams = [tuple(words[i : i + 3]) for i in range(len(words) - 2)]
+    return len(grams) >= 12 and len(set(grams)) < 0.5 * len(grams)
+
+
+def draw(kinds: Sequence[str], part: Part, seed: int) -> Iterator[Task]:
+    """Endless tasks of these kinds in turn; none repeats before all of its kind have been used."""
+    decks = [_deck(kind, part, f"{seed}-{kind}") for kind in kinds]
+    while True:
+        for deck in decks:
+            yield next(deck)
+
+
+def own_tasks(asks: Sequence[str]) -> list[Task]:
+    """Tasks from a user's own questions; relevant is what shares a longer word with the question."""
+    return [Task("own", ask, ask, _topic(ask)) for ask in asks]
+
+
+def deal(tasks: Sequence[Task], part: Part, seed: str) -> Iterator[Task]:
+    """The part's tasks, shuffled again each time all have been used."""
+    mine = [task for task in tasks if task.is_held_out == (part == "held_out")]
+    if not mine:
+        raise ValueError(f"no task falls into the {part.replace('_', '-')} part; write more asks (20 or so)")
+    chance = random.Random(seed)
+    while True:
+        yield from chance.sample(mine, len(mine))
+
+
+def _deck(kind: str, part: Part, seed: str) -> Iterator[Task]:
+    try:
+        make = KINDS[kind]
+    except KeyError:
+        raise ValueError(f"unknown kind of task {kind!r}; known: {', '.join(KINDS)}") from None
+    for number, task in enumerate(deal(make(), part, seed)):
+        wording = random.Random(f"{seed}-{number}").choice(_WORDINGS) if kind == "question" else "{}"
+        yield Task(task.kind, task.key, wording.format(task.text), task.answer, task.tools)
+
+
+def _topic(ask: str) -> str:
+    words = [word for word in re.findall(r"\w+", ask.lower()) if len(word) > 3 and word not in _COMMON]
+    return "|".join(re.escape(word[:5]) for word in words) or r"\w"
+
+
+_COMMON = frozenset(
+    "what when where which does that this with from have about your tell explain please could would should make "
+    "some they them".split()
+)
+
+
+@cache
+def questions() -> list[Task]:
+    """Open questions; relevant is what mentions the subject."""
+    lines = (Path(__file__).parent / "questions.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split(" :: ") for line in lines if line and not line.startswith("#")]
+    return [Task("question", question, question, f"(?:{about})") for question, about in pairs]
+
+
+_NAMES = ("Anna", "Ben", "Carla", "David", "Emma", "Felix", "Grace", "Henry")
+_COLOURS = ("red", "blue", "green", "yellow", "black", "white")
+_THINGS = ("bicycle", "coat", "umbrella", "suitcase", "boat", "lamp", "chair", "hat")
+_CITIES = ("Lisbon", "Oslo", "Rome", "Cairo", "Paris", "Madrid", "Vienna", "Tokyo")
+
+
+@cache
+def extraction() -> list[Task]:
+    """The answer stands in the text."""
+    found = []
+    for i, name in enumerate(_NAMES):
+        for j, thing in enumerate(_THINGS):
+            colour, city = _COLOURS[(i + 2 * j) % 6], _CITIES[(3 * i + j) % 8]
+            text = f"{name} bought a {colour} {thing} in {city}."
+            for about, answer in (
+                ("What color is the " + thing, colour),
+                ("In which city was it bought", city),
+            ):
+                found.append(Task("extraction", f"{text} {about}", f"{text} {about}?", rf"\b{answer}\b"))
+    return found
+
+
+@cache
+def arithmetic() -> list[Task]:
+    pairs = [(a, b) for a in range(1, 10) for b in range(1, 10)]
+    return [
+        Task("arithmetic", f"{a}+{b}", f"What is {a} + {b}?", rf"\b{a + b}\b(?! *[+*/=-])") for a, b in pairs
+    ]
+
+
+@cache
+def word_problems() -> list[Task]:
+    found = []
+    for i, name in enumerate(_NAMES):
+        for a in range(2, 8):
+            b, thing = 1 + (a + i) % 4, ("apples", "books", "coins", "eggs")[(a + i) % 4]
+            text = f"{name} has {a} {thing} and gets {b} more. How many {thing} does {name} have now?"
+            found.append(Task("word_problem", text, text, rf"\b{a + b}\b"))
+    return found
+
+
+@cache
+def rewriting() -> list[Task]:
+    """Say it politely: the thing must still be in it."""
+    verbs = ("Give me", "Bring me", "Show me", "Hand me", "Find me", "Send me")
+    return [
+        Task(
+            "rewriting", f"{verb} the {thing}", f'Rewrite this politely: "{verb} the {thing}."',
+            rf"(?is)(?=.*(?:please|could|would|may i|kindly|can you))(?=.*{thing})",
+        )
+        for verb in verbs
+        for thing in _THINGS
+    ]  # fmt: skip
+
+
+@cache
+def tool_calls() -> list[Task]:
+    """The right city in a call of the only tool there is."""
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tool = {
+        "type": "function",
+        "function": {"name": "get_weather", "description": "Weather of a city now", "parameters": parameters},
+    }
+    asks = ("What is the weather in {}?", "Is it raining in {} now?", "Should I take a coat in {}?")
+    return [
+        Task("tool_call", f"{ask} {city}", ask.format(city), rf'"city": *"{city}', (tool,))
+        for ask in asks
+        for city in _CITIES
+    ]
+
+
+KINDS: dict[str, Callable[[], list[Task]]] = {
+    "question": questions,
+    "extraction": extraction,
+    "arithmetic": arithmetic,
+    "word_problem": word_problems,
+    "rewriting": rewriting,
+    "tool_call": tool_calls,
+}
