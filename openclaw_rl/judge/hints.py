@@ -32,6 +32,21 @@ _EMPTY_WORDS = frozenset(
     )
     for word in line.split()
 )
+#: A remark about the reply that was given; beside a question that has no reply yet it only misleads.
+_REMARK = re.compile(
+    r"^(?:(?:no|ugh|hmm|sorry|oh),? )?(?:"
+    r"(?:that|this|it)(?:'s| is| was| sounds?| looks?)\b[^?,;:\d\"]{0,20}\b(?:too|much|long|short|brief|boring|dry|"
+    r"cold|rude|complicated|complex|difficult|hard|confusing|bad|awful|terrible|wrong)\b"
+    r"|(?:far |way |much )?too\b|i (?:don't|do not|can't|cannot) (?:want to read|read|understand|"
+    r"get|follow)\b|not like (?:that|this)\b|you forgot\b)[^?,;:\d\"]{0,40}$",
+    re.IGNORECASE,
+)
+_REQUEST = re.compile(
+    r"\bplease\b|^(?:just |now )?(?:answer|use|say|give|explain|begin|start|keep|make|write|tell|show|speak|"
+    r"talk|put|list|add|be|do)\b"
+    r"|\bi(?:'d| would)? (?:want|need|like|prefer)\b",
+    re.IGNORECASE,
+)
 _UNSAFE = re.compile("|".join(read_patterns("unsafe_hints")["unsafe"]), re.IGNORECASE)
 _OPPOSITES = tuple(
     (re.compile(one, re.IGNORECASE), re.compile(other, re.IGNORECASE))
@@ -40,7 +55,11 @@ _OPPOSITES = tuple(
 
 
 def verbatim_hints(case: JudgeCase) -> tuple[str, ...]:
-    """The user's own correcting sentences, else the line of a tool's error."""
+    """The user's own correcting sentences, else the line of a tool's error.
+
+    Where they say what they want, what they say about the reply they got is left out: the teacher reads
+    the hint beside the question alone, and answers "That was too long" with an apology.
+    """
     exchange = Exchange(case)
     spoken = _correcting_sentences(exchange.user_text)
     facts = [f"The tool reported: {line}" for line in error_lines(case)]
@@ -94,6 +113,8 @@ def contradict(first: str, second: str) -> bool:
 
 def _correcting_sentences(text: str) -> str:
     sentences = [part.strip() for part in _SENTENCE.split(own_words(text)) if part.strip()]
+    if any(_REQUEST.search(s) and not _REMARK.search(s) and not is_trivial(s) for s in sentences):
+        sentences = [s for s in sentences if not _REMARK.search(s)]
     if len(sentences) <= 3 and sum(map(len, sentences)) <= _MAX_CHARS:
         return " ".join(sentences)
     table = cue_table()

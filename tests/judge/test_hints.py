@@ -25,9 +25,28 @@ def tool(text: str) -> dict[str, Any]:
 
 
 def test_the_users_words_are_kept_verbatim() -> None:
-    assert verbatim_hints(make_case(user("Too long. One short sentence please."))) == (
-        "Too long. One short sentence please.",
+    assert verbatim_hints(make_case(user("One short sentence, without adjectives."))) == (
+        "One short sentence, without adjectives.",
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("Too long. Please answer in one short sentence.", "Please answer in one short sentence."),
+        ("I don't want to read all that. Just one short sentence, please.", "Just one short sentence, please."),
+        ("That's too complicated. Explain it to a child.", "Explain it to a child."),
+        ("That is wrong, it was 391. Please fix it.", "That is wrong, it was 391. Please fix it."),
+        ("That is wrong, it was 391. Please use it.", "That is wrong, it was 391. Please use it."),
+        ("That was Anna. Please write her name.", "That was Anna. Please write her name."),
+        ("Too long!", "Too long!"),
+        ("The file is in src. Use that one.", "The file is in src. Use that one."),
+        ("That's not the capital of Australia, Canberra is the capital there. Please correct the table.",
+         "That's not the capital of Australia, Canberra is the capital there. Please correct the table."),
+    ],
+)  # fmt: skip
+def test_what_they_want_without_what_they_say_about_the_reply(said: str, hint: str) -> None:
+    assert verbatim_hints(make_case(user(said))) == (hint,)
 
 
 def test_an_error_gives_its_line_as_a_fact() -> None:
