@@ -21,10 +21,12 @@ from openclaw_rl.evals.personalize import METHODS, report
 from openclaw_rl.evals.personalize.arm import MEMORY, UNTRAINED, Arm, Rules, Server, run_arm
 from openclaw_rl.evals.personalize.talk import Person, Row, System
 from openclaw_rl.evals.personalize.users import EndpointVoice, Voice, built_in, load_user, own_words
+from openclaw_rl.judge.hints import verbatim_hints
 from openclaw_rl.serve.auth import KeyRing
+from openclaw_rl.types import JudgeCase
 
-TOGETHER = ("short", "pirate", "hello")
-ALONE = ("short", "pirate")
+TOGETHER = ("short", "list", "simple")
+ALONE = ("short", "simple")
 
 
 def run(options: argparse.Namespace, home: Path) -> int:
@@ -104,11 +106,11 @@ def measure(users: Sequence[str], count: int, flags: Sequence[str], out: Path) -
                 person = Person(user.name, [user], system, seed=0)
                 tasks = list(islice(user.tasks("train", 99), count))
                 chance = random.Random(name)
-                told = [user.complaint(chance) for _ in tasks]
+                told = [as_hint(user.complaint(chance)) for _ in tasks]
                 plain = person.examine(tasks, seed=1)
                 hinted = []
                 for task, hint in zip(tasks, told, strict=True):
-                    hinted.append(type(task)(task.kind, task.key, f"{task.text}\n{hint}", task.answer))
+                    hinted.append(type(task)(task.kind, task.key, f"{task.text}\n\n{hint}", task.answer))
                 rows += [{"user": user.name, "told": False, **row} for row in plain]
                 rows += [{"user": user.name, "told": True, **row} for row in person.examine(hinted, seed=1)]
     (out / "measure.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -131,6 +133,13 @@ def measure(users: Sequence[str], count: int, flags: Sequence[str], out: Path) -
         number = sum((row["user"], row["kind"], row["told"]) == (user, kind, False) for row in rows)
         lines.append(f"| {user} | {kind} | {number} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines)
+
+
+def as_hint(complaint: str) -> str:
+    """What the judge would make of it."""
+    said: Row = {"role": "user", "content": complaint}
+    case = JudgeCase([{"role": "user", "content": "?"}], {"role": "assistant", "content": "."}, [said])
+    return " ".join(verbatim_hints(case)) or complaint
 
 
 def _voice(options: argparse.Namespace) -> Voice:

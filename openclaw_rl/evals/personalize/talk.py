@@ -17,8 +17,8 @@ from openclaw_rl.evals.personalize.tasks import Task
 from openclaw_rl.evals.personalize.users import MOVES_ON, WRONG, User, Voice, own_words
 
 Row = dict[str, Any]
-MAX_TOKENS = 160
-TEMPERATURE = 0.7
+MAX_TOKENS = 128
+TEMPERATURE = 0.5
 ATTEMPTS = 3
 SILENT, LEAVES_IT, CHATS_ON = 0.1, 0.1, 0.2
 """How often somebody leaves without a word, drops the matter, or goes on to another one."""
@@ -109,10 +109,11 @@ class Person:
         return all(wish.likes(reply) for wish in self.wishes)
 
     def start(self, task: Task) -> list[Row]:
-        system = f"You are the assistant of {self.name.capitalize()}."
-        if self.notes:
-            system += " Keep to what they asked for before: " + " ".join(self.notes)
-        return [{"role": "system", "content": system}, {"role": "user", "content": task.text}]
+        said = [{"role": "user", "content": task.text}]
+        if not self.notes:
+            return said
+        note = "Keep to what the user asked for before: " + " ".join(self.notes)
+        return [{"role": "system", "content": note}, *said]
 
     def converse(self, number: int) -> Row:
         """Ask, complain until it is right, give thanks, or leave. What counts is the first reply."""

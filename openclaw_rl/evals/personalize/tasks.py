@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 Part = Literal["train", "held_out"]
-_WORDINGS = ("{}", "Quick question: {}", "I was wondering: {}", "Hi! {}", "My friend asked me: {}")
+_WORDINGS = ("{}", "{}", "Quick question: {}", "Tell me: {}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _deck(kind: str, part: Part, seed: str) -> Iterator[Task]:
     except KeyError:
         raise ValueError(f"unknown kind of task {kind!r}; known: {', '.join(KINDS)}") from None
     for number, task in enumerate(deal(make(), part, seed)):
-        wording = random.Random(f"{seed}-{number}").choice(_WORDINGS) if kind == "question" else "{}"
+        wording = random.Random(f"{seed}-{number}").choice(_WORDINGS) if task.kind == "question" else "{}"
         yield Task(task.kind, task.key, wording.format(task.text), task.answer, task.tools)
 
 
@@ -85,8 +85,11 @@ def _topic(ask: str) -> str:
 
 
 _COMMON = frozenset(
-    "what when where which does that this with from have about your tell explain please could would should make "
-    "some they them".split()
+    re.findall(
+        r"\w+",
+        "what when where which does that this with from have about your tell explain please could would "
+        "should make some they them",
+    )
 )
 
 
@@ -96,6 +99,10 @@ def questions() -> list[Task]:
     lines = (Path(__file__).parent / "questions.txt").read_text(encoding="utf-8").splitlines()
     pairs = [line.split(" :: ") for line in lines if line and not line.startswith("#")]
     return [Task("question", question, question, f"(?:{about})") for question, about in pairs]
+
+
+def _questions(first_words: tuple[str, ...]) -> list[Task]:
+    return [task for task in questions() if task.text.startswith(first_words)]
 
 
 _NAMES = ("Anna", "Ben", "Carla", "David", "Emma", "Felix", "Grace", "Henry")
@@ -171,6 +178,9 @@ def tool_calls() -> list[Task]:
 
 KINDS: dict[str, Callable[[], list[Task]]] = {
     "question": questions,
+    "what": lambda: _questions(("What",)),
+    "how": lambda: _questions(("How", "Explain how")),
+    "why": lambda: _questions(("Why",)),
     "extraction": extraction,
     "arithmetic": arithmetic,
     "word_problem": word_problems,
