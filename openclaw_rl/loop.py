@@ -38,7 +38,8 @@ from openclaw_rl.plugins import load_object
 from openclaw_rl.render import create_renderer
 from openclaw_rl.serve.app import Views, create_app
 from openclaw_rl.serve.auth import KeyRing
-from openclaw_rl.serve.gateway import Gateway, Limits
+from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.serve.local import LocalAnswerer
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.private import create_private_app
 from openclaw_rl.supervise import ChildHealth, Supervisor
@@ -227,14 +228,18 @@ def assemble(config: Config, ledger: Ledger, engine: Engine, renderer: Renderer)
     """Wire the parts; whatever serves the protocols may stand in for the engine and the renderer."""
     keys = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
     recorder = Recorder(ledger)
-    gateway = Gateway(
+    answerer = LocalAnswerer(
         engine,
         renderer,
-        LedgerCapture(ledger, recorder),
         model_name=config.serve.served_model_name or Path(config.engine.model).name.removesuffix(".gguf"),
-        limits=Limits(config.engine.max_running + config.serve.max_waiting, config.serve.default_max_tokens),
-        metrics=Metrics(),
+        default_max_tokens=config.serve.default_max_tokens,
         generate=load_object("generate function", config.serve.generate) if config.serve.generate else None,
+    )
+    gateway = Gateway(
+        answerer,
+        LedgerCapture(ledger, recorder),
+        max_inflight=config.engine.max_running + config.serve.max_waiting,
+        metrics=Metrics(),
     )
     journal = open_journal(config)
     lineage, store = Lineage(ledger, journal), open_store(config)

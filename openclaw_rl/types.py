@@ -235,6 +235,9 @@ class Renderer(Protocol):
     def token_bytes(self, token_id: int) -> bytes:
         """The exact bytes of one token (control tokens: their written form)."""
 
+    def encode(self, text: str) -> list[int]:
+        """Bare text, none of which becomes a control token."""
+
 
 class Detokenizer(Protocol):
     """Ids to text, one id at a time; never emits half a character."""
@@ -257,10 +260,10 @@ class TurnRecord:
     dialect: str
     kind: TurnKind
     messages: list[Json]
-    """The request's messages as sent, unnormalised."""
+    """The request's messages in chat-completions form: as sent, or translated from another dialect."""
     tools: list[Json] | None
     params: Json
-    """The rest of the request body as sent."""
+    """The rest of the request body."""
     reply: Json
     """The assistant message as delivered."""
     prompt_ids: list[int]
@@ -301,7 +304,10 @@ class ChatRequest:
     thinking: bool | None
     headers: Mapping[str, str]
     body: Json
-    """As sent."""
+    """In the shape of a chat-completions request, which is how turns are stored whatever came in: as sent
+    in that dialect, translated from the others, with their remaining fields beside it."""
+    prompt: str | list[int] | None = None
+    """Text or ids to go on from as they are, instead of a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +321,7 @@ class Placement:
 
 
 class Capture(Protocol):
-    """Where turns go. Neither method raises: a ledger that is down costs the record only."""
+    """Where turns go. No method raises: a ledger that is down costs the record only."""
 
     async def place(self, request: ChatRequest) -> Placement: ...
 
@@ -323,6 +329,9 @@ class Capture(Protocol):
         """True once the turn is durable."""
 
     async def delivered(self, turn_id: str, delivered: bool) -> None: ...
+
+    async def recall(self, turn_id: str) -> TurnRecord | None:
+        """A turn that was recorded; None if there is none, or it cannot be read now."""
 
 
 # --- judging ---------------------------------------------------------------------------------

@@ -131,6 +131,13 @@ class LedgerCapture:
             self._remember(turn_id, known[0], delivered, known[2])
         await self._recorder.record(Delivery(turn_id, delivered, time.time()))
 
+    async def recall(self, turn_id: str) -> TurnRecord | None:
+        try:
+            return await asyncio.to_thread(self._ledger.load_turn, turn_id)
+        except Exception as error:
+            log.error("a turn could not be read: %s", type(error).__name__)
+            return None
+
     def close_turn(self, turn_id: str) -> None:
         """The session ended with this turn."""
         self._note(TurnEvent(turn_id, events.CLOSED, time.time()))

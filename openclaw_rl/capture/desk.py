@@ -12,8 +12,8 @@ from openclaw_rl.capture.normalise import is_ephemeral, strip_ephemeral
 from openclaw_rl.types import Json, JudgeCase, Message, Verdict
 
 _PAGE = 500
-#: Raw messages of a dialect into the internal form.
-ToInternal = Callable[[str, list[Json]], list[Message]]
+#: Messages as they are stored into the internal form.
+ToInternal = Callable[[list[Json]], list[Message]]
 
 
 class LedgerDesk:
@@ -50,7 +50,7 @@ class LedgerDesk:
         known = {event.kind: event for event in reversed(self._ledger.events_of(turn_id))}
         following = known.get(events.NEXT_STATE)
         return JudgeCase(
-            messages=_without_context(self._to_internal(turn.dialect, turn.messages)),
+            messages=_without_context(self._to_internal(turn.messages)),
             reply=turn.reply,
             next_state=following.messages if following else None,
             finish_reason=turn.finish_reason,

@@ -150,6 +150,11 @@ class TemplateRenderer:
             ) from refusal
         return best
 
+    def encode(self, text: str) -> list[int]:
+        """Bare text, none of which becomes a control token."""
+        protected: str = self._own_guard.protect(text)
+        return self._encode(protected.split(self._mark))
+
     def _encode(self, pieces: Sequence[str]) -> list[int]:
         ids: list[int] = list(self.tokenizer.encode(pieces[0], add_special_tokens=False))
         for piece in pieces[1:]:

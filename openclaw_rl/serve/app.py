@@ -1,4 +1,4 @@
-"""The HTTP surface: routes, keys, and errors in OpenAI's shape.
+"""The HTTP surface: every dialect, and the routes by which people and scripts look in.
 
 Routes only translate. Whatever goes wrong inside a request becomes one JSON error that says
 what to do; prompts and keys never reach a log.
@@ -7,28 +7,26 @@ what to do; prompts and keys never reach a log.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openclaw_rl.errors import RequestError
-from openclaw_rl.serve import chat, sse
+from openclaw_rl.serve.answer import add_dialect
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
+from openclaw_rl.serve.dialects import DIALECTS
 from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.serve.refuse import add_errors, refusal
 from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.types import Json
 
-log = logging.getLogger(__name__)
 OPEN_PATHS = ("/healthz", "/readyz")
 
 
@@ -59,23 +57,20 @@ def create_app(
 ) -> FastAPI:
     """``keys`` None switches authentication off."""
     app = FastAPI(title="OpenClaw-RL", docs_url=None, redoc_url=None, lifespan=lifespan)
-    _add_errors(app, gateway)
-
+    add_errors(app, gateway.metrics)
     app.add_middleware(Authentication, keys=keys)
-
-    @app.post("/v1/chat/completions", response_model=None, tags=["serve"])
-    async def chat_completions(parsed: chat.ChatCompletionRequest, request: Request) -> Response:
-        return await _answer_chat(gateway, parsed, request, request.state.user)
+    for dialect in DIALECTS:
+        add_dialect(app.router, gateway, dialect)
 
     @app.get("/v1/models", tags=["serve"])
-    def models() -> Json:
-        versions = gateway.engine.status().versions
-        names = [gateway.model_name, *(f"{gateway.model_name}@{version}" for version in versions)]
-        return {"object": "list", "data": [_model(name) for name in names]}
+    async def models() -> Json:
+        data = [_model(name) for name in await gateway.answerer.models()]
+        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
+        return {"object": "list", "data": data, "has_more": False, **ends}
 
-    @app.get("/v1/models/{name}", tags=["serve"])
-    def model(name: str) -> Json:
-        gateway.version_of(name)
+    @app.get("/v1/models/{name:path}", tags=["serve"])
+    async def model(name: str) -> Json:
+        await gateway.answerer.check_model(name)
         return _model(name)
 
     @app.get("/v1/sessions", tags=["look in"])
@@ -181,45 +176,7 @@ def _scope(request: Request) -> str | None:
     return None if user == DEFAULT_USER else user
 
 
-async def _answer_chat(
-    gateway: Gateway, parsed: chat.ChatCompletionRequest, request: Request, user: str
-) -> Response:
-    for name in chat.ignored_fields(parsed):
-        gateway.metrics.count_ignored(name)
-    internal = chat.to_internal(parsed, await request.json(), user, request.headers)
-    exchange = await gateway.open(internal)
-    gateway.metrics.requests.labels("chat", "200").inc()
-    logprobs = bool(parsed.logprobs)
-    if parsed.stream:
-        include_usage = bool(parsed.stream_options and parsed.stream_options.include_usage)
-        source = chat.stream(
-            exchange, gateway.model_name, gateway.renderer, logprobs=logprobs, include_usage=include_usage
-        )
-        return sse.EventStream(_with_errors(source), exchange.headers, exchange.release)
-    work = asyncio.create_task(
-        chat.completion(exchange, gateway.model_name, gateway.renderer, logprobs=logprobs)
-    )
-    try:
-        reply = await sse.run_unless_disconnected(request, work)
-    except asyncio.CancelledError:
-        return Response(status_code=499)
-    finally:
-        exchange.release()
-    return JSONResponse(reply, headers=exchange.headers)
-
-
-async def _with_errors(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A failure after the first byte can no longer be a status code; it ends the stream, said."""
-    try:
-        async with aclosing(source):  # type: ignore[type-var]
-            async for piece in source:
-                yield piece
-    except Exception as error:
-        log.error("a reply failed while streaming: %s", type(error).__name__)
-        yield sse.event(error_body("The server failed while answering; try again.", "server_error"))
-
-
-# --- keys and errors -------------------------------------------------------------------------
+# --- keys ------------------------------------------------------------------------------------
 
 
 class Authentication:
@@ -236,7 +193,7 @@ class Authentication:
             try:
                 scope.setdefault("state", {})["user"] = self._user(Headers(scope=scope))
             except RequestError as error:
-                await _error_response(error.status, error.message, error.code)(scope, receive, send)
+                await refusal(scope["path"], error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -244,13 +201,16 @@ class Authentication:
         if self._keys is None:
             return DEFAULT_USER
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        if not key:
+        stated = (token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", ""))
+        if not any(stated):
             raise _unauthorised(
-                "No API key. Send 'Authorization: Bearer KEY'; 'openclaw-rl keys list' shows it."
+                "No API key. Send 'Authorization: Bearer KEY' or 'x-api-key: KEY'; "
+                "'openclaw-rl keys list' shows it."
             )
-        if user := self._keys.user_of(key):
-            return user
+        # Some clients send an old token of somebody else's beside ours.
+        for key in filter(None, stated):
+            if user := self._keys.user_of(key):
+                return user
         raise _unauthorised("This API key is not known here. 'openclaw-rl keys list' shows those that are.")
 
 
@@ -258,67 +218,10 @@ def _unauthorised(message: str) -> RequestError:
     return RequestError(message, status=401, code="invalid_api_key")
 
 
-def error_body(message: str, kind: str, code: str | None = None, param: str | None = None) -> Json:
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
-def _error_response(
-    status: int,
-    message: str,
-    code: str | None = None,
-    param: str | None = None,
-    retry_after_s: int | None = None,
-) -> JSONResponse:
-    kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
-    headers = {"retry-after": str(retry_after_s)} if retry_after_s is not None else None
-    if status >= 500:
-        kind = "server_error"
-    return JSONResponse(error_body(message, kind, code, param), status_code=status, headers=headers)
-
-
-def _add_errors(app: FastAPI, gateway: Gateway) -> None:
-    async def refused(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestError)
-        gateway.metrics.requests.labels(_route(request), str(error.status)).inc()
-        return _error_response(error.status, error.message, error.code, error.param, error.retry_after_s)
-
-    async def invalid(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        gateway.metrics.requests.labels(_route(request), "400").inc()
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
-        if first["type"] == "json_invalid":
-            return _error_response(
-                400, f"The body is not valid JSON: {first.get('ctx', {}).get('error', '')}"
-            )
-        return _error_response(400, f"{where or 'body'}: {first['msg']}", "invalid_value", where or None)
-
-    async def http(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        message = f"{request.method} {request.url.path}: {error.detail}"
-        response = _error_response(
-            error.status_code, message, "not_found" if error.status_code == 404 else None
-        )
-        response.headers.update(error.headers or {})
-        return response
-
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        log.error("request to %s failed: %s", request.url.path, type(error).__name__, exc_info=error)
-        return _error_response(500, "The server failed while answering; its log says why. Try again.")
-
-    app.add_exception_handler(RequestError, refused)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, unexpected)
-
-
-def _route(request: Request) -> str:
-    """The route's pattern, not the path: clients must not be able to invent labels."""
-    return str(getattr(request.scope.get("route"), "path", "unknown"))
-
-
 def _model(name: str) -> Json:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "openclaw-rl"}
+    """In the words of OpenAI and of Anthropic at once; their clients skip what they do not know."""
+    openai = {"id": name, "object": "model", "created": 0, "owned_by": "openclaw-rl"}
+    return {**openai, "type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
 
 
 def _found(value: Json | None, kind: str, name: str) -> Json:

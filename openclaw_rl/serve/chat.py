@@ -1,49 +1,39 @@
-"""The chat-completions dialect: OpenAI's wire format over the internal request and events."""
+"""The chat-completions dialect: OpenAI's wire format, which is also how turns are stored."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, ValidationError
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import sse
-from openclaw_rl.serve.gateway import Event, Exchange, reply_message, tool_call_id
-from openclaw_rl.serve.text import WellFormed
+from openclaw_rl.serve.dialect import Call, Dialect, Open, WireRequest, openai_error
+from openclaw_rl.serve.exchange import Event, Exchange, reply_message, tool_call_id
+from openclaw_rl.serve.remember import FIELD, with_note
 from openclaw_rl.types import ChatRequest, Delta, Json, Message, Renderer, Token, Tool, TurnRecord
 
-#: Sent by common clients, understood, and without effect here.
-_HARMLESS = {
-    "user", "metadata", "session_id", "store", "prompt_cache_key", "service_tier", "parallel_tool_calls",
-    "reasoning_effort", "safety_identifier", "verbosity", "modalities",
-}  # fmt: skip
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
 
-class _Open(BaseModel):
-    """Unknown fields are kept, so that the caller can count them."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class ContentPart(_Open):
+class ContentPart(Open):
     type: str
     text: str | None = None
     refusal: str | None = None
 
 
-class FunctionCall(_Open):
+class FunctionCall(Open):
     name: str
     arguments: str = "{}"
 
 
-class ToolCallIn(_Open):
+class ToolCallIn(Open):
     id: str = ""
     function: FunctionCall
 
 
-class MessageIn(_Open):
+class MessageIn(Open):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[ContentPart] | None = None
     reasoning_content: str | None = None
@@ -52,34 +42,33 @@ class MessageIn(_Open):
     name: str | None = None
 
 
-class FunctionDefinition(_Open):
+class FunctionDefinition(Open):
     name: Annotated[str, Field(min_length=1, max_length=256)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class ToolIn(_Open):
+class ToolIn(Open):
     type: Literal["function"] = "function"
     function: FunctionDefinition
 
 
-class NamedFunction(_Open):
+class NamedFunction(Open):
     name: str
 
 
-class NamedTool(_Open):
+class NamedTool(Open):
     type: Literal["function"] = "function"
     function: NamedFunction
 
 
-class StreamOptions(_Open):
+class StreamOptions(Open):
     include_usage: bool | None = None
 
 
-class ChatCompletionRequest(_Open, WellFormed):
+class ChatCompletionRequest(WireRequest):
     model: str
     messages: Annotated[list[MessageIn], Field(min_length=1)]
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     tools: list[ToolIn] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
@@ -97,12 +86,12 @@ class ChatCompletionRequest(_Open, WellFormed):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-def ignored_fields(request: ChatCompletionRequest) -> list[str]:
-    return sorted(set(request.model_extra or {}) - _HARMLESS)
-
-
 def to_internal(
-    request: ChatCompletionRequest, body: Json, user: str, headers: Mapping[str, str]
+    request: ChatCompletionRequest,
+    body: Json,
+    user: str,
+    headers: Mapping[str, str],
+    dialect: str = "chat",
 ) -> ChatRequest:
     """Raises RequestError for what we understand but cannot do."""
     if request.top_logprobs and not request.logprobs:
@@ -110,10 +99,10 @@ def to_internal(
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     tools, schema = _tools(request), _json_schema(request.response_format)
     return ChatRequest(
-        dialect="chat",
+        dialect=dialect,
         user=user,
         model=request.model,
-        messages=[_message(message, index) for index, message in enumerate(request.messages)],
+        messages=[_message(message) for message in request.messages],
         tools=tools,
         must_call=_must_call(request, tools),
         json_schema=schema,
@@ -132,22 +121,34 @@ def to_internal(
     )
 
 
-def internal_messages(dialect: str, messages: list[Json]) -> list[Message]:
+def translated(body: Json, call: Call, dialect: str) -> ChatRequest:
+    """The internal request of a body that another dialect has put into this form."""
+    try:
+        parsed = ChatCompletionRequest.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RequestError(f"{where}: {first['msg']}", code="invalid_value", param=where) from None
+    return to_internal(parsed, body, call.user, call.headers, dialect)
+
+
+def internal_messages(messages: list[Json]) -> list[Message]:
     """Messages of a stored request, which was valid when it came."""
-    assert dialect == "chat", dialect
-    return [_message(MessageIn.model_validate(message), i) for i, message in enumerate(messages)]
+    return [_message(MessageIn.model_validate(message)) for message in messages]
 
 
 def stored_request(turn: TurnRecord) -> ChatRequest:
     """The request of a stored turn, which was valid when it came."""
-    assert turn.dialect == "chat", turn.dialect
-    body = {**turn.params, "messages": turn.messages, "tools": turn.tools}
-    return to_internal(ChatCompletionRequest.model_validate(body), body, turn.user, {})
+    messages, note = turn.messages, turn.params.get(FIELD)
+    body = {**turn.params, "messages": with_note(messages, note) if note else messages, "tools": turn.tools}
+    return to_internal(ChatCompletionRequest.model_validate(body), body, turn.user, {}, turn.dialect)
 
 
-def _message(message: MessageIn, index: int) -> Message:
+def _message(message: MessageIn) -> Message:
     role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
-    internal: Message = {"role": role, "content": _text(message.content, index)}
+    internal: Message = {"role": role, "content": _text(message.content)}
+    if isinstance(message.content, list) and (other := [p.type for p in message.content if not _is_text(p)]):
+        internal["attachments"] = other
     if message.reasoning_content:
         internal["reasoning"] = message.reasoning_content
     if message.tool_calls:
@@ -162,18 +163,15 @@ def _message(message: MessageIn, index: int) -> Message:
     return internal
 
 
-def _text(content: str | list[ContentPart] | None, index: int) -> str:
+def _text(content: str | list[ContentPart] | None) -> str:
+    """Other parts than text are named, so that a reader knows they were there."""
     if content is None or isinstance(content, str):
         return content or ""
-    for part in content:
-        if part.type not in ("text", "input_text", "output_text", "refusal"):
-            raise RequestError(
-                f"This model reads text only; a content part of type '{part.type}' cannot be used. "
-                "Remove it or describe it in words.",
-                code="unsupported_content",
-                param=f"messages[{index}].content",
-            )
-    return "".join(part.text or part.refusal or "" for part in content)
+    return "".join((p.text or p.refusal or "") if _is_text(p) else f"[{p.type}]" for p in content)
+
+
+def _is_text(part: ContentPart) -> bool:
+    return part.type in _TEXT_PARTS
 
 
 def _tools(request: ChatCompletionRequest) -> list[Tool]:
@@ -231,81 +229,111 @@ def _json_schema(response_format: dict[str, Any] | None) -> Json | None:
 # --- replies ---------------------------------------------------------------------------------
 
 
+class ChatDialect(Dialect[ChatCompletionRequest]):
+    name = "chat"
+    path = "/v1/chat/completions"
+    id_prefix = "chatcmpl-"
+    request = ChatCompletionRequest
+    harmless = frozenset(
+        {
+            "user", "metadata", "session_id", "store", "prompt_cache_key", "service_tier",
+            "parallel_tool_calls", "reasoning_effort", "safety_identifier", "verbosity", "modalities",
+        }
+    )  # fmt: skip
+
+    async def read(self, parsed: ChatCompletionRequest, call: Call) -> ChatRequest:
+        return to_internal(parsed, call.body, call.user, call.headers)
+
+    def writer(self, exchange: Exchange, parsed: ChatCompletionRequest) -> ChatWriter:
+        options = parsed.stream_options
+        return ChatWriter(exchange, bool(parsed.logprobs), bool(options and options.include_usage))
+
+
+class ChatWriter:
+    """Chunks, the first of which goes out with the first token; or one completion."""
+
+    def __init__(self, exchange: Exchange, logprobs: bool, include_usage: bool) -> None:
+        self._exchange, self._logprobs, self._include_usage = exchange, logprobs, include_usage
+        count = exchange.request.num_choices
+        self._deltas: list[list[Delta]] = [[] for _ in range(count)]
+        self._entries: list[list[Json]] = [[] for _ in range(count)]
+        self._num_shown = [0] * count
+        self._reasons = [""] * count
+        self._started: set[int] = set()
+
+    def begin(self) -> list[bytes]:
+        return []
+
+    def add(self, event: Event) -> list[bytes]:
+        i = event.choice
+        self._entries[i] += self._logprobs_of(event)
+        wire: Json = {}
+        if i not in self._started:
+            self._started.add(i)
+            wire = {"role": "assistant", "content": ""}
+        elif event.delta is None and event.finish_reason is None:
+            return []
+        if event.delta:
+            wire |= _wire_delta(event.delta, self._exchange.turn_id(i))
+            self._deltas[i].append(event.delta)
+        choice: Json = {"index": i, "delta": wire, "logprobs": None, "finish_reason": None}
+        if shown := self._entries[i][self._num_shown[i] :]:
+            choice["logprobs"] = {"content": shown, "refusal": None}
+            self._num_shown[i] = len(self._entries[i])
+        if event.finish_reason:
+            choice["finish_reason"] = self._reasons[i] = finish_reason(event, self._deltas[i])
+        return [self._chunk(choices=[choice], usage=None)]
+
+    def finish(self) -> list[bytes]:
+        last = [self._chunk(choices=[], usage=usage(self._exchange))] if self._include_usage else []
+        return [*last, sse.DONE]
+
+    def fail(self, message: str) -> list[bytes]:
+        return [sse.event(openai_error(500, message))]
+
+    def whole(self) -> Json:
+        exchange = self._exchange
+        choices = [
+            {
+                "index": i,
+                "message": wire_message(reply_message(deltas, exchange.turn_id(i))),
+                "logprobs": {"content": self._entries[i], "refusal": None} if self._logprobs else None,
+                "finish_reason": self._reasons[i],
+            }
+            for i, deltas in enumerate(self._deltas)
+        ]
+        return {**_head(exchange, "chat.completion"), "choices": choices, "usage": usage(exchange)}
+
+    def _chunk(self, choices: list[Json], usage: Json | None) -> bytes:
+        head = _head(self._exchange, "chat.completion.chunk")
+        return sse.event({**head, "choices": choices} | ({"usage": usage} if self._include_usage else {}))
+
+    def _logprobs_of(self, event: Event) -> list[Json]:
+        if not self._logprobs:
+            return []
+        if event.logprobs is not None:
+            return list(event.logprobs.get("content") or [])
+        renderer, count = self._exchange.source.renderer, self._exchange.request.top_logprobs
+        return wire_logprobs(event.tokens, renderer, count) if renderer else []
+
+
 def finish_reason(event: Event, deltas: list[Delta]) -> str:
     called = any(delta.tool_index is not None for delta in deltas)
     return "tool_calls" if called and event.finish_reason == "stop" else str(event.finish_reason)
 
 
 def usage(exchange: Exchange) -> Json:
-    prompt, completion = len(exchange.prompt_ids), exchange.num_completion_tokens
+    prompt, completion = exchange.usage
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-async def completion(exchange: Exchange, model: str, renderer: Renderer, *, logprobs: bool) -> Json:
-    """The whole reply at once."""
-    count = exchange.request.num_choices
-    deltas: list[list[Delta]] = [[] for _ in range(count)]
-    tokens: list[list[Token]] = [[] for _ in range(count)]
-    reasons: list[str] = [""] * count
-    async for event in exchange.events():
-        tokens[event.choice] += event.tokens
-        if event.delta:
-            deltas[event.choice].append(event.delta)
-        if event.finish_reason:
-            reasons[event.choice] = finish_reason(event, deltas[event.choice])
-    choices = [
-        {
-            "index": i,
-            "message": _wire_message(reply_message(deltas[i], exchange.turn_id(i))),
-            "logprobs": wire_logprobs(tokens[i], exchange, renderer) if logprobs else None,
-            "finish_reason": reasons[i],
-        }
-        for i in range(count)
-    ]
-    return {**_head(exchange, model, "chat.completion"), "choices": choices, "usage": usage(exchange)}
-
-
-async def stream(
-    exchange: Exchange, model: str, renderer: Renderer, *, logprobs: bool, include_usage: bool
-) -> AsyncIterator[bytes]:
-    """The reply chunk by chunk; the first goes out with the first token."""
-    head = _head(exchange, model, "chat.completion.chunk")
-    if include_usage:
-        head["usage"] = None
-    deltas: list[list[Delta]] = [[] for _ in range(exchange.request.num_choices)]
-    started: set[int] = set()
-    pending: dict[int, list[Token]] = {}
-    async with aclosing(exchange.events()) as events:  # type: ignore[type-var]
-        async for event in events:
-            i = event.choice
-            pending.setdefault(i, []).extend(event.tokens)
-            wire: Json = {}
-            if i not in started:
-                started.add(i)
-                wire = {"role": "assistant", "content": ""}
-            elif event.delta is None and event.finish_reason is None:
-                continue
-            if event.delta:
-                wire |= _wire_delta(event.delta, exchange.turn_id(i))
-                deltas[i].append(event.delta)
-            choice: Json = {"index": i, "delta": wire, "logprobs": None, "finish_reason": None}
-            if logprobs and pending[i]:
-                choice["logprobs"] = wire_logprobs(pending.pop(i), exchange, renderer)
-            if event.finish_reason:
-                choice["finish_reason"] = finish_reason(event, deltas[i])
-            yield sse.event({**head, "choices": [choice]})
-    if include_usage:
-        yield sse.event({**head, "choices": [], "usage": usage(exchange)})
-    yield sse.DONE
-
-
-def _head(exchange: Exchange, model: str, kind: str) -> Json:
+def _head(exchange: Exchange, kind: str) -> Json:
     return {
         "id": exchange.id,
         "object": kind,
         "created": int(exchange.arrived),
-        "model": model,
-        "system_fingerprint": f"policy-{exchange.version}",
+        "model": exchange.source.model,
+        "system_fingerprint": f"policy-{exchange.source.version}",
     }
 
 
@@ -320,7 +348,7 @@ def _wire_delta(delta: Delta, turn_id: str) -> Json:
     return {"tool_calls": [call]}
 
 
-def _wire_message(message: Message) -> Json:
+def wire_message(message: Message) -> Json:
     wire: Json = {"role": "assistant", "content": message["content"] or None, "refusal": None}
     if "reasoning" in message:
         wire["reasoning_content"] = message["reasoning"]
@@ -338,22 +366,21 @@ def _wire_message(message: Message) -> Json:
     return wire
 
 
-def wire_logprobs(tokens: list[Token], exchange: Exchange, renderer: Renderer) -> Json:
+def wire_logprobs(tokens: Sequence[Token], renderer: Renderer, num_top: int) -> list[Json]:
     """Raw log-probs in OpenAI's shape; tokens that only end the reply are left out, as there."""
 
     def entry(token_id: int, logprob: float) -> Json:
         data = renderer.token_bytes(token_id)
         return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
 
-    k = exchange.request.top_logprobs
-    content = [
+    return [
         {
             **entry(token.id, token.logprob),
             "top_logprobs": [
-                entry(i, value) for i, value in zip(token.top_ids[:k], token.top_logprobs[:k], strict=True)
+                entry(i, value)
+                for i, value in zip(token.top_ids[:num_top], token.top_logprobs[:num_top], strict=True)
             ],
         }
         for token in tokens
         if token.id not in renderer.stop_ids
     ]
-    return {"content": content, "refusal": None}

@@ -11,7 +11,12 @@ class StopText:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
-        self.stopped = False
+        self.stopped_by: str | None = None
+        """The stop string that came."""
+
+    @property
+    def stopped(self) -> bool:
+        return self.stopped_by is not None
 
     def feed(self, text: str) -> str:
         if self.stopped:
@@ -19,10 +24,10 @@ class StopText:
         if not self._stops:
             return text
         self._held += text
-        found = [position for stop in self._stops if (position := self._held.find(stop)) >= 0]
+        found = [(position, stop) for stop in self._stops if (position := self._held.find(stop)) >= 0]
         if found:
-            self.stopped = True
-            released, self._held = self._held[: min(found)], ""
+            position, self.stopped_by = min(found)
+            released, self._held = self._held[:position], ""
             return released
         keep = max(self._partial(stop) for stop in self._stops)
         cut = len(self._held) - keep

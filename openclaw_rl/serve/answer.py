@@ -1,0 +1,82 @@
+"""The one way from a request in any dialect to its answer, whole or streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.serve import sse
+from openclaw_rl.serve.dialect import Call, Dialect, WireRequest, Writer
+from openclaw_rl.serve.exchange import Exchange
+from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.types import Json
+
+log = logging.getLogger(__name__)
+
+
+def add_dialect(router: APIRouter, gateway: Gateway, dialect: Dialect[Any]) -> None:
+    async def ask(parsed: WireRequest, request: Request) -> Response:
+        return await answer(gateway, dialect, parsed, request)
+
+    # The dialect's own model is what is validated and shown in the schema.
+    ask.__annotations__["parsed"] = dialect.request
+    router.add_api_route(
+        dialect.path, ask, methods=["POST"], response_model=None, tags=["serve"], name=dialect.name
+    )
+    dialect.add_routes(router, gateway)
+
+
+async def answer(gateway: Gateway, dialect: Dialect[Any], parsed: WireRequest, request: Request) -> Response:
+    for name in dialect.ignored(parsed):
+        gateway.metrics.count_ignored(name)
+    call = Call(await request.json(), request.state.user, request.headers, gateway.capture.recall)
+    exchange = await gateway.open(await dialect.read(parsed, call), dialect.id_prefix)
+    gateway.metrics.requests.labels(dialect.name, "200").inc()
+    writer = dialect.writer(exchange, parsed)
+    if parsed.stream:
+        return sse.EventStream(_stream(exchange, writer), exchange.headers, exchange.release)
+    work = asyncio.create_task(_whole(exchange, writer))
+    try:
+        reply = await sse.run_unless_disconnected(request, work)
+    except asyncio.CancelledError:
+        return Response(status_code=499)
+    finally:
+        exchange.release()
+    return JSONResponse(reply, headers=exchange.headers)
+
+
+async def _whole(exchange: Exchange, writer: Writer) -> Json:
+    writer.begin()
+    async for event in exchange.events():
+        writer.add(event)
+    writer.finish()
+    return writer.whole()
+
+
+async def _stream(exchange: Exchange, writer: Writer) -> AsyncIterator[bytes]:
+    """A failure after the first byte can no longer be a status code; it ends the stream, said."""
+    try:
+        for piece in writer.begin():
+            yield piece
+        async with aclosing(exchange.events()) as events:  # type: ignore[type-var]
+            async for event in events:
+                for piece in writer.add(event):
+                    yield piece
+        for piece in writer.finish():
+            yield piece
+    except Exception as error:
+        log.error("a reply failed while streaming: %s", type(error).__name__)
+        said = (
+            error.message
+            if isinstance(error, RequestError)
+            else "The server failed while answering; try again."
+        )
+        for piece in writer.fail(said):
+            yield piece

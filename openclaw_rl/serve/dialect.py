@@ -1,0 +1,109 @@
+"""What a dialect is: one wire format over the same internal request and the same events.
+
+A dialect reads its requests into the form of a chat-completions request, in which turns are stored and
+passed on, and words the events of the reply. It decides nothing about sessions, sampling or recording.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict
+
+from openclaw_rl.serve.exchange import Event, Exchange
+from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.serve.text import WellFormed, well_formed
+from openclaw_rl.types import ChatRequest, Json, TurnRecord
+
+
+class Open(BaseModel):
+    """Unknown fields are kept, so that they can be counted."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class WireRequest(Open, WellFormed):
+    """A request as some client words it."""
+
+    stream: bool | None = None
+
+
+R = TypeVar("R", bound=WireRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request with everything that is known of it besides its wording."""
+
+    body: Json
+    """As sent."""
+    user: str
+    headers: Mapping[str, str]
+    recall: Callable[[str], Awaitable[TurnRecord | None]]
+    """An earlier turn by its id."""
+
+
+class Writer(Protocol):
+    """Words one reply as its events come; what has to be said now is returned."""
+
+    def begin(self) -> list[bytes]: ...
+
+    def add(self, event: Event) -> list[bytes]: ...
+
+    def finish(self) -> list[bytes]: ...
+
+    def fail(self, message: str) -> list[bytes]:
+        """The reply broke off: the status is out, so the stream has to say it."""
+
+    def whole(self) -> Json:
+        """All of it, once every event was added."""
+
+
+class Dialect(ABC, Generic[R]):
+    name: ClassVar[str]
+    """In the ledger and in metrics."""
+    path: ClassVar[str]
+    id_prefix: ClassVar[str]
+    request: type[R]
+    harmless: ClassVar[frozenset[str]] = frozenset()
+    """Fields that common clients send, understood, and without effect here."""
+    fields: ClassVar[Mapping[str, str]] = {}
+    """What this dialect calls a field of a chat-completions request, where errors have to name it."""
+
+    def ignored(self, parsed: R) -> list[str]:
+        return sorted(set(parsed.model_extra or {}) - self.harmless)
+
+    @abstractmethod
+    async def read(self, parsed: R, call: Call) -> ChatRequest:
+        """Raises RequestError for what we understand but cannot do."""
+
+    @abstractmethod
+    def writer(self, exchange: Exchange, parsed: R) -> Writer: ...
+
+    def error(self, status: int, message: str, code: str | None = None, param: str | None = None) -> Json:
+        first = (param or "").partition("[")[0].partition(".")[0]
+        return openai_error(status, message, code, self.fields.get(first, param))
+
+    def add_routes(self, router: APIRouter, gateway: Gateway) -> None:
+        """What the dialect has besides asking."""
+
+
+def openai_error(status: int, message: str, code: str | None = None, param: str | None = None) -> Json:
+    kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
+    kind = "server_error" if status >= 500 else kind
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def remaining(call: Call, known: Iterable[str]) -> Json:
+    """What a request says besides the fields that are translated; kept with the turn."""
+    rest: Json = well_formed({name: value for name, value in call.body.items() if name not in set(known)})
+    return rest
+
+
+def given(**fields: Any) -> Json:
+    """Only those that are something."""
+    return {name: value for name, value in fields.items() if value is not None}

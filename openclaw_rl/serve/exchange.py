@@ -1,0 +1,229 @@
+"""One accepted request on its way to being a turn, wherever its reply comes from.
+
+A turn is durable before its last event is given out, and a ledger that is down costs the record, never
+the reply. A client that leaves stops the work, and what there was is kept.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import quote
+
+from openclaw_rl.serve.metrics import Metrics
+from openclaw_rl.types import (
+    Capture,
+    ChatRequest,
+    Delta,
+    FinishReason,
+    Json,
+    Message,
+    Placement,
+    Renderer,
+    SamplingParams,
+    Token,
+    TurnRecord,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something one choice of a reply gained."""
+
+    choice: int
+    delta: Delta | None
+    tokens: tuple[Token, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_text: str | None = None
+    """The stop string that ended the reply."""
+    logprobs: Json | None = None
+    """In OpenAI's shape, where somebody else computed them."""
+
+
+class Source(Protocol):
+    """The reply to one request that passed all checks."""
+
+    model: str
+    """As the reply names it."""
+    version: int
+    prompt_ids: list[int]
+    renderer: Renderer | None
+    """Of the tokens in the events; None where there are none."""
+
+    async def start(self) -> None:
+        """Raises RequestError if there will be no reply."""
+
+    def events(self) -> AsyncIterator[Event]:
+        """Of all choices, as they happen; the last of each has a finish reason."""
+
+    def sampling(self, index: int) -> SamplingParams: ...
+
+    def usage(self) -> tuple[int, int] | None:
+        """Prompt and completion tokens where somebody else counts them."""
+
+    def abandon(self) -> None:
+        """Let go of what it holds; also when the events were never asked for."""
+
+
+class Host(Protocol):
+    """What an exchange needs of its gateway."""
+
+    capture: Capture
+    metrics: Metrics
+
+    def release(self, num_choices: int) -> None: ...
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None: ...
+
+
+@dataclass
+class _Choice:
+    """What accumulates while one choice is generated."""
+
+    tokens: list[Token] = field(default_factory=list)
+    deltas: list[Delta] = field(default_factory=list)
+    first_token_at: float | None = None
+    recorded: bool = False
+
+
+class Exchange:
+    """One accepted request: its identity, and its events exactly once."""
+
+    def __init__(
+        self,
+        host: Host,
+        request: ChatRequest,
+        source: Source,
+        placing: Placement,
+        arrived: float,
+        id_prefix: str = "chatcmpl-",
+    ) -> None:
+        self.id = f"{id_prefix}{secrets.token_hex(12)}"
+        self.request, self.source, self.arrived = request, source, arrived
+        self.session_id = placing.session_id
+        self._continues, self._kind = placing.continues, placing.kind
+        self._host, self._released = host, False
+        self._choices = [_Choice() for _ in range(request.num_choices)]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {
+            "x-policy-version": str(self.source.version),
+            # Clients may state any text as session id; a header holds printable ASCII only.
+            "x-session-id": quote(self.session_id, safe=string.printable[:-6], errors="replace"),
+            "x-request-id": self.id,
+        }
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        """Prompt and completion tokens so far."""
+        counted = len(self.source.prompt_ids), sum(len(choice.tokens) for choice in self._choices)
+        return self.source.usage() or counted
+
+    def turn_id(self, index: int) -> str:
+        return self.id if len(self._choices) == 1 else f"{self.id}.{index}"
+
+    async def events(self) -> AsyncIterator[Event]:
+        """All choices' events as they happen. Closing early cancels and records what there was."""
+        finished = False
+        try:
+            async with aclosing(self.source.events()) as events:  # type: ignore[type-var]
+                async for event in events:
+                    self._note(self._choices[event.choice], event)
+                    if event.finish_reason:
+                        await self._record(event.choice, event.finish_reason)
+                    yield event
+            finished = True
+        finally:
+            self.release()
+            self._host.spawn(self._after(finished))
+
+    def _note(self, choice: _Choice, event: Event) -> None:
+        if choice.first_token_at is None:
+            choice.first_token_at = time.time()
+        choice.tokens += event.tokens
+        if event.delta:
+            choice.deltas.append(event.delta)
+
+    def release(self) -> None:
+        """Give the places in the queue back, once, however the exchange ends."""
+        if not self._released:
+            self._released = True
+            self.source.abandon()
+            self._host.release(len(self._choices))
+
+    async def _record(self, index: int, reason: FinishReason) -> None:
+        choice, body = self._choices[index], self.request.body
+        now = time.time()
+        turn = TurnRecord(
+            id=self.turn_id(index),
+            session_id=self.session_id,
+            user=self.request.user,
+            dialect=self.request.dialect,
+            kind=self._kind,
+            messages=list(body.get("messages") or []),
+            tools=body.get("tools"),
+            params={name: value for name, value in body.items() if name not in ("messages", "tools")},
+            reply=reply_message(choice.deltas, self.turn_id(index)),
+            prompt_ids=self.source.prompt_ids,
+            tokens=choice.tokens,
+            sampling=self.source.sampling(index),
+            policy_version=self.source.version,
+            finish_reason=reason,
+            created_at=self.arrived,
+            timings={
+                "first_token_s": (choice.first_token_at or now) - self.arrived,
+                "total_s": now - self.arrived,
+            },
+            continues=self._continues,
+        )
+        choice.recorded = True
+        await self._host.capture.record(turn, self.request)
+
+    async def _after(self, finished: bool) -> None:
+        """Count, and note for every choice whether its reply reached the client's connection."""
+        metrics, (prompt, completion) = self._host.metrics, self.usage
+        metrics.tokens.labels("prompt").inc(prompt)
+        metrics.tokens.labels("completion").inc(completion)
+        metrics.duration.observe(time.time() - self.arrived)
+        if first := [c.first_token_at for c in self._choices if c.first_token_at is not None]:
+            metrics.first_token.observe(min(first) - self.arrived)
+        for index, choice in enumerate(self._choices):
+            if choice.first_token_at is not None and not choice.recorded:
+                await self._record(index, "cancelled")
+            if choice.recorded:
+                await self._host.capture.delivered(self.turn_id(index), finished)
+
+
+def reply_message(deltas: Sequence[Delta], turn_id: str) -> Message:
+    """The assistant message that the deltas add up to, in the internal form."""
+    calls: dict[int, Json] = {}
+    for delta in deltas:
+        if delta.tool_index is not None:
+            call = calls.setdefault(
+                delta.tool_index,
+                {"id": tool_call_id(turn_id, delta.tool_index), "name": "", "arguments": ""},
+            )
+            call["name"] += delta.tool_name
+            call["arguments"] += delta.arguments
+    message: Message = {"role": "assistant", "content": "".join(delta.content for delta in deltas)}
+    if reasoning := "".join(delta.reasoning for delta in deltas):
+        message["reasoning"] = reasoning
+    if calls:
+        message["tool_calls"] = list(calls.values())
+    return message
+
+
+def tool_call_id(turn_id: str, index: int) -> str:
+    """Unique, and derived: the same call has the same id in the stream and in the ledger."""
+    return f"call_{bare_id(turn_id).replace('.', 'c')}t{index}"
+
+
+def bare_id(turn_id: str) -> str:
+    """Without the prefix that says which dialect it was asked in."""
+    return turn_id.replace("_", "-").rpartition("-")[2]

@@ -1,0 +1,258 @@
+"""Replies of the engine in this process: rendered, generated and parsed here.
+
+The ids and log-probs in the events are the engine's own, untouched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.serve.exchange import Event
+from openclaw_rl.serve.stopping import StopText
+from openclaw_rl.types import (
+    ChatRequest,
+    Delta,
+    Engine,
+    FinishReason,
+    Generate,
+    GenerateRequest,
+    Renderer,
+    ReplyParser,
+    SamplingParams,
+    Token,
+)
+
+
+class LocalAnswerer:
+    """The Answerer protocol over an engine and the renderer of its model."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        model_name: str,
+        default_max_tokens: int,
+        generate: Generate | None = None,
+    ) -> None:
+        self.engine, self.renderer, self.model_name = engine, renderer, model_name
+        self._default_max_tokens, self._generate = default_max_tokens, generate
+
+    async def prepare(self, request: ChatRequest) -> LocalReply:
+        stated = self.version_of(request.model)
+        _refuse_attachments(request)
+        grammar = await self._grammar(request)
+        prompt_ids = self._prompt_ids(request)
+        room = self.engine.context_length - len(prompt_ids)
+        if room < 1:
+            raise RequestError(
+                f"This model's maximum context length is {self.engine.context_length} tokens. However, your "
+                f"messages resulted in {len(prompt_ids)} tokens. Please reduce the length of the messages.",
+                code="context_length_exceeded",
+                param="messages",
+            )
+        sampling = SamplingParams(
+            max_tokens=min(room, request.max_tokens or self._default_max_tokens),
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            seed=request.seed,
+        )
+        version = self.engine.pick_version(prompt_ids) if stated is None else stated
+        return LocalReply(self, request, prompt_ids, sampling, version, grammar)
+
+    def count_tokens(self, request: ChatRequest) -> int:
+        self.version_of(request.model)
+        _refuse_attachments(request)
+        return len(self._prompt_ids(request))
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
+        return self._generate(self.engine, request) if self._generate else self.engine.generate(request)
+
+    async def models(self) -> list[str]:
+        versions = self.engine.status().versions
+        return [self.model_name, *(f"{self.model_name}@{version}" for version in versions)]
+
+    async def check_model(self, name: str) -> None:
+        self.version_of(name)
+
+    async def close(self) -> None:
+        """The engine belongs to whoever made it."""
+
+    def _prompt_ids(self, request: ChatRequest) -> list[int]:
+        if isinstance(request.prompt, list):
+            if not self.renderer.token_bytes(max(request.prompt)):
+                raise RequestError(
+                    "The prompt holds a token id that the model does not have.", param="prompt"
+                )
+            return request.prompt
+        try:
+            if request.prompt is not None:
+                return self.renderer.encode(request.prompt)
+            return self.renderer.render(request.messages, request.tools, thinking=request.thinking)
+        except ValueError as error:
+            raise RequestError(str(error), param="messages") from error
+        except RecursionError as error:
+            raise RequestError("The request is nested too deeply; flatten it.", param="tools") from error
+
+    async def _grammar(self, request: ChatRequest) -> str | None:
+        """The shape the reply must have, checked; building it may take a moment."""
+        # An open text may take about half of the reply, so that there is room to finish it.
+        max_chars = max(64, (request.max_tokens or self._default_max_tokens) // 2)
+        if request.must_call:
+            grammar, param = self.renderer.tool_grammar(request.must_call, max_chars), "tools"
+        elif request.json_schema is not None:
+            grammar, param = self.renderer.json_grammar(request.json_schema, max_chars), "response_format"
+        else:
+            return None
+        if not self.engine.capabilities.grammars:
+            raise RequestError("This engine cannot constrain replies; leave it free.", param=param)
+        try:
+            await asyncio.to_thread(self.engine.check_grammar, grammar)
+        except ValueError as error:
+            raise RequestError(
+                f"This schema cannot be used: {error}", code="invalid_schema", param=param
+            ) from None
+        return grammar
+
+    def version_of(self, model: str) -> int | None:
+        """``name`` leaves it to the engine (None), ``name@3`` is a certain version, ``name@0`` the base."""
+        name, _, stated = model.partition("@")
+        status = self.engine.status()
+        if name.lower() not in (self.model_name.lower(), "default"):
+            raise RequestError(
+                f"The model '{model}' does not exist here. This server has '{self.model_name}'.",
+                status=404,
+                code="model_not_found",
+                param="model",
+            )
+        if not stated:
+            return None
+        loaded = {str(version): version for version in status.versions}
+        if stated not in loaded:
+            known = ", ".join(f"{self.model_name}@{version}" for version in loaded)
+            raise RequestError(
+                f"The model '{model}' names no loaded policy version; loaded: {known}.",
+                status=404,
+                code="model_not_found",
+                param="model",
+            )
+        return loaded[stated]
+
+
+def _refuse_attachments(request: ChatRequest) -> None:
+    for index, message in enumerate(request.messages):
+        if kinds := message.get("attachments"):
+            raise RequestError(
+                f"This model reads text only; a content part of type '{kinds[0]}' cannot be used. "
+                "Remove it or describe it in words.",
+                code="unsupported_content",
+                param=f"messages[{index}].content",
+            )
+
+
+class LocalReply:
+    """The Source protocol: all choices of one request, generated side by side."""
+
+    def __init__(
+        self,
+        answerer: LocalAnswerer,
+        request: ChatRequest,
+        prompt_ids: list[int],
+        sampling: SamplingParams,
+        version: int,
+        grammar: str | None,
+    ) -> None:
+        self.model, self.version, self.prompt_ids = answerer.model_name, version, prompt_ids
+        self.renderer: Renderer | None = answerer.renderer
+        self._answerer, self._request, self._sampling, self._grammar = answerer, request, sampling, grammar
+
+    async def start(self) -> None:
+        """The engine begins when the events are asked for."""
+
+    def usage(self) -> tuple[int, int] | None:
+        return None
+
+    def abandon(self) -> None:
+        """Closing the events is enough."""
+
+    def sampling(self, index: int) -> SamplingParams:
+        """Choices of one request differ, yet each is reproducible."""
+        seed = self._sampling.seed
+        return self._sampling if seed is None else replace(self._sampling, seed=seed + index)
+
+    def events(self) -> AsyncIterator[Event]:
+        return self._run(0) if self._request.num_choices == 1 else self._merged()
+
+    async def _merged(self) -> AsyncIterator[Event]:
+        queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
+
+        async def pump(index: int) -> None:
+            try:
+                async for event in self._run(index):
+                    queue.put_nowait(event)
+                queue.put_nowait(None)
+            except Exception as error:
+                queue.put_nowait(error)
+
+        tasks = [asyncio.create_task(pump(index)) for index in range(self._request.num_choices)]
+        try:
+            for _ in tasks:
+                while (event := await queue.get()) is not None:
+                    if isinstance(event, BaseException):
+                        raise event
+                    yield event
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, index: int) -> AsyncIterator[Event]:
+        renderer = self._answerer.renderer
+        detokenizer, stopping, parser = renderer.detokenizer(), StopText(self._request.stop), self._parser()
+        pending: list[Token] = []
+        last: Token | None = None
+        async with aclosing(self._answerer.generate(self._generate_request(index))) as stream:  # type: ignore[type-var]
+            async for last in stream:
+                pending.append(last)
+                text = stopping.feed(detokenizer.feed(last.id))
+                shown: Sequence[Delta | None] = (parser.feed(text) if text else []) or [None]
+                for delta in shown:
+                    yield Event(index, delta, tuple(pending))
+                    pending = []
+                if stopping.stopped:
+                    break
+        rest = "" if stopping.stopped else stopping.feed(detokenizer.finish()) + stopping.finish()
+        for delta in (*(parser.feed(rest) if rest else []), *parser.finish()):
+            yield Event(index, delta)
+        assert last is not None, "an engine gives at least one token"
+        reason: FinishReason = "stop" if stopping.stopped else last.finish_reason or "stop"
+        yield Event(index, None, (), reason, stopping.stopped_by)
+
+    def _parser(self) -> ReplyParser:
+        if self._request.prompt is not None:
+            return _PlainText()
+        return self._answerer.renderer.parser(self.prompt_ids, self._request.tools)
+
+    def _generate_request(self, index: int) -> GenerateRequest:
+        return GenerateRequest(
+            self.prompt_ids,
+            self.sampling(index),
+            stop_ids=self._answerer.renderer.stop_ids,
+            policy_version=self.version,
+            top_logprobs=max(8, self._request.top_logprobs),
+            grammar=self._grammar,
+        )
+
+
+class _PlainText:
+    """What goes on from bare text is bare text."""
+
+    def feed(self, text: str) -> list[Delta]:
+        return [Delta(content=text)]
+
+    def finish(self) -> list[Delta]:
+        return []

@@ -1,0 +1,66 @@
+"""Errors in the words of the dialect that was spoken; each says what to do about it."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.serve.dialects import dialect_of
+from openclaw_rl.serve.metrics import Metrics
+
+log = logging.getLogger(__name__)
+FAILED = "The server failed while answering; its log says why. Try again."
+
+
+def refusal(path: str, error: RequestError) -> JSONResponse:
+    body = dialect_of(path).error(error.status, error.message, error.code, error.param)
+    headers = {"retry-after": str(error.retry_after_s)} if error.retry_after_s is not None else None
+    return JSONResponse(body, status_code=error.status, headers=headers)
+
+
+def add_errors(app: FastAPI, metrics: Metrics) -> None:
+    async def refused(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestError)
+        metrics.requests.labels(_route(request), str(error.status)).inc()
+        return refusal(request.url.path, error)
+
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        metrics.requests.labels(_route(request), "400").inc()
+        return refusal(request.url.path, _problem(error))
+
+    async def http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        code = "not_found" if error.status_code == 404 else None
+        response = refusal(request.url.path, RequestError(message, status=error.status_code, code=code))
+        response.headers.update(error.headers or {})
+        return response
+
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        log.error("request to %s failed: %s", request.url.path, type(error).__name__, exc_info=error)
+        return refusal(request.url.path, RequestError(FAILED, status=500))
+
+    app.add_exception_handler(RequestError, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, unexpected)
+
+
+def _problem(error: RequestValidationError) -> RequestError:
+    """Where a value may be of several kinds, the complaint that got furthest is about what was meant."""
+    first = max(error.errors(), key=lambda problem: len(problem["loc"]))
+    where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
+    if first["type"] == "json_invalid":
+        return RequestError(f"The body is not valid JSON: {first.get('ctx', {}).get('error', '')}")
+    return RequestError(f"{where or 'body'}: {first['msg']}", code="invalid_value", param=where or None)
+
+
+def _route(request: Request) -> str:
+    """The route's pattern, not the path: clients must not be able to invent labels."""
+    return str(getattr(request.scope.get("route"), "path_format", "unknown"))

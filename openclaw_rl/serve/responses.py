@@ -1,0 +1,272 @@
+"""The responses dialect: OpenAI's Responses API, as its SDKs, the Agents SDK and Codex speak it.
+
+The history behind ``previous_response_id`` comes from the ledger. Tools that a server would have to run
+are left out, since nobody here could; background work, conversations and prompt templates are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.serve.chat import translated, wire_message
+from openclaw_rl.serve.dialect import Call, Dialect, Open, WireRequest, given, remaining
+from openclaw_rl.serve.exchange import Exchange
+from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.serve.response_events import ResponseWriter, output_items, response_body
+from openclaw_rl.types import ChatRequest, Json, TurnRecord
+
+_REFUSED = ("conversation", "prompt")
+
+
+class Part(Open):
+    type: str = "input_text"
+    text: str | None = None
+    refusal: str | None = None
+    image_url: Any = None
+
+
+class Item(Open):
+    type: str | None = None
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | list[Part] | None = None
+    summary: list[Part] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[Part] | None = None
+
+
+class ToolIn(Open):
+    type: str = "function"
+    name: Annotated[str, Field(max_length=256)] | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolChoice(Open):
+    type: str
+    name: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class TextOptions(Open):
+    format: dict[str, Any] | None = None
+
+
+class ResponsesRequest(WireRequest):
+    model: str
+    input: str | list[Item] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: list[ToolIn] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    text: TextOptions | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    background: bool | None = None
+
+
+class ResponsesDialect(Dialect[ResponsesRequest]):
+    name = "responses"
+    path = "/v1/responses"
+    id_prefix = "resp_"
+    request = ResponsesRequest
+    fields: ClassVar = {"messages": "input", "response_format": "text.format"}
+    harmless = frozenset(
+        {
+            "user", "metadata", "session_id", "store", "prompt_cache_key", "service_tier", "truncation",
+            "parallel_tool_calls", "reasoning", "safety_identifier", "include", "stream_options",
+        }
+    )  # fmt: skip
+
+    async def read(self, parsed: ResponsesRequest, call: Call) -> ChatRequest:
+        _refuse(parsed)
+        earlier = await _earlier(parsed, call)
+        messages = [*(_history(earlier) if earlier else []), *to_messages(parsed.input)]
+        if not messages:
+            raise RequestError("There is nothing to answer: input is missing.", param="input")
+        if parsed.instructions:
+            messages.insert(0, {"role": "system", "content": parsed.instructions})
+        tools, choice = _tools(parsed)
+        known = set(ResponsesRequest.model_fields) - {"instructions", "previous_response_id"}
+        body: Json = {
+            **remaining(call, known),
+            **given(
+                model=parsed.model,
+                stream=parsed.stream,
+                tools=tools or None,
+                tool_choice=choice,
+                response_format=_format(parsed.text),
+                max_completion_tokens=parsed.max_output_tokens,
+                temperature=parsed.temperature,
+                top_p=parsed.top_p,
+            ),
+            "messages": messages,
+        }
+        if earlier:
+            body.setdefault("session_id", earlier.session_id)
+        return translated(body, call, self.name)
+
+    def writer(self, exchange: Exchange, parsed: ResponsesRequest) -> ResponseWriter:
+        return ResponseWriter(exchange)
+
+    def add_routes(self, router: APIRouter, gateway: Gateway) -> None:
+        @router.get(f"{self.path}/{{response_id}}", tags=["serve"])
+        async def response(response_id: str, request: Request) -> Json:
+            turn = await gateway.capture.recall(response_id)
+            if turn is None or turn.user != request.state.user or turn.dialect != self.name:
+                raise RequestError(f"There is no response '{response_id}'.", status=404, code="not_found")
+            return stored_response(turn)
+
+
+def _refuse(parsed: ResponsesRequest) -> None:
+    for name in _REFUSED:
+        if (parsed.model_extra or {}).get(name) is not None:
+            raise RequestError(f"{name} is not supported here; send the items as input.", param=name)
+    if parsed.background:
+        raise RequestError("Replies are not made in the background here.", param="background")
+
+
+# --- history ---------------------------------------------------------------------------------
+
+
+async def _earlier(parsed: ResponsesRequest, call: Call) -> TurnRecord | None:
+    """The turn that is continued by its id, if one is."""
+    wanted = parsed.previous_response_id
+    if wanted is None:
+        return None
+    turn = await call.recall(wanted)
+    if turn is None or turn.user != call.user:
+        raise RequestError(
+            f"There is no response '{wanted}' to continue from.",
+            code="previous_response_not_found",
+            param="previous_response_id",
+        )
+    return turn
+
+
+def _history(turn: TurnRecord) -> list[Json]:
+    """The conversation up to and including its reply; instructions are not carried over."""
+    messages = turn.messages[1:] if turn.params.get("instructions") else turn.messages
+    return [*messages, wire_message(turn.reply)]
+
+
+def stored_response(turn: TurnRecord) -> Json:
+    output = output_items(turn.id, turn.reply, turn.finish_reason)
+    usage = len(turn.prompt_ids), len(turn.tokens)
+    body = {**turn.params, "tools": turn.tools}
+    return response_body(
+        turn.id, body, str(turn.params.get("model", "")), turn.created_at, output, turn.finish_reason, usage
+    )
+
+
+# --- items to messages -----------------------------------------------------------------------
+
+
+def to_messages(given_input: str | list[Item] | None) -> list[Json]:
+    """What one reply consists of, reasoning, text and calls, becomes one assistant message again."""
+    if isinstance(given_input, str):
+        return [{"role": "user", "content": given_input}]
+    messages: list[Json] = []
+    for index, item in enumerate(given_input or []):
+        kind = item.type or ("message" if item.role else None)
+        if kind == "message" and item.role == "assistant":
+            _assistant(messages, _starts_anew)["content"] += _text(item.content)
+        elif kind == "message":
+            messages.append({"role": item.role or "user", "content": _content(item.content)})
+        elif kind == "reasoning":
+            thought = _text(item.content) or _text(item.summary)
+            if thought:
+                _assistant(messages, lambda last: True)["reasoning_content"] = thought
+        elif kind == "function_call":
+            function = {"name": item.name or "", "arguments": item.arguments or "{}"}
+            call = {"id": item.call_id or "", "type": "function", "function": function}
+            _assistant(messages, lambda last: False).setdefault("tool_calls", []).append(call)
+        elif kind == "function_call_output":
+            result = {"role": "tool", "tool_call_id": item.call_id or "", "content": _content(item.output)}
+            messages.append(result)
+        else:
+            raise RequestError(
+                f"An input item of type {kind!r} cannot be used here; leave it out or say it in words.",
+                code="unsupported_content",
+                param=f"input[{index}]",
+            )
+    return messages
+
+
+def _assistant(messages: list[Json], starts_anew: Any) -> Json:
+    """The assistant message that is being put together, or a new one."""
+    if not messages or messages[-1]["role"] != "assistant" or starts_anew(messages[-1]):
+        messages.append({"role": "assistant", "content": ""})
+    return messages[-1]
+
+
+def _starts_anew(last: Json) -> bool:
+    """Text after a call of the same reply belongs to it; text after text is another message."""
+    return bool(last["content"]) and "tool_calls" not in last
+
+
+def _text(content: str | list[Part] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.text or part.refusal or "" for part in content)
+
+
+def _content(content: str | list[Part] | None) -> str | list[Json]:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if all(part.type in ("input_text", "output_text", "text", "refusal") for part in content):
+        return _text(content)
+    return [_part(part) for part in content]
+
+
+def _part(part: Part) -> Json:
+    if part.type == "input_image" and part.image_url is not None:
+        return {"type": "image_url", "image_url": {"url": part.image_url}}
+    if part.text is not None:
+        return {"type": "text", "text": part.text}
+    return {"type": part.type}
+
+
+# --- tools and formats -----------------------------------------------------------------------
+
+
+def _tools(parsed: ResponsesRequest) -> tuple[list[Json], Any]:
+    """The functions that may be called, and the choice among them, in chat completions' words."""
+    tools = [tool for tool in parsed.tools or [] if tool.type == "function"]
+    choice: Any = parsed.tool_choice
+    if isinstance(choice, ToolChoice):
+        if choice.type == "allowed_tools":
+            allowed = {tool.get("name") for tool in choice.tools or []}
+            tools = [tool for tool in tools if tool.name in allowed]
+            choice = choice.mode or "auto"
+        elif choice.type == "function":
+            choice = {"type": "function", "function": {"name": choice.name or ""}}
+        else:
+            raise RequestError(
+                f"tool_choice of type '{choice.type}' cannot be used; only functions can be called here.",
+                param="tool_choice",
+            )
+    wire = [
+        {
+            "type": "function",
+            "function": {"name": tool.name or "", **given(description=tool.description)}
+            | given(parameters=tool.parameters),
+        }
+        for tool in tools
+    ]
+    return wire, choice
+
+
+def _format(text: TextOptions | None) -> Json | None:
+    wanted = text.format if text else None
+    if wanted is None or wanted.get("type") != "json_schema":
+        return wanted
+    schema = {name: value for name, value in wanted.items() if name != "type"}
+    return {"type": "json_schema", "json_schema": schema}
