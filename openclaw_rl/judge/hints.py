@@ -35,8 +35,8 @@ _EMPTY_WORDS = frozenset(
 #: A remark about the reply that was given; beside a question that has no reply yet it only misleads.
 _REMARK = re.compile(
     r"^(?:(?:no|ugh|hmm|sorry|oh),? )?(?:"
-    r"(?:that|this|it)(?:'s| is| was| sounds?| looks?)\b[^?,;:\d\"]{0,20}\b(?:too|much|long|short|brief|boring|dry|"
-    r"cold|rude|complicated|complex|difficult|hard|confusing|bad|awful|terrible|wrong)\b"
+    r"(?:that|this|it)(?:'s| is| was| sounds?| looks?)\b[^?,;:\d\"]{0,20}\b(?:too|much|long|short|brief|"
+    r"boring|dry|cold|rude|complicated|complex|difficult|hard|confusing|bad|awful|terrible|wrong)\b"
     r"|(?:far |way |much )?too\b|i (?:don't|do not|can't|cannot) (?:want to read|read|understand|"
     r"get|follow)\b|not like (?:that|this)\b|you forgot\b)[^?,;:\d\"]{0,40}$",
     re.IGNORECASE,
