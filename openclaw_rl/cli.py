@@ -13,6 +13,7 @@ from typing import Any
 
 from openclaw_rl import __version__
 from openclaw_rl.config import Config, fields, load_config
+from openclaw_rl.connect import CLIENTS
 from openclaw_rl.evals import personalize
 
 
@@ -54,6 +55,13 @@ def _parser() -> argparse.ArgumentParser:
     keys.add_argument("action", choices=("list", "add", "remove"))
     keys.add_argument("user", nargs="?", help="the user the key names")
     _add_settings(keys, only=("home",))
+
+    link = _command(commands, "connect", "point a client at this server", _connect)
+    link.add_argument("client", choices=tuple(CLIENTS), help=", ".join(c.title for c in CLIENTS.values()))
+    link.add_argument("--write", action="store_true", help="change the client's settings; shown, and kept")
+    link.add_argument("--undo", action="store_true", help="take that back")
+    link.add_argument("--user", default="default", help="whose key the client gets [default]")
+    _add_settings(link, only=("home", "host", "port", "model", "served_model_name", "default_max_tokens"))
 
     policy = _command(commands, "policy", "versions of the weights: look, choose, export", _policy)
     policy.add_argument("action", choices=("list", "show", "diff", "promote", "rollback", "export", "prune"))
@@ -238,6 +246,35 @@ def _keys(options: argparse.Namespace) -> None:
         print(ring.add(options.user))
     else:
         ring.remove(options.user)
+
+
+def _connect(options: argparse.Namespace) -> None:
+    from openclaw_rl import connect
+    from openclaw_rl.serve.auth import KeyRing
+    from openclaw_rl.serve.listen import announced
+
+    config = _config(options)
+    ring = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
+    key = ring.key_of(options.user)
+    if key is None:
+        raise ValueError(f"user {options.user!r} has no key; make one: openclaw-rl keys add {options.user}")
+    name = config.serve.served_model_name or Path(config.engine.model).name.removesuffix(".gguf")
+    url = announced(config.home) or f"http://{config.serve.host}:{config.serve.port}"
+    known = {"model": name, "context_length": connect.Server.context_length, **_served(url, key)}
+    server = connect.Server(url, key, **known, max_tokens=config.serve.default_max_tokens)
+    connect.run(options.client, server, print, write=options.write, undo=options.undo)
+
+
+def _served(url: str, key: str) -> dict[str, Any]:
+    """What a running server says it serves; nothing if none answers."""
+    import httpx
+
+    try:
+        answer = httpx.get(f"{url}/v1/status", headers={"authorization": f"Bearer {key}"}, timeout=5)
+        status = answer.raise_for_status().json()
+    except (httpx.HTTPError, ValueError):
+        return {}
+    return {"model": status["model"], "context_length": status["engine"]["context_length"]}
 
 
 def _policy(options: argparse.Namespace) -> int:

@@ -1,0 +1,46 @@
+"""What it takes to point a client at this server: words for a person, and edits of its own settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where the server is, and what it serves."""
+
+    url: str
+    """Without the ``/v1``."""
+    key: str
+    model: str
+    context_length: int = 8192
+    max_tokens: int = 1024
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.url}/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of one file. Doing it twice is doing it once; text that is not there is empty."""
+
+    path: Path
+    apply: Callable[[str], str]
+    remove: Callable[[str], str]
+    """Takes out what ``apply`` put in, whatever else was changed since."""
+
+
+class Client(Protocol):
+    """One program that people use."""
+
+    title: str
+
+    def explain(self, server: Server) -> str:
+        """How to set it up by hand."""
+
+    def edits(self, server: Server, home: Path) -> Sequence[Edit]:
+        """What ``--write`` changes; none where there is no file to change."""

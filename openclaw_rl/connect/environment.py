@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from openclaw_rl.connect.client import Edit, Server
+
+
+class Environment:
+    """Whatever reads the usual variables: both SDKs, LangChain, pydantic-ai, and most scripts."""
+
+    title = "plain environment variables"
+
+    def explain(self, server: Server) -> str:
+        return f"""\
+export OPENAI_BASE_URL={server.base_url}
+export OPENAI_API_KEY={server.key}
+export OPENAI_MODEL={server.model}
+export ANTHROPIC_BASE_URL={server.url}
+export ANTHROPIC_API_KEY={server.key}
+export ANTHROPIC_MODEL={server.model}"""
+
+    def edits(self, server: Server, home: Path) -> Sequence[Edit]:
+        return ()

@@ -1,0 +1,152 @@
+"""Changing other programs' settings with care: the change is shown, what was there is kept.
+
+The first change of a file leaves the file as it was beside it, under a name of ours. Undoing gives
+exactly that back; if somebody changed the file since, only our own entries are taken out of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.connect.client import Edit
+
+_BACKUP = ".before-openclaw-rl"
+_BEGIN, _END = "# >>> openclaw-rl", "# <<< openclaw-rl"
+
+
+def write(edit: Edit, say: Callable[[str], None]) -> bool:
+    """True if something changed."""
+    before = _read(edit.path)
+    after = edit.apply(before)
+    if after == before:
+        say(f"{edit.path} is set up already.")
+        return False
+    say(_diff(edit.path, before, after))
+    backup = backup_of(edit.path)
+    if edit.path.exists() and not backup.exists():
+        _write(backup, before, like=edit.path)
+        say(f"The file as it was: {backup}")
+    _write(edit.path, after, like=edit.path)
+    return True
+
+
+def undo(edit: Edit, say: Callable[[str], None]) -> bool:
+    """True if something changed."""
+    backup, now = backup_of(edit.path), _read(edit.path)
+    original = _read(backup)
+    untouched = backup.exists() and edit.apply(original) == now
+    after = original if untouched else edit.remove(now)
+    if after == now:
+        say(f"There is nothing of ours in {edit.path}.")
+        return False
+    say(_diff(edit.path, now, after))
+    if after.strip() in ("", "{}") and not backup.exists():
+        edit.path.unlink()
+        return True
+    _write(edit.path, after, like=edit.path)
+    if untouched:
+        backup.unlink()
+    elif backup.exists():
+        say(f"It was changed since, so only our entries were taken out; the file as it was: {backup}")
+    return True
+
+
+def backup_of(path: Path) -> Path:
+    return path.with_name(path.name + _BACKUP)
+
+
+def json_entries(path: Path, entries: Mapping[tuple[str, ...], Any]) -> Edit:
+    """Sets values in a JSON file by their path of keys."""
+
+    def apply(text: str) -> str:
+        tree = _parse(path, text)
+        for keys, value in entries.items():
+            table = tree
+            for key in keys[:-1]:
+                table = table.setdefault(key, {})
+                if not isinstance(table, dict):
+                    raise ValueError(f"{path}: {key} is no object; change it by hand")
+            table[keys[-1]] = value
+        return text if tree == _parse(path, text) else _to_text(tree)
+
+    def remove(text: str) -> str:
+        tree = _parse(path, text)
+        for keys, value in entries.items():
+            _take_out(tree, keys, value)
+        return text if tree == _parse(path, text) else _to_text(tree)
+
+    return Edit(path, apply, remove)
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        tree = json.loads(text or "{}")
+    except ValueError as error:
+        raise ValueError(f"{path} is not plain JSON ({error}); repair it, or set it up by hand") from None
+    if not isinstance(tree, dict):
+        raise ValueError(f"{path} is no JSON object; set it up by hand")
+    return tree
+
+
+def _take_out(tree: dict[str, Any], keys: tuple[str, ...], value: Any) -> None:
+    """The value if it is ours, and the objects that held nothing else."""
+    inner = tree.get(keys[0])
+    if len(keys) == 1:
+        if inner == value:
+            del tree[keys[0]]
+    elif isinstance(inner, dict) and inner:
+        _take_out(inner, keys[1:], value)
+        if not inner:
+            del tree[keys[0]]
+
+
+def _to_text(tree: dict[str, Any]) -> str:
+    return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
+
+
+def block(path: Path, lines: str, check: Callable[[str], None] = lambda rest: None) -> Edit:
+    """Keeps a marked block of lines at the end of a text file; ``check`` may object to what is around it."""
+
+    def remove(text: str) -> str:
+        begin, end = text.find(_BEGIN), text.find(_END)
+        if begin < 0 or end < begin:
+            return text
+        rest = text[end + len(_END) :].lstrip("\n")
+        kept = text[:begin].rstrip("\n")
+        return "\n\n".join(filter(None, (kept, rest.rstrip("\n")))) + "\n" if kept or rest else ""
+
+    def apply(text: str) -> str:
+        rest = remove(text)
+        check(rest)
+        ours = f"{_BEGIN}\n{lines.strip()}\n{_END}\n"
+        wanted = f"{rest.rstrip()}\n\n{ours}" if rest.strip() else ours
+        return text if ours in text else wanted
+
+    return Edit(path, apply, remove)
+
+
+def _diff(path: Path, before: str, after: str) -> str:
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), str(path), f"{path} (changed)", lineterm="", n=2
+    )
+    return "\n".join(lines)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _write(path: Path, text: str, like: Path) -> None:
+    """Whole or not at all; as private as the file was, and a new one holds a key, so for its owner only."""
+    mode = like.stat().st_mode & 0o777 if like.exists() else 0o600
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    temporary.replace(path.resolve())

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from openclaw_rl.connect.client import Edit, Server
+
+
+class OpenWebUI:
+    """Runs in a container as a rule, from where this machine has another name."""
+
+    title = "Open WebUI"
+
+    def explain(self, server: Server) -> str:
+        port = urlsplit(server.url).port or 80
+        return f"""\
+docker run -d -p 3000:8080 --add-host=host.docker.internal:host-gateway \\
+  -e OPENAI_API_BASE_URL=http://host.docker.internal:{port}/v1 -e OPENAI_API_KEY={server.key} \\
+  -e ENABLE_OLLAMA_API=false -v open-webui:/app/backend/data ghcr.io/open-webui/open-webui:main
+
+The container reaches the server only if it listens on the bridge too: openclaw-rl serve --host 0.0.0.0
+Without a container: OPENAI_API_BASE_URL={server.base_url} OPENAI_API_KEY={server.key} open-webui serve
+In a running one: Settings → Connections → OpenAI API → +, the same URL and key."""
+
+    def edits(self, server: Server, home: Path) -> Sequence[Edit]:
+        return ()

@@ -1,0 +1,163 @@
+"""``openclaw-rl connect``: shown, written with care, written once, taken back."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl import connect
+from openclaw_rl.connect import CLIENTS, Server
+from openclaw_rl.connect.files import backup_of
+from openclaw_rl.testing import clean_environment, command
+
+SERVER = Server("http://127.0.0.1:30000", "sk-ocrl-test", "SmolLM2-135M-Instruct")
+FILES = {"claude-code": ".claude/settings.json", "codex": ".codex/config.toml", "aider": ".aider.conf.yml"}
+THEIRS = {
+    "claude-code": '{\n  "env": {"ANTHROPIC_MODEL": "opus", "A": "b"}, "theme": "dark"\n}',
+    "codex": 'model = "gpt-9"\n\n[profiles.mine]\nmodel = "gpt-8"\n',
+    "aider": "dark-mode: true\n",
+}
+
+
+def run(name: str, home: Path, **how: bool) -> str:
+    said: list[str] = []
+    connect.run(name, SERVER, said.append, home=home, **how)
+    return "\n".join(said)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_the_set_up_is_printed(name: str, tmp_path: Path) -> None:
+    said = run(name, tmp_path)
+    assert SERVER.key in said
+    assert SERVER.model in said or name == "open-webui"
+    assert ":30000" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("there", [True, False])
+def test_written_once_and_taken_back(name: str, there: bool, tmp_path: Path) -> None:
+    path = tmp_path / FILES[name]
+    if there:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(THEIRS[name])
+        path.chmod(0o640)
+    shown = run(name, tmp_path, write=True)
+    assert any(line.startswith("+") and SERVER.key in line for line in shown.splitlines())
+    written = path.read_text()
+    assert SERVER.key in written
+    assert stat.S_IMODE(path.stat().st_mode) == (0o640 if there else 0o600)
+    assert backup_of(path).exists() == there
+    assert "already" in run(name, tmp_path, write=True)
+    assert path.read_text() == written
+    run(name, tmp_path, undo=True)
+    if there:
+        assert path.read_text() == THEIRS[name]
+    else:
+        assert not path.exists()
+    assert not backup_of(path).exists()
+    assert "nothing of ours" in run(name, tmp_path, undo=True)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_was_changed_since_stays(name: str, tmp_path: Path) -> None:
+    path = tmp_path / FILES[name]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(THEIRS[name])
+    run(name, tmp_path, write=True)
+    if name == "claude-code":
+        tree = json.loads(path.read_text())
+        path.write_text(json.dumps({**tree, "new": 1}))
+    else:
+        added = {"codex": '[profiles.new]\nmodel = "x"', "aider": "auto-commits: false"}[name]
+        path.write_text(f"{path.read_text()}\n{added}\n")
+    run(name, tmp_path, undo=True)
+    left = path.read_text()
+    assert SERVER.key not in left
+    assert "new" in left or "auto-commits" in left
+    assert backup_of(path).read_text() == THEIRS[name]
+
+
+def test_claude_code_s_other_settings_stay(tmp_path: Path) -> None:
+    path = tmp_path / FILES["claude-code"]
+    path.parent.mkdir()
+    path.write_text(THEIRS["claude-code"])
+    run("claude-code", tmp_path, write=True)
+    settings = json.loads(path.read_text())
+    assert (settings["theme"], settings["env"]["A"]) == ("dark", "b")
+    assert settings["env"]["ANTHROPIC_BASE_URL"] == SERVER.url
+    assert settings["env"]["ANTHROPIC_MODEL"] == SERVER.model
+
+
+def test_codex_s_file_is_valid(tmp_path: Path) -> None:
+    path = tmp_path / FILES["codex"]
+    path.parent.mkdir()
+    path.write_text(THEIRS["codex"])
+    run("codex", tmp_path, write=True)
+    settings = tomllib.loads(path.read_text())
+    assert settings["model"] == "gpt-9"
+    assert settings["model_providers"]["openclaw-rl"]["base_url"] == SERVER.base_url
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("claude-code", "{ // mine\n}", "plain JSON"),
+        ("claude-code", "[1]", "no JSON object"),
+        ("claude-code", '{"env": "x"}', "by hand"),
+        ("aider", "model: gpt-9\n", "'model' already"),
+    ],
+)
+def test_a_file_that_cannot_be_changed_safely_is_left_alone(
+    name: str, text: str, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / FILES[name]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    with pytest.raises(ValueError, match=says):
+        run(name, tmp_path, write=True)
+    assert path.read_text() == text
+
+
+def test_a_client_without_a_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no settings file"):
+        run("cline", tmp_path, write=True)
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles.json"
+    real.write_text("{}")
+    (tmp_path / ".claude").mkdir()
+    (tmp_path / FILES["claude-code"]).symlink_to(real)
+    run("claude-code", tmp_path, write=True)
+    assert (tmp_path / FILES["claude-code"]).is_symlink()
+    assert SERVER.key in real.read_text()
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """Without a running server it says where one would be; the key is the one it will have."""
+    environment = {**clean_environment(tmp_path / "home"), "HOME": str(tmp_path), "PORT": "31234"}
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [command(), "connect", *arguments], env=environment, capture_output=True, text=True, timeout=60
+        )
+
+    printed = call("env")
+    key = json.loads((tmp_path / "home" / "keys.json").read_text())["default"]
+    assert f"export OPENAI_API_KEY={key}" in printed.stdout
+    assert "http://127.0.0.1:31234/v1" in printed.stdout
+    assert call("claude-code", "--write").returncode == 0
+    assert key in (tmp_path / FILES["claude-code"]).read_text()
+    assert call("claude-code", "--undo").returncode == 0
+    assert not (tmp_path / FILES["claude-code"]).exists()
+    assert call("env", "--write").returncode == 2
+    assert "keys add ada" in call("env", "--user", "ada").stderr
+    assert call("vim").returncode == 2
+    assert os.listdir(tmp_path / ".claude") == []
