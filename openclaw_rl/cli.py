@@ -250,6 +250,7 @@ def _keys(options: argparse.Namespace) -> None:
 
 def _connect(options: argparse.Namespace) -> None:
     from openclaw_rl import connect
+    from openclaw_rl.connect.client import Server
     from openclaw_rl.serve.auth import KeyRing
     from openclaw_rl.serve.listen import announced
 
@@ -260,8 +261,8 @@ def _connect(options: argparse.Namespace) -> None:
         raise ValueError(f"user {options.user!r} has no key; make one: openclaw-rl keys add {options.user}")
     name = config.serve.served_model_name or Path(config.engine.model).name.removesuffix(".gguf")
     url = announced(config.home) or f"http://{config.serve.host}:{config.serve.port}"
-    known = {"model": name, "context_length": connect.Server.context_length, **_served(url, key)}
-    server = connect.Server(url, key, **known, max_tokens=config.serve.default_max_tokens)
+    known = {"model": name, **_served(url, key)}
+    server = Server(url, key, **known, max_tokens=config.serve.default_max_tokens)
     connect.run(options.client, server, print, write=options.write, undo=options.undo)
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl import connect
-from openclaw_rl.connect import CLIENTS, Server
+from openclaw_rl.connect import CLIENTS
+from openclaw_rl.connect.client import Server
 from openclaw_rl.connect.files import backup_of
 from openclaw_rl.testing import clean_environment, command
 
