@@ -275,7 +275,8 @@ def _served(url: str, key: str) -> dict[str, Any]:
         status = answer.raise_for_status().json()
     except (httpx.HTTPError, ValueError):
         return {}
-    return {"model": status["model"], "context_length": status["engine"]["context_length"]}
+    length = status["engine"]["context_length"]  # 0 where another server holds the model
+    return {"model": status["model"], **({"context_length": length} if length else {})}
 
 
 def _policy(options: argparse.Namespace) -> int:

@@ -44,6 +44,12 @@ class ServeConfig(_Section):
     """pkg.module:function instead of the engine's own way of answering."""
     drain_timeout_s: int = Field(default=60, ge=0)
     """How long a stop waits for replies in flight."""
+    upstream: str | None = None
+    """Base URL (with /v1) of a server that answers instead; its key: OPENCLAW_RL_UPSTREAM_API_KEY."""
+    upstream_timeout_s: float = Field(default=300, gt=0)
+    """How long that server may be silent."""
+    hint_memory: bool = False
+    """Add what was learned of a user to the system prompt of their later requests."""
 
 
 class EngineConfig(_Section):

@@ -39,17 +39,22 @@ from openclaw_rl.serve import chat
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.listen import announced
 from openclaw_rl.train.gate import Bounds, Gate
-from openclaw_rl.train.lessons import EngineScorer, Prompts, Sampler
+from openclaw_rl.train.lessons import EngineScorer, Prompts, Sampler, excuse
 from openclaw_rl.train.policies import AVERAGE
 from openclaw_rl.train.worker import LearnOptions, LearnWorker, hash_of
 from openclaw_rl.types import BASE_VERSION, Algorithm, Engine, Judge, Renderer, Rollout, Trainer
 
+#: Why a turn is not trained on where requests are passed on.
+UPSTREAM = "training is off: another server answers (--upstream), and its weights are not here"
 #: Under which number the moving average is loaded as a teacher.
 AVERAGE_VERSION = -1
 
 
 async def learn(config: Config) -> None:
     """Judge and train on what was captured, until told to stop."""
+    if config.serve.upstream:
+        await _only_judge(config)
+        return
     path = await asyncio.to_thread(resolve_model, config.engine.model, default_cache_dir())
     ledger, journal = open_ledger(config), open_journal(config)
     with database.only_one(journal.db) as alone:
@@ -78,6 +83,27 @@ async def learn(config: Config) -> None:
             ledger.close()
 
 
+async def _only_judge(config: Config) -> None:
+    """Another server answers: a judging model, if one is wanted, is loaded here, and nothing is trained."""
+    ledger, journal = open_ledger(config), open_journal(config)
+    with database.only_one(journal.db) as alone:
+        if not alone:
+            raise ValueError("another learn process works on this ledger; one at a time")
+        wanted = config.judge
+        local = config.engine.model if wanted.judge == "label" else ""
+        judge = create_judge(wanted.judge, _judge_parts(config, model=wanted.judge_model or local))
+        desk = LedgerDesk(ledger, journal, chat.internal_messages, wanted.session_idle_s)
+        judging = JudgeWorker(
+            desk, judge, concurrency=wanted.judge_concurrency, timeout_s=wanted.judge_timeout_s
+        )
+        try:
+            await asyncio.gather(judging.run(), excuse(Lineage(ledger, journal), UPSTREAM))
+        finally:
+            await judge.close()
+            journal.close()
+            ledger.close()
+
+
 async def _roll_out(config: Config, rollout: Rollout) -> None:
     """Somebody's own client of the server; what it meets is captured and judged like any conversation."""
     keys = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
@@ -99,18 +125,28 @@ async def _engine(config: Config, path: Path) -> Engine:
 
 
 def build_judge(config: Config, engine: Engine, renderer: Renderer, tokenizer: Any) -> Judge:
+    parts = _judge_parts(config, config.judge.judge_model or "", engine, renderer, _encoder(tokenizer))
+    return create_judge(config.judge.judge, parts)
+
+
+def _judge_parts(
+    config: Config,
+    model: str,
+    engine: Engine | None = None,
+    renderer: Renderer | None = None,
+    encode: Callable[[str], list[int]] | None = None,
+) -> JudgeParts:
     wanted = config.judge
-    parts = JudgeParts(
+    return JudgeParts(
         engine=engine,
-        encode=_encoder(tokenizer),
+        encode=encode,
         renderer=renderer,
         num_votes=wanted.majority_vote_n,
         threshold=wanted.majority_vote_threshold,
         base_url=wanted.judge_url or "",
-        model=wanted.judge_model or "",
+        model=model,
         load=partial(_load_judge_model, config),
     )
-    return create_judge(wanted.judge, parts)
 
 
 def _load_judge_model(config: Config, model: str) -> tuple[Engine, Callable[[str], list[int]], Renderer]:

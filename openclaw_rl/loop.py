@@ -31,17 +31,20 @@ from openclaw_rl.capture.events import TurnEvent
 from openclaw_rl.capture.journal import Journal
 from openclaw_rl.capture.ledger import Ledger, sqlite_url
 from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.config import Config, to_environment
+from openclaw_rl.engine.absent import AbsentEngine
 from openclaw_rl.models import default_cache_dir, eos_ids, resolve_model
 from openclaw_rl.plugins import load_object
 from openclaw_rl.render import create_renderer
 from openclaw_rl.serve.app import Views, create_app
 from openclaw_rl.serve.auth import KeyRing
-from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.serve.gateway import Answerer, Gateway
 from openclaw_rl.serve.local import LocalAnswerer
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.private import create_private_app
+from openclaw_rl.serve.upstream import UpstreamAnswerer
 from openclaw_rl.supervise import ChildHealth, Supervisor
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.worker import is_due
@@ -70,6 +73,7 @@ class System:
     recorder: Recorder
     gateway: Gateway
     keys: KeyRing
+    memory: HintMemory
     started_at: float
     learning: ChildHealth | None = field(default=None)
     """Of the learn process; None when this server runs without one."""
@@ -107,6 +111,7 @@ class System:
     async def close(self) -> None:
         """Everything recorded, then everything released."""
         await self.gateway.drain()
+        await self.gateway.answerer.close()
         await self.engine.close()
         await self.recorder.close()
         self.journal.close()
@@ -218,6 +223,8 @@ def build(config: Config, say: Callable[[str], None] = lambda line: None) -> Sys
     """Load the model and open the ledger; nothing listens yet."""
     config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     ledger = open_ledger(config)
+    if config.serve.upstream:
+        return pass_through(config, ledger)
     say(f"model {config.engine.model}: looking for it")
     path = resolve_model(config.engine.model, default_cache_dir())
     say("loading the model")
@@ -226,8 +233,6 @@ def build(config: Config, say: Callable[[str], None] = lambda line: None) -> Sys
 
 def assemble(config: Config, ledger: Ledger, engine: Engine, renderer: Renderer) -> System:
     """Wire the parts; whatever serves the protocols may stand in for the engine and the renderer."""
-    keys = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
-    recorder = Recorder(ledger)
     answerer = LocalAnswerer(
         engine,
         renderer,
@@ -235,15 +240,32 @@ def assemble(config: Config, ledger: Ledger, engine: Engine, renderer: Renderer)
         default_max_tokens=config.serve.default_max_tokens,
         generate=load_object("generate function", config.serve.generate) if config.serve.generate else None,
     )
+    return _wire(config, ledger, engine, answerer)
+
+
+def pass_through(config: Config, ledger: Ledger) -> System:
+    """The same around a server somewhere else: no model, and so no training."""
+    url, key = config.serve.upstream or "", os.environ.get("OPENCLAW_RL_UPSTREAM_API_KEY")
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"--upstream is {url!r}; it wants a URL such as https://api.example.com/v1")
+    name = config.serve.served_model_name or "default"
+    answerer = UpstreamAnswerer(url, key, name, config.serve.upstream_timeout_s)
+    return _wire(config, ledger, AbsentEngine(), answerer)
+
+
+def _wire(config: Config, ledger: Ledger, engine: Engine, answerer: Answerer) -> System:
+    keys = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
+    recorder, journal = Recorder(ledger), open_journal(config)
+    lineage, store, memory = Lineage(ledger, journal), open_store(config), HintMemory(ledger, journal)
     gateway = Gateway(
         answerer,
         LedgerCapture(ledger, recorder),
         max_inflight=config.engine.max_running + config.serve.max_waiting,
         metrics=Metrics(),
+        note=memory.note if config.serve.hint_memory else lambda user: None,
     )
-    journal = open_journal(config)
-    lineage, store = Lineage(ledger, journal), open_store(config)
-    return System(config, engine, ledger, journal, lineage, store, recorder, gateway, keys, time.time())
+    now = time.time()
+    return System(config, engine, ledger, journal, lineage, store, recorder, gateway, keys, memory, now)
 
 
 def build_engine(config: Config, path: Path) -> LocalEngine:
@@ -320,6 +342,8 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
     with suppress(ValueError, OSError):  # weights that are gone must not keep the server from starting
         await system.follow()
     work = [_follow(system), _open_private_door(config, system)]
+    if config.serve.hint_memory:
+        work.append(_remember(system))
     if config.learn.learn:
         supervisor = Supervisor(["learn"], {**os.environ, **to_environment(config)})
         system.learning = supervisor.health
@@ -354,6 +378,14 @@ async def _follow(system: System) -> None:
                 log.error("the version in the ledger cannot be served: %s", problem.partition("\n")[0])
 
 
+async def _remember(system: System) -> None:
+    """What the judge learned of a user is known to their next request within a moment."""
+    while True:
+        with suppress(Exception):  # a database that is away is no reason to stop remembering
+            await asyncio.to_thread(system.memory.refresh)
+        await asyncio.sleep(_FOLLOW_S)
+
+
 async def _open_private_door(config: Config, system: System) -> None:
     """The engine for the learn process, wherever that was started from, until cancelled."""
     import uvicorn
@@ -383,7 +415,7 @@ async def _when(condition: Callable[[], bool]) -> None:
 def _greet(system: System, url: str, say: Callable[[str], None]) -> None:
     key = system.keys.key_of("default") if system.config.serve.auth else "none"
     say(f"""
-OpenClaw-RL {__version__} serves {system.gateway.model_name}
+OpenClaw-RL {__version__} serves {system.config.serve.upstream or system.gateway.model_name}
   API   {url}/v1
   key   {key}
   data  {system.config.home}

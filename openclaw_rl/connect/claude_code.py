@@ -21,7 +21,9 @@ claude
 Its own prompt is long: it needs a context of 32k tokens or more; this server has {server.context_length}."""
 
     def edits(self, server: Server, home: Path) -> Sequence[Edit]:
-        entries = {("env", name): value for name, value in self._variables(server).items()}
+        entries: dict[tuple[str, ...], str] = {
+            ("env", name): value for name, value in self._variables(server).items()
+        }
         return (json_entries(home / ".claude" / "settings.json", entries),)
 
     def _variables(self, server: Server) -> dict[str, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -33,6 +35,7 @@ NO_LESSON = (
     "the algorithm finds nothing to learn here, such as a complaint without a word on what to do instead"
 )
 NOT_FINITE = "its log-probs are not finite numbers"
+NO_TOKENS = "another server answered, so its tokens are not known"
 
 
 class Desk(Protocol):
@@ -146,6 +149,9 @@ class Sampler:
         if not verdict.trainable:
             self._desk.settle(seq, turn, verdict)
             return
+        if not turn.tokens:
+            self._desk.settle(seq, turn, verdict, reason=NO_TOKENS)
+            return
         try:
             sample = await self._sample(turn, verdict)
         except ValueError as error:
@@ -163,6 +169,21 @@ class Sampler:
     async def _sample(self, turn: TurnRecord, verdict: Verdict) -> Sample | None:
         lesson = Lesson(turn, verdict, lambda hint: self._prompts.hinted(turn, hint))
         return await self._algorithm.sample(lesson, self._scorer)
+
+
+async def excuse(desk: Desk, reason: str, poll_s: float = 0.5) -> None:
+    """Where nothing is trained, every judged turn says why; until cancelled."""
+    while True:
+        pending = await asyncio.to_thread(desk.pending, _PAGE)
+        for seq, turn_id in pending:
+            found = await asyncio.to_thread(desk.judged, turn_id)
+            if found is None:
+                await asyncio.to_thread(desk.skip, seq)
+            else:
+                given = None if not found[1].trainable else reason
+                await asyncio.to_thread(partial(desk.settle, seq, *found, reason=given))
+        if not pending:
+            await asyncio.sleep(poll_s)
 
 
 def _fraction(turn_id: str) -> float:

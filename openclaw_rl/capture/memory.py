@@ -1,0 +1,61 @@
+"""What judged turns taught about each user, ready to be said in a later system prompt.
+
+Read from the verdicts, so it survives restarts and needs no training. A request only looks into a
+dict; ``refresh`` is for the background.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture.journal import Journal, verdicts
+from openclaw_rl.capture.ledger import Ledger
+
+_PAGE = 500
+_NUM_HINTS = 5
+_MAX_CHARS = 200
+_MAX_USERS = 10_000
+_HEAD = "What this person asked for before, and still wants:"
+
+
+class HintMemory:
+    """The newest hints of each user, each once."""
+
+    def __init__(self, ledger: Ledger, journal: Journal) -> None:
+        self._ledger, self._db = ledger, journal.db
+        self._last = 0
+        #: Replaced, never changed: a request may be reading while the background writes.
+        self._hints: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+
+    def note(self, user: str) -> str | None:
+        """For the system prompt; None while there is nothing to say."""
+        hints = self._hints.get(user)
+        return "\n".join([_HEAD, *(f"- {hint}" for hint in hints)]) if hints else None
+
+    def refresh(self) -> None:
+        """Take up verdicts that came since the last time."""
+        query = sa.select(verdicts.c.seq, verdicts.c.turn_id, verdicts.c.hints, verdicts.c.score)
+        while True:
+            with self._db.connect() as connection:
+                page = query.where(verdicts.c.seq > self._last).order_by(verdicts.c.seq).limit(_PAGE)
+                rows = connection.execute(page).all()
+            for row in rows:
+                if row.score < 0 and (hints := json.loads(row.hints)):
+                    self._learn(row.turn_id, hints)
+                self._last = row.seq
+            if len(rows) < _PAGE:
+                return
+
+    def _learn(self, turn_id: str, hints: list[str]) -> None:
+        turn = self._ledger.turn_summary(turn_id)
+        if turn is None:
+            return
+        new = [" ".join(hint.split())[:_MAX_CHARS] for hint in hints]
+        known = [hint for hint in self._hints.get(turn["user"], ()) if hint not in new]
+        self._hints[turn["user"]] = tuple([*known, *new][-_NUM_HINTS:])
+        self._hints.move_to_end(turn["user"])
+        while len(self._hints) > _MAX_USERS:
+            self._hints.popitem(last=False)
