@@ -37,7 +37,12 @@ class LedgerDesk:
     def _turns_after(self, seq: int) -> list[NewTurn]:
         turns: list[NewTurn] = []
         while page := self._ledger.turns_after(turns[-1].seq if turns else seq, _PAGE):
-            turns += [NewTurn(t["seq"], t["id"], t["created_at"], _is_judgeable(t)) for t in page]
+            numbers = [t["session"] for t in page]
+            marked = events.marked_sessions(self._ledger.db, numbers, events.EXCLUDE_SESSION)
+            turns += [
+                NewTurn(t["seq"], t["id"], t["created_at"], _is_judgeable(t), t["session"] in marked)
+                for t in page
+            ]
         return turns
 
     def ready(self, limit: int, now: float) -> list[str]:

@@ -25,6 +25,10 @@ CLOSED = "closed"
 """The session ended with this turn."""
 FEEDBACK = "feedback"
 """A person's rating."""
+EXCLUDE = "exclude"
+"""A person does not want this turn to be learned from."""
+EXCLUDE_SESSION = "exclude_session"
+"""The same about the session that this turn opened, and about its turns to come."""
 FLUSH = "flush"
 """Work off now what waits; about no turn in particular."""
 
@@ -111,4 +115,17 @@ def load_events(
     for seq, turn_id, kind, at, data in connection.execute(query):
         content = json.loads(zlib.decompress(data))
         found.append(StoredEvent(seq, turn_id or "", kind, at, content["messages"], content["data"]))
+    return found
+
+
+def marked_sessions(db: sa.Engine, sessions: Sequence[int], kind: str) -> set[int]:
+    """Those of the sessions, by number, whose first turn has an event of this kind."""
+    turns, events = schema.turns, schema.events
+    found: set[int] = set()
+    with db.connect() as connection:
+        for batch in batched(set(sessions)):
+            firsts = sa.select(sa.func.min(turns.c.seq).label("seq"), turns.c.session)
+            first = firsts.where(turns.c.session.in_(batch)).group_by(turns.c.session).subquery()
+            marked = sa.and_(events.c.turn == first.c.seq, events.c.once == kind)
+            found.update(connection.scalars(sa.select(first.c.session).join(events, marked)))
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from openclaw_rl.capture import events
@@ -15,6 +16,7 @@ from openclaw_rl.capture.events import StoredEvent
 from openclaw_rl.capture.journal import Journal
 from openclaw_rl.capture.ledger import Ledger
 from openclaw_rl.capture.lineage import CLAIMED, READY, TRAINED, Lineage
+from openclaw_rl.capture.texts import session_titles, turn_texts
 from openclaw_rl.types import BASE_VERSION, Json, Policy, Verdict
 
 #: Why a turn that will not train does not, in words for a person.
@@ -24,6 +26,9 @@ SIDE = "a side request (heartbeat, summary, title …), not part of the conversa
 #: Why a turn waits.
 _NOTHING_FOLLOWED = "nothing has followed the reply yet"
 _IN_QUEUE = "waiting for the judge"
+_FAILED = "the judge failed and will try again"
+_NO_SAMPLE_YET = "judged a moment ago"
+_NEXT_STEP = "waiting for the next step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,8 @@ def _state(
             return "trained", None
         if not verdict.trainable:
             return "excluded", verdict.reason
+        if verdict.source == events.EXCLUDE and (lesson is None or lesson["status"] != CLAIMED):
+            return "excluded", verdict.reason
         if lesson is None:
             return "judged", None
         return ("sampled", None) if lesson["status"] in (READY, CLAIMED) else ("excluded", lesson["reason"])
@@ -101,18 +108,35 @@ def _view_verdict(verdict: Verdict | None) -> Json | None:
     return {name: value for name, value in asdict(verdict).items() if name != "trainable"}
 
 
-def view_session(books: Books, session_id: str, user: str | None = None) -> Json | None:
+def view_session(
+    books: Books,
+    session_id: str,
+    user: str | None = None,
+    limit: int | None = None,
+    after: str | None = None,
+    text: bool = False,
+) -> Json | None:
+    """With its turns in order; ``limit`` and ``after`` (a turn's id) choose some of them."""
     ledger = books.ledger
     session = ledger.session(session_id)
     if session is None or user not in (None, session["user"]):
         return None
-    turns = [_describe(books, summary) for summary in ledger.turn_summaries(session_id)]
+    summaries = ledger.turn_summaries(session_id)
+    ids = [summary["id"] for summary in summaries]
+    start = ids.index(after) + 1 if after in ids else 0
+    page = summaries[start:] if limit is None else summaries[start : start + limit]
+    turns = [_describe(books, summary) for summary in page]
+    if text:
+        said = turn_texts(ledger, [turn["id"] for turn in turns])
+        turns = [{**turn, **said.get(turn["id"], {})} for turn in turns]
     return {
         "id": session_id,
         "user": session["user"],
         "opened_at": session["opened_at"],
-        "closed_at": closed_at(ledger, turns[-1]["id"]) if turns else None,
+        "closed_at": closed_at(ledger, ids[-1]) if ids else None,
+        "num_turns": len(ids),
         "turns": turns,
+        "has_more": start + len(page) < len(ids),
     }
 
 
@@ -121,12 +145,25 @@ def closed_at(ledger: Ledger, last_turn_id: str) -> float | None:
     return next((e.at for e in ledger.events_of(last_turn_id) if e.kind == events.CLOSED), None)
 
 
-def view_sessions(ledger: Ledger, limit: int, after: str | None, user: str | None = None) -> Json:
-    rows = ledger.list_sessions(limit + 1, after, user)
+def view_sessions(
+    ledger: Ledger,
+    limit: int,
+    after: str | None,
+    user: str | None = None,
+    only: Sequence[str] | None = None,
+) -> Json:
+    """Newest first; ``only`` are the ids of a search, in their own order, of which ``after`` is one."""
+    if only is None:
+        rows = ledger.list_sessions(limit + 1, after, user)
+    else:
+        start = only.index(after) + 1 if after in only else 0
+        rows = ledger.list_sessions(limit + 1, None, user, only[start : start + limit + 1])
+    titles = session_titles(ledger, [row["id"] for row in rows[:limit]])
     page = []
     for row in rows[:limit]:
         last = row.pop("last_turn_id")
-        page.append({**row, "closed_at": closed_at(ledger, last) if last else None})
+        closed = closed_at(ledger, last) if last else None
+        page.append({**row, "closed_at": closed, "title": titles.get(row["id"], "")})
     return {"object": "list", "data": page, "has_more": len(rows) > limit}
 
 
@@ -151,15 +188,33 @@ def view_counts(books: Books) -> Json:
         "trained": trained,
         "excluded": sum(reasons.values()),
     }
+    states = {"waiting": max(0, stored["turns"] - sum(states.values())), **states}
     return {
         "sessions": stored["sessions"],
         "turns": stored["turns"],
-        "by_state": {"waiting": max(0, stored["turns"] - sum(states.values())), **states},
+        "by_state": states,
+        "stages": _stages(stored["turns"], states, reasons, max(0, judged["queue"] - judged["unjudged"])),
         "by_reason": {reason: number for reason, number in reasons.items() if number},
         "unread": max(0, stored["last_event"] - books.journal.cursors()[1]),
         "judge_queue": judged["queue"],
         "judge_due": judged["due"],
     }
+
+
+def _stages(turns: int, states: dict[str, int], reasons: Counter[str], queue: int) -> list[Json]:
+    """From seen to trained: how many turns came that far, and why the others did not, or not yet."""
+    unpaired = {reason: reasons[reason] for reason in (CANCELLED, RETRIED, SIDE)}
+    unpaired[_NOTHING_FOLLOWED] = max(0, states["waiting"] - queue)
+    unjudged = {_IN_QUEUE: min(queue, states["waiting"]), _FAILED: states["unjudged"]}
+    useless = {reason: n for reason, n in reasons.items() if reason not in unpaired}
+    useless[_NO_SAMPLE_YET] = max(0, states["judged"])
+    lost = (("paired", unpaired), ("judged", unjudged), ("usable", useless),
+            ("trained", {_NEXT_STEP: states["sampled"]}))  # fmt: skip
+    stages: list[Json] = [{"name": "seen", "turns": turns, "lost": {}}]
+    for name, why in lost:
+        left = max(0, stages[-1]["turns"] - sum(why.values()))
+        stages.append({"name": name, "turns": left, "lost": {reason: n for reason, n in why.items() if n}})
+    return stages
 
 
 def view_policies(lineage: Lineage, serving: int, limit: int = 1000) -> Json:

@@ -19,7 +19,15 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from openclaw_rl.capture import database
 from openclaw_rl.capture.content import Row, to_json
-from openclaw_rl.capture.events import FEEDBACK, FLUSH, NEXT_STATE, READY_KINDS, StoredEvent
+from openclaw_rl.capture.events import (
+    EXCLUDE,
+    EXCLUDE_SESSION,
+    FEEDBACK,
+    FLUSH,
+    NEXT_STATE,
+    READY_KINDS,
+    StoredEvent,
+)
 from openclaw_rl.types import Json, Verdict
 
 metadata = sa.MetaData()
@@ -74,6 +82,8 @@ class NewTurn:
     created_at: float
     judgeable: bool
     """False for side requests and replies that were never finished."""
+    excluded: bool = False
+    """Of a session that is not to be learned from."""
 
 
 class Journal:
@@ -103,6 +113,9 @@ class Journal:
                 connection.execute(self._insert(tasks).on_conflict_do_nothing(), rows)
             for event in events:
                 self._take(connection, event)
+            for turn in turns:
+                if turn.excluded and turn.judgeable and self._verdict(connection, turn.id) is None:
+                    self._add_verdict(connection, turn.id, EXCLUDED)
             if turns:
                 self.set_mark(connection, "cursor_turns", turns[-1].seq)
             if events:
@@ -111,6 +124,10 @@ class Journal:
     def _take(self, connection: sa.Connection, event: StoredEvent) -> None:
         if event.kind == FEEDBACK:
             self._add_verdict(connection, event.turn_id, feedback_verdict(event.data))
+        elif event.kind == EXCLUDE:
+            self._add_verdict(connection, event.turn_id, EXCLUDED)
+        elif event.kind == EXCLUDE_SESSION:
+            pass  # its turns so far have events of their own, and new ones come marked
         elif event.kind == FLUSH:
             connection.execute(tasks.update().where(tasks.c.ready.is_not(None)).values(next_try_at=0.0))
             self.set_mark(connection, "flush_asked", event.at)
@@ -190,12 +207,12 @@ class Journal:
     # --- looking in --------------------------------------------------------------------------
 
     def verdict(self, turn_id: str) -> Verdict | None:
-        """The one that counts: the newest word of a user, else the newest verdict."""
+        """The one that counts: an exclusion, the newest word of a user, or the newest verdict."""
         with self.db.connect() as connection:
             return self._verdict(connection, turn_id)
 
     def _verdict(self, connection: sa.Connection, turn_id: str) -> Verdict | None:
-        by_user = sa.case((verdicts.c.source == FEEDBACK, 0), else_=1)
+        by_user = sa.case((verdicts.c.source == EXCLUDE, 0), (verdicts.c.source == FEEDBACK, 1), else_=2)
         query = (
             sa.select(verdicts).where(verdicts.c.turn_id == turn_id).order_by(by_user, verdicts.c.seq.desc())
         )
@@ -270,6 +287,10 @@ class Journal:
 
     def add_mark(self, connection: sa.Connection, name: str, number: int) -> None:
         self.set_mark(connection, name, self.marks(connection)[name] + number)
+
+
+#: A verdict like any other, so that what waits for a step is settled anew; it teaches nothing.
+EXCLUDED = Verdict(0, 1.0, EXCLUDE, reason="a person excluded it from training")
 
 
 def feedback_verdict(data: Json) -> Verdict:

@@ -181,8 +181,17 @@ class Ledger:
         with self.db.connect() as connection:
             return {row.key.hex(): (row.id, row.session_id) for row in connection.execute(query)}
 
-    def list_sessions(self, limit: int, after: str | None = None, user: str | None = None) -> list[Json]:
-        """Newest first; ``after`` is the id of the last session of the page before."""
+    def list_sessions(
+        self,
+        limit: int,
+        after: str | None = None,
+        user: str | None = None,
+        only: Sequence[str] | None = None,
+    ) -> list[Json]:
+        """Newest first; ``after`` is the id of the last session of the page before.
+
+        ``only`` these, in their own order.
+        """
         table, turns = schema.sessions, schema.turns
         count = (
             sa.select(sa.func.count())
@@ -206,9 +215,12 @@ class Ledger:
         if after is not None:
             marker = sa.select(table.c.seq).where(table.c.id == after).scalar_subquery()
             query = query.where(table.c.seq < marker)
+        if only is not None:
+            query = query.where(table.c.id.in_(only))
         query = query.order_by(table.c.seq.desc()).limit(limit)
         with self.db.connect() as connection:
-            return [dict(row._mapping) for row in connection.execute(query)]
+            rows = [dict(row._mapping) for row in connection.execute(query)]
+        return rows if only is None else sorted(rows, key=lambda row: only.index(row["id"]))
 
     def session(self, session_id: str) -> Json | None:
         table = schema.sessions
@@ -241,7 +253,8 @@ class Ledger:
     def turns_after(self, seq: int, limit: int) -> list[Json]:
         """Light columns of the turns stored after number ``seq``, in order."""
         turns = schema.turns
-        columns = (turns.c.seq, turns.c.id, turns.c.kind, turns.c.finish_reason, turns.c.created_at)
+        names = ("seq", "id", "session", "kind", "finish_reason", "created_at")
+        columns = (turns.c[name] for name in names)
         query = sa.select(*columns).where(turns.c.seq > seq).order_by(turns.c.seq).limit(limit)
         with self.db.connect() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]

@@ -20,12 +20,13 @@ from openclaw_rl.capture import database
 from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.journal import Journal, metadata, tasks, verdicts
 from openclaw_rl.capture.ledger import Ledger
-from openclaw_rl.capture.samples import decode_sample, encode_sample, policies, samples
+from openclaw_rl.capture.samples import decode_sample, encode_sample, policies, samples, swaps
 from openclaw_rl.types import BASE_VERSION, BatchItem, Json, Policy, Sample, TurnRecord, Verdict
 
 READY, TRAINED, EXCLUDED, CLAIMED = "ready", "trained", "excluded", "claimed"
 TRAINING, CANDIDATE, SERVING, RETIRED, REJECTED = "training", "candidate", "serving", "retired", "rejected"
 HELD_OUT = "held out, to check new versions with"
+PASSED = "passed its checks"
 GATE_REJECTED = "gate_rejected: the version it was trained into did not pass the checks"
 
 
@@ -36,6 +37,8 @@ class Lineage:
         self._ledger, self._journal, self.db = ledger, journal, journal.db
         with database.creating(self.db) as connection:
             metadata.create_all(connection)
+            for index in samples.indexes:  # a ledger from before they were thought of
+                index.create(connection, checkfirst=True)
 
     # --- from verdicts to samples ------------------------------------------------------------
 
@@ -208,7 +211,7 @@ class Lineage:
                 self._finish_samples(connection, version, EXCLUDED, GATE_REJECTED)
                 return False
             self._update(connection, version, gate=to_json(gate))
-            self._serve(connection, version)
+            self._serve(connection, version, PASSED)
             self._finish_samples(connection, version, TRAINED, None)
             return True
 
@@ -244,9 +247,10 @@ class Lineage:
             if policy is not None:
                 gate = {**policy.gate, "history": [*policy.gate.get("history", []), why]}
                 self._update(connection, version, gate=to_json(gate))
-            self._serve(connection, version)
+            self._serve(connection, version, why)
 
-    def _serve(self, connection: sa.Connection, version: int) -> None:
+    def _serve(self, connection: sa.Connection, version: int, why: str) -> None:
+        connection.execute(swaps.insert().values(version=version, at=time.time(), why=why))
         connection.execute(policies.update().where(policies.c.status == SERVING).values(status=RETIRED))
         if version != BASE_VERSION:
             self._update(connection, version, status=SERVING, published_at=time.time())

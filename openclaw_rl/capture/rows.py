@@ -20,7 +20,7 @@ from openclaw_rl.capture.database import batched
 from openclaw_rl.types import SamplingParams, Token, TurnRecord
 
 #: hash -> (parent's hash, value)
-_Links = dict[bytes, tuple[bytes | None, bytes]]
+Links = dict[bytes, tuple[bytes | None, bytes]]
 
 
 def encode_turn(turn: TurnRecord, content: ContentRows) -> Row:
@@ -68,11 +68,11 @@ def _check(turn: TurnRecord) -> None:
 
 def decode_turns(connection: sa.Connection, rows: Sequence[Any]) -> list[TurnRecord]:
     """Rows of ``turns`` joined with ``session_id``; a handful of queries however many there are."""
-    nodes = _load_chains(connection, schema.nodes, "body", {row.node for row in rows})
-    blocks = _load_chains(connection, schema.blocks, "ids", {row.block for row in rows})
+    nodes = load_chains(connection, schema.nodes, "body", {row.node for row in rows})
+    blocks = load_chains(connection, schema.blocks, "ids", {row.block for row in rows})
     wanted = {body for _, body in nodes.values()}
     wanted |= {key for row in rows for key in (row.tools, row.params, row.reply) if key is not None}
-    bodies = _load_bodies(connection, wanted)
+    bodies = load_bodies(connection, wanted)
     try:
         return [_decode_turn(row, nodes, blocks, bodies) for row in rows]
     except KeyError as error:
@@ -81,13 +81,13 @@ def decode_turns(connection: sa.Connection, rows: Sequence[Any]) -> list[TurnRec
         ) from None
 
 
-def _decode_turn(row: Any, nodes: _Links, blocks: _Links, bodies: dict[bytes, bytes]) -> TurnRecord:
+def _decode_turn(row: Any, nodes: Links, blocks: Links, bodies: dict[bytes, bytes]) -> TurnRecord:
     return TurnRecord(
         id=row.id, session_id=row.session_id, user=row.user, dialect=row.dialect, kind=row.kind,
-        messages=[json.loads(bodies[key]) for key in _walk(nodes, row.node)],
+        messages=[json.loads(bodies[key]) for key in walk(nodes, row.node)],
         tools=json.loads(bodies[row.tools]) if row.tools is not None else None,
         params=json.loads(bodies[row.params]), reply=json.loads(bodies[row.reply]),
-        prompt_ids=unpack_ids(b"".join(_walk(blocks, row.block)) + row.prompt_tail),
+        prompt_ids=unpack_ids(b"".join(walk(blocks, row.block)) + row.prompt_tail),
         tokens=_decode_tokens(row), sampling=SamplingParams(**json.loads(row.sampling)),
         policy_version=row.policy_version, finish_reason=row.finish_reason, created_at=row.created_at,
         timings=json.loads(row.timings), continues=row.continues, keys=json.loads(row.lookup_keys),
@@ -122,11 +122,11 @@ def _pack_floats(values: Sequence[float]) -> bytes:
     return np.asarray(values, dtype="<f4").tobytes()
 
 
-def _load_chains(
+def load_chains(
     connection: sa.Connection, table: sa.Table, column: str, ends: Iterable[bytes | None]
-) -> _Links:
+) -> Links:
     """All links of the chains with these ends; what they share is read once."""
-    links: _Links = {}
+    links: Links = {}
     for batch in batched(end for end in ends if end is not None):
         columns = (table.c.hash, table.c.parent, table.c[column])
         chain = sa.select(*columns).where(table.c.hash.in_(batch)).cte(recursive=True)
@@ -135,7 +135,7 @@ def _load_chains(
     return links
 
 
-def _walk(links: _Links, last: bytes | None) -> list[bytes]:
+def walk(links: Links, last: bytes | None) -> list[bytes]:
     """A chain's values from its beginning to ``last``."""
     values: list[bytes] = []
     while last is not None:
@@ -144,7 +144,7 @@ def _walk(links: _Links, last: bytes | None) -> list[bytes]:
     return values[::-1]
 
 
-def _load_bodies(connection: sa.Connection, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+def load_bodies(connection: sa.Connection, keys: Iterable[bytes]) -> dict[bytes, bytes]:
     table = schema.bodies
     return {
         key: body

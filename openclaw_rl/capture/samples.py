@@ -10,7 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from openclaw_rl.capture.content import to_json
-from openclaw_rl.capture.journal import metadata
+from openclaw_rl.capture.journal import Number, metadata
 from openclaw_rl.types import Sample
 
 #: ``ready`` waits for a step, ``trained`` and ``excluded`` are final.
@@ -31,6 +31,9 @@ samples = sa.Table(
     sa.Index("samples_by_status", "status", "created_at"),
     sa.Index("samples_by_step", "step"),
     sa.Index("samples_by_version", "policy_version", "created_at"),
+    # Whole curves are read from these two alone.
+    sa.Index("samples_by_time", "created_at", "policy_version", "score"),
+    sa.Index("samples_by_user", "user", "created_at", "policy_version", "score"),
 )
 
 #: ``training`` → ``candidate`` → ``serving`` → ``retired``, or ``rejected``. Version 0 is the base.
@@ -47,6 +50,16 @@ policies = sa.Table(
     sa.Column("metrics", sa.Text, nullable=False, comment="JSON, like the next"),
     sa.Column("gate", sa.Text, nullable=False),
     sa.Index("policies_by_status", "status"),
+)
+
+#: Append-only: which version served from when on, and why.
+swaps = sa.Table(
+    "swaps",
+    metadata,
+    sa.Column("seq", Number, primary_key=True, autoincrement=True),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
 )
 
 

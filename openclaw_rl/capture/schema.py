@@ -97,6 +97,7 @@ turns = sa.Table(
     sa.Column("top_ids", sa.LargeBinary, nullable=False),
     sa.Column("top_logprobs", sa.LargeBinary, nullable=False),
     sa.Index("turns_by_session", "session", "seq"),
+    sa.Index("turns_by_time", "created_at"),
 )
 
 #: The newest turn under each key by which later requests find a turn.
@@ -153,8 +154,13 @@ def _first(connection: sa.Connection) -> None:
     connection.execute(counters.insert().values(name="generation", value=0))
 
 
+def _index_times(connection: sa.Connection) -> None:
+    for index in turns.indexes:
+        index.create(connection, checkfirst=True)
+
+
 #: Migration n brings a ledger from version n to n + 1. Entries are never edited, only added.
-MIGRATIONS: list[Callable[[sa.Connection], None]] = [_first]
+MIGRATIONS: list[Callable[[sa.Connection], None]] = [_first, _index_times]
 
 
 def migrate(connection: sa.Connection) -> int:

@@ -149,6 +149,9 @@ class Sampler:
         if not verdict.trainable:
             self._desk.settle(seq, turn, verdict)
             return
+        if verdict.source == "exclude":
+            self._desk.settle(seq, turn, verdict, reason=verdict.reason)
+            return
         if not turn.tokens:
             self._desk.settle(seq, turn, verdict, reason=NO_TOKENS)
             return

@@ -280,7 +280,8 @@ def test_sessions_page_by_page(ledger: Ledger) -> None:
     assert [s["id"] for s in second["data"]] == ["s2", "s1", "s0"]
     assert second["has_more"] is False
     assert second["data"][0] == {
-        "id": "s2", "user": "alice", "opened_at": 104.0, "closed_at": None, "num_turns": 2
+        "id": "s2", "user": "alice", "opened_at": 104.0, "closed_at": None, "num_turns": 2,
+        "title": "Hi",
     }  # fmt: skip
     assert inspect.view_sessions(ledger, 3, "s0")["data"] == []
     assert inspect.view_sessions(ledger, 3, "no such session")["data"] == []

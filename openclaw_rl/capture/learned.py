@@ -1,0 +1,142 @@
+"""How learning goes, in numbers: verdicts over turns, swaps, and what a swap did to the replies around it.
+
+All of it is counted by the database from rows that name their turns; nothing is kept beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import Any
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture import schema
+from openclaw_rl.capture.ledger import Ledger
+from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.capture.samples import samples, swaps
+from openclaw_rl.types import Json
+
+#: Points of a curve: about what a screen can show.
+_POINTS = 120
+_MAX_SWAPS = 500
+_MAX_ROWS = 5000
+#: Replies that began this long before or after a swap are looked at.
+_AROUND_S = 60.0
+#: … and those of this long before it say what is usual.
+_USUAL_S = 600.0
+_TRAFFIC_S = 60.0
+
+
+def view_rewards(lineage: Lineage, user: str | None = None) -> Json:
+    """Judged turns in order, in at most 120 groups of equal size: mean verdict, and how many were what."""
+    mine = sa.true() if user is None else samples.c.user == user
+    with lineage.db.connect() as connection:
+        total = connection.execute(sa.select(sa.func.count()).select_from(samples).where(mine)).scalar_one()
+        size = max(1, -(-total // _POINTS))
+        place = sa.func.row_number().over(order_by=samples.c.created_at) - 1
+        columns = (samples.c.created_at, samples.c.policy_version, samples.c.score)
+        numbered = sa.select(place.label("place"), *columns).where(mine).subquery()
+        group = (numbered.c.place - numbered.c.place % size).label("first")
+        query = (
+            sa.select(
+                group,
+                sa.func.count().label("turns"),
+                sa.func.avg(numbered.c.score * 1.0).label("reward"),
+                sa.func.sum(sa.case((numbered.c.score > 0, 1), else_=0)).label("up"),
+                sa.func.sum(sa.case((numbered.c.score < 0, 1), else_=0)).label("down"),
+                sa.func.min(numbered.c.created_at).label("from_at"),
+                sa.func.max(numbered.c.created_at).label("to_at"),
+                sa.func.max(numbered.c.policy_version).label("version"),
+            )
+            .group_by(group)
+            .order_by(group)
+        )
+        points = [_point(dict(row._mapping)) for row in connection.execute(query)]
+    return {"turns": total, "turns_per_point": size, "points": points}
+
+
+def _point(row: Json) -> Json:
+    """Numbers as JSON has them; PostgreSQL gives decimals."""
+    clear = int(row["up"]) + int(row["down"])
+    return {
+        **row,
+        "reward": float(row["reward"]),
+        "up": int(row["up"]),
+        "down": int(row["down"]),
+        "satisfaction": int(row["up"]) / clear if clear else None,
+    }
+
+
+def view_swaps(lineage: Lineage, limit: int = _MAX_SWAPS) -> list[Json]:
+    """Which version served from when on, oldest first."""
+    query = sa.select(swaps).order_by(swaps.c.seq.desc()).limit(limit)
+    with lineage.db.connect() as connection:
+        return [dict(row._mapping) for row in connection.execute(query)][::-1]
+
+
+def view_step_turns(lineage: Lineage, version: int, user: str | None, limit: int = 200) -> list[Json]:
+    """What a step learned from, in the order of the turns."""
+    columns = (samples.c.turn_id, samples.c.score, samples.c.status, samples.c.strength)
+    query = sa.select(*columns).where(samples.c.step == version)
+    if user is not None:
+        query = query.where(samples.c.user == user)
+    with lineage.db.connect() as connection:
+        rows = connection.execute(query.order_by(samples.c.created_at).limit(limit))
+        return [dict(row._mapping) for row in rows]
+
+
+def view_traffic(ledger: Ledger, now: float) -> Json:
+    """Finished replies of the last minute."""
+    turns = schema.turns
+    query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(turns.c.completion_tokens), 0))
+    with ledger.db.connect() as connection:
+        number, tokens = connection.execute(query.where(turns.c.created_at > now - _TRAFFIC_S)).one()
+    return {
+        "window_s": _TRAFFIC_S,
+        "requests_per_s": number / _TRAFFIC_S,
+        "tokens_per_s": int(tokens) / _TRAFFIC_S,
+    }
+
+
+class SwapWatch:
+    """What the last swap did to the replies around it; once a minute has passed, that no longer changes."""
+
+    def __init__(self, ledger: Ledger, lineage: Lineage) -> None:
+        self._ledger, self._lineage = ledger, lineage
+        self._known: Json | None = None
+
+    def last(self, now: float) -> Json | None:
+        last = view_swaps(self._lineage, 1)
+        if not last:
+            return None
+        swap, known = last[0], self._known
+        if known is not None and known["seq"] == swap["seq"]:
+            return known
+        seen = {**swap, **self._around(swap["at"])}
+        if now > swap["at"] + 2 * _AROUND_S:
+            self._known = seen
+        return seen
+
+    def _around(self, at: float) -> Json:
+        turns = schema.turns
+        columns = (turns.c.created_at, turns.c.finish_reason, turns.c.timings)
+        wanted = turns.c.created_at.between(at - _USUAL_S, at + _AROUND_S)
+        query = sa.select(*columns).where(wanted).order_by(turns.c.created_at.desc()).limit(_MAX_ROWS)
+        with self._ledger.db.connect() as connection:
+            rows = connection.execute(query).all()
+        usual = [_first_token_s(row) for row in rows if row.created_at < at]
+        near = [row for row in rows if abs(row.created_at - at) <= _AROUND_S]
+        bound = 2 * statistics.median(usual) + 0.25 if usual else None
+        after = [_first_token_s(row) for row in near if row.created_at >= at]
+        return {
+            "around_s": _AROUND_S,
+            "replies": len(near),
+            "failed": sum(row.finish_reason == "cancelled" for row in near),
+            "delayed": None if bound is None else sum(value > bound for value in after),
+            "delayed_above_s": bound,
+        }
+
+
+def _first_token_s(row: Any) -> float:
+    return float(json.loads(row.timings).get("first_token_s", 0.0))
