@@ -137,6 +137,8 @@ class LearnConfig(_Section):
     """A batch that has less to say than this waits for more."""
     max_staleness: int = Field(default=8, ge=0)
     """Versions between the one that answered and the one that learns from it."""
+    sinks: str = "jsonl,prometheus"
+    """Where numbers of each step go: jsonl, prometheus, tensorboard, wandb, otel or your own."""
     held_out_share: float = Field(default=0.06, ge=0, lt=1)
     """Judged turns kept from training, to check new versions with."""
 

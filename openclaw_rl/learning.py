@@ -17,6 +17,7 @@ from typing import Any
 from openclaw_rl.algo import AlgorithmOptions, create_algorithm
 from openclaw_rl.capture import database
 from openclaw_rl.capture.desk import LedgerDesk
+from openclaw_rl.capture.learned import view_step_turns
 from openclaw_rl.capture.lineage import Lineage
 from openclaw_rl.capture.normalise import is_ephemeral
 from openclaw_rl.config import Config
@@ -38,11 +39,12 @@ from openclaw_rl.plugins import load_object
 from openclaw_rl.serve import chat
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.listen import announced
+from openclaw_rl.sinks import Fan, create_sinks, step_metrics
 from openclaw_rl.train.gate import Bounds, Gate
 from openclaw_rl.train.lessons import EngineScorer, Prompts, Sampler, excuse
 from openclaw_rl.train.policies import AVERAGE
 from openclaw_rl.train.worker import LearnOptions, LearnWorker, hash_of
-from openclaw_rl.types import BASE_VERSION, Algorithm, Engine, Judge, Renderer, Rollout, Trainer
+from openclaw_rl.types import BASE_VERSION, Algorithm, Engine, Json, Judge, Renderer, Rollout, Sink, Trainer
 
 #: Why a turn is not trained on where requests are passed on.
 UPSTREAM = "training is off: another server answers (--upstream), and its weights are not here"
@@ -69,14 +71,20 @@ async def learn(config: Config) -> None:
             desk, judge, concurrency=config.judge.judge_concurrency, timeout_s=config.judge.judge_timeout_s
         )
         work = [judging.run()]
+        held: list[Callable[[], None]] = []
         if config.learn.train:
             lineage = Lineage(ledger, journal)
-            work.append(build_learner(config, engine, lineage, renderer, tokenizer, path).run())
+            sinks = create_sinks(config.learn.sinks, config.home)
+            held.append(sinks.close)
+            learner = build_learner(config, engine, lineage, renderer, tokenizer, path, sinks=sinks)
+            work.append(learner.run())
         if config.learn.rollout:
             work.append(_roll_out(config, load_object("rollout", config.learn.rollout)))
         try:
             await asyncio.gather(*work)
         finally:
+            for release in held:
+                release()
             await judge.close()
             await engine.close()
             journal.close()
@@ -170,6 +178,7 @@ def build_learner(
     tokenizer: Any,
     model: Path,
     bounds: Bounds | None = None,
+    sinks: Sink | None = None,
 ) -> LearnWorker:
     wanted, algorithm = config.learn, build_algorithm(config)
     settings = {
@@ -199,7 +208,16 @@ def build_learner(
             config_hash=hash_of(settings),
         ),
         say,
+        log_step=_step_logger(lineage, sinks or Fan([])),
     )
+
+
+def _step_logger(lineage: Lineage, sink: Sink) -> Callable[[int, Json, Json], None]:
+    def log_step(version: int, metrics: Json, gate: Json) -> None:
+        rewards = [row["score"] for row in view_step_turns(lineage, version, None, limit=10_000)]
+        sink.log(step_metrics(metrics, gate, rewards), version)
+
+    return log_step
 
 
 def build_algorithm(config: Config) -> Algorithm:

@@ -360,7 +360,7 @@ class Verdict:
     confidence: float
     """0..1; weak signs count less in training."""
     source: str
-    """``feedback``, ``rule:<name>`` or ``votes``."""
+    """``feedback``, ``exclude`` (a person's word, too), ``rule:<name>`` or ``votes``."""
     votes: tuple[int | None, ...] = ()
     """None is a vote that could not be had."""
     hints: tuple[str, ...] = ()
@@ -515,3 +515,12 @@ class Trainer(Protocol):
     @property
     def state(self) -> Json:
         """The algorithm's own, as last saved."""
+
+
+class Sink(Protocol):
+    """Where numbers go, for people who have a place for them."""
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """The numbers of one step; ``step`` is the version it made."""
+
+    def close(self) -> None: ...

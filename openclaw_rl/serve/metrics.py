@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -52,7 +55,10 @@ class Metrics:
         self._ignored_names.add(name)
         self.ignored_fields.labels(name).inc()
 
-    def render(self, values: dict[str, float]) -> bytes:
+    def render(self, values: dict[str, float], learned: Path | None = None) -> bytes:
+        """``learned`` is a file of the learn process, in the same format, that is handed on."""
         for name, value in values.items():
             self.gauges[name].set(value)
+        with suppress(OSError):
+            return generate_latest(self.registry) + (learned.read_bytes() if learned else b"")
         return generate_latest(self.registry)

@@ -109,10 +109,12 @@ class LearnWorker:
         options: LearnOptions,
         say: Callable[[str], None] = lambda line: None,
         poll_s: float = 0.5,
+        log_step: Callable[[int, Json, Json], None] = lambda version, metrics, gate: None,
     ) -> None:
+        """``log_step`` is told of every version that was checked: its number, its step and its checks."""
         self._desk, self._sampler, self._algorithm, self._gate = desk, sampler, algorithm, gate
         self._make_trainer, self._engine, self._store = make_trainer, engine, store
-        self._options, self._say, self._poll_s = options, say, poll_s
+        self._options, self._say, self._poll_s, self._log_step = options, say, poll_s, log_step
         # One thread for all arithmetic: each further one would get OpenMP workers of its own.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._trainer: Trainer | None = None
@@ -193,6 +195,7 @@ class LearnWorker:
             self._desk.trained(policy.version, self._store.manifest(policy.version)["metrics"])
         result = await self._judge(policy)
         self._store.amend(policy.version, gate=result.to_json())
+        self._log_step(policy.version, self._store.manifest(policy.version)["metrics"], result.to_json())
         if not result.passed:
             await self._give_up(policy, result.to_json())
         elif self._desk.publish(policy.version, result.to_json()):
@@ -249,6 +252,7 @@ class LearnWorker:
             "version": version,
             "parent": parent,
             "samples": [item.turn.id for item in items],
+            "factors": _factors(items, batch.items),
             "config_hash": self._options.config_hash,
             "metrics": {**asdict(report), "scale": batch.scale},
             "created_at": time.time(),
@@ -289,6 +293,17 @@ class LearnWorker:
 def is_due(number: int, strength: float, batch_size: int, min_signal: float) -> bool:
     """Enough samples with enough to say; many with little to say are enough as well."""
     return number >= batch_size and (strength >= min_signal * number or number >= 4 * batch_size)
+
+
+def _factors(before: Sequence[BatchItem], after: Sequence[BatchItem]) -> dict[str, float]:
+    """By what the algorithm multiplied whole samples in the batch; those it left alone are not named."""
+    found = {}
+    for old, new in zip(before, after, strict=True):
+        total = float(abs(old.sample.signal_NK).sum())
+        if new.sample is not old.sample and total:
+            sign = 1.0 if float((old.sample.signal_NK * new.sample.signal_NK).sum()) >= 0 else -1.0
+            found[old.turn.id] = sign * float(abs(new.sample.signal_NK).sum()) / total
+    return found
 
 
 def _bounded(number: int, strength: float, options: LearnOptions) -> int:

@@ -1,0 +1,74 @@
+"""Where the numbers of each step go. One class per file, one line per name in the table.
+
+A sink that fails is said once and left out from then on: a logging switch never changes training.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from openclaw_rl.plugins import create
+from openclaw_rl.types import Json, Sink
+
+log = logging.getLogger(__name__)
+
+
+def _lazy(module: str, name: str) -> Callable[[Path], Sink]:
+    """Made when it is asked for, so that no sink needs another one's packages."""
+
+    def make(home: Path) -> Sink:
+        sink: Sink = getattr(import_module(f"openclaw_rl.sinks.{module}"), name)(home)
+        return sink
+
+    return make
+
+
+SINKS: dict[str, Callable[[Path], Sink]] = {
+    "jsonl": _lazy("jsonl", "JsonlSink"),
+    "prometheus": _lazy("prometheus", "PrometheusSink"),
+    "tensorboard": _lazy("tensorboard", "TensorBoardSink"),
+    "wandb": _lazy("wandb", "WandbSink"),
+    "otel": _lazy("otel", "OtelSink"),
+}
+
+
+class Fan:
+    """All sinks that were asked for, as one."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = list(sinks)
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        for sink in list(self._sinks):
+            try:
+                sink.log(metrics, step)
+            except Exception as error:
+                self._sinks.remove(sink)
+                log.error("metrics no longer go to %s: %s", type(sink).__name__, error)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            try:
+                sink.close()
+            except Exception as error:
+                log.warning("%s did not close: %s", type(sink).__name__, error)
+
+
+def create_sinks(names: str, home: Path) -> Fan:
+    """``names`` with commas between them; each is of the table, or pkg.module:Class."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    return Fan([create("metrics sink", name, SINKS, home) for name in wanted])
+
+
+def step_metrics(report: Json, gate: Json, rewards: Sequence[int]) -> dict[str, float]:
+    """What is known of a step once its version was checked, as flat names and numbers."""
+    flat = {name: float(value) for name, value in report.items() if isinstance(value, int | float)}
+    for check in gate.get("checks", ()):
+        flat[f"gate_{check['name'].replace(' ', '_').replace('-', '_')}"] = float(check["value"])
+    flat["gate_passed"] = float(bool(gate.get("passed")))
+    if rewards:
+        flat["reward"] = sum(rewards) / len(rewards)
+    return flat
