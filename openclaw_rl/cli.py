@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
     personalize.add_arguments(evaluate)
     _add_settings(evaluate)
-    status = _command(commands, "status", "what a running server is doing", _status)
-    status.add_argument("--json", action="store_true", help="print the API's own JSON")
-    _add_settings(status, only=("home",))
+    _add_terminal(commands)
     doctor = _command(commands, "doctor", "what this machine lacks, and the fix", _doctor)
     _add_settings(doctor)
 
@@ -80,6 +78,46 @@ def _parser() -> argparse.ArgumentParser:
     data.add_argument("--dry-run", action="store_true", help="prune nothing, only say what would go")
     _add_settings(data, only=("home", "ledger_url"))
     return parser
+
+
+def _add_terminal(commands: Any) -> None:
+    """What talks to a running server."""
+    status = _command(commands, "status", "what a running server is doing", _terminal("status", "run"))
+    status.add_argument("--json", action="store_true", help="print the API's own JSON")
+    status.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
+    chat = _command(
+        commands, "chat", "talk to the served model, and tell it what you think", _terminal("chat", "run")
+    )
+    sessions = _command(commands, "sessions", "conversations, or one of them", _terminal("look", "sessions"))
+    sessions.add_argument("session", nargs="?", help="id of a session, to list its turns")
+    sessions.add_argument("--search", metavar="WORDS", help="only sessions where this was said")
+    sessions.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many [20]")
+    turn = _command(commands, "turn", "one turn: words, verdict, what was learned", _terminal("look", "turn"))
+    verdict = _command(commands, "verdict", "what was thought of one reply", _terminal("look", "verdict"))
+    for command in (turn, verdict):
+        command.add_argument("id", help="the reply's id")
+    for command in (sessions, turn, verdict):
+        command.add_argument("--json", action="store_true", help="print the API's own JSON")
+    for command in (status, chat, sessions, turn, verdict):
+        _add_settings(command, only=("home",))
+    completion = _command(commands, "completion", "a script for your shell's completion", _completion)
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def _terminal(module: str, name: str) -> Any:
+    """A command of ``openclaw_rl.terminal``, imported when it runs."""
+
+    def run(options: argparse.Namespace) -> int:
+        found = getattr(import_module(f"openclaw_rl.terminal.{module}"), name)
+        return int(found(options, _config(options)))
+
+    return run
+
+
+def _completion(options: argparse.Namespace) -> None:
+    from openclaw_rl.terminal.completion import script
+
+    print(script(options.shell, _parser()), end="")
 
 
 def _command(commands: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
@@ -169,52 +207,6 @@ def _configure(options: argparse.Namespace) -> Config:
     # Their request lines hold addresses and nothing that helps.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     return config
-
-
-def _status(options: argparse.Namespace) -> int:
-    import httpx
-
-    from openclaw_rl.serve.auth import KeyRing
-    from openclaw_rl.serve.listen import announced
-
-    config = _config(options)
-    url = announced(config.home)
-    if url is None:
-        raise ValueError(
-            f"no server is running with the data folder {config.home}; start one: openclaw-rl serve"
-        )
-    key = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY")).key_of("default")
-    try:
-        answer = httpx.get(f"{url}/v1/status", headers={"authorization": f"Bearer {key}"}, timeout=10)
-        answer.raise_for_status()
-    except httpx.HTTPError as error:
-        raise ValueError(f"the server at {url} does not answer: {error}") from None
-    print(json.dumps(answer.json(), indent=2) if options.json else _describe(answer.json(), url))
-    return 0
-
-
-def _describe(status: dict[str, Any], url: str) -> str:
-    funnel = status["funnel"] or {"turns": "?", "sessions": "?", "by_state": {}, "by_reason": {}}
-    ledger, queues, step = status["ledger"], status["queues"], status["last_step"]
-    learning = f"{queues['samples']} of {queues['samples_per_step']} samples toward the next step"
-    if status["stage"]:
-        learning += f"; a version is in {status['stage']}"
-    if step:
-        checks = "passed" if step["gate"].get("passed") else step["gate"].get("reason") or "being checked"
-        learning += (
-            f"; last step made version {step['version']} ({checks}), {step['metrics']['total_s']:.1f} s"
-        )
-    lines = [
-        f"{status['status']}: {status['model']} at {url}, policy version {status['policy_version']}",
-        f"turns     {funnel['turns']} in {funnel['sessions']} sessions",
-        *(f"  {state:<9} {count}" for state, count in funnel["by_state"].items()),
-        *(f"  not trained: {reason}: {count}" for reason, count in funnel["by_reason"].items()),
-        f"learning  {learning}",
-        f"queues    {queues['running']} running, {queues['waiting']} waiting",
-        f"ledger    {'ok' if ledger['ok'] else ledger['error']}; "
-        f"{ledger['num_unsaved']} unsaved, {ledger['num_lost']} lost",
-    ]
-    return "\n".join(lines)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -1,0 +1,83 @@
+"""``openclaw-rl sessions | turn | verdict``: what was said, and what was made of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from openclaw_rl.config import Config
+from openclaw_rl.terminal.client import Server
+from openclaw_rl.types import Json
+
+
+def sessions(options: argparse.Namespace, config: Config) -> int:
+    if options.session:
+        found = _get(config, f"/v1/sessions/{quote(options.session, safe='')}", text="true")
+        lines = [_turn_line(turn) for turn in found["turns"]]
+    else:
+        found = _get(config, "/v1/sessions", limit=options.limit, query=options.search)
+        lines = [
+            f"{_when(one['opened_at'])}  {one['num_turns']:>4} turns  {one['id']}  {one['title']}"
+            for one in found["data"]
+        ]
+    print(json.dumps(found, indent=2) if options.json else "\n".join(lines) or "none")
+    return 0
+
+
+def turn(options: argparse.Namespace, config: Config) -> int:
+    found = _get(config, f"/v1/turns/{quote(options.id, safe='')}/tokens")
+    print(json.dumps(found, indent=2) if options.json else _describe(found))
+    return 0
+
+
+def verdict(options: argparse.Namespace, config: Config) -> int:
+    found = _get(config, f"/v1/turns/{quote(options.id, safe='')}")
+    if options.json:
+        print(json.dumps(found["verdict"], indent=2))
+    else:
+        print(_verdict(found) or f"no verdict: {found['reason']}")
+    return 0
+
+
+def _get(config: Config, path: str, **params: Any) -> Json:
+    with Server(config) as server:
+        return server.get(path, **params)
+
+
+def _turn_line(found: Json) -> str:
+    said = " ".join((found["reply"].get("content") or "").split())[:80]
+    return f"{found['id']}  {found['state']:<8}  v{found['policy_version']}  {said}"
+
+
+def _describe(found: Json) -> str:
+    pushed = [token for token in found["tokens"] if token["advantage"]]
+    up = sum(token["advantage"] > 0 for token in pushed)
+    lines = [
+        *(f"{message['role']}: {message['content']}" for message in found["input"]),
+        f"reply by version {found['policy_version']}: {found['reply'].get('content') or ''}",
+        f"state: {found['state']}" + (f" ({found['reason']})" if found["reason"] else ""),
+        _verdict(found) or "no verdict yet",
+        f"learned from in version {found['step']}" if found["step"] else "not learned from",
+    ]
+    if pushed:
+        lines.append(f"tokens: {up} pushed up, {len(pushed) - up} pushed down, of {len(found['tokens'])}")
+    return "\n".join(lines)
+
+
+def _verdict(found: Json) -> str:
+    said = found["verdict"]
+    if said is None:
+        return ""
+    votes = f", votes {said['votes']}" if said["votes"] else ""
+    hints = "".join(f"\n  hint: {hint}" for hint in said["hints"])
+    return (
+        f"verdict: {said['score']:+d} by {said['source']}, confidence {said['confidence']:.2f}{votes}"
+        f"{': ' + said['reason'] if said['reason'] else ''}{hints}"
+    )
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")

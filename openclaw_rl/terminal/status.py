@@ -1,0 +1,91 @@
+"""``openclaw-rl status``: what a running server does, on one screen."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+
+from openclaw_rl.config import Config
+from openclaw_rl.terminal.client import Server
+from openclaw_rl.types import Json
+
+_CLEAR = "\x1b[H\x1b[2J"
+_EVERY_S = 1.0
+
+
+def run(options: argparse.Namespace, config: Config) -> int:
+    with Server(config) as server:
+        while True:
+            status = server.get("/v1/status")
+            if options.json:
+                print(json.dumps(status, indent=None if options.watch else 2), flush=True)
+            else:
+                clear = _CLEAR if options.watch and sys.stdout.isatty() else ""
+                print(f"{clear}{describe(status, server.url)}", flush=True)
+            if not options.watch:
+                return 0
+            time.sleep(_EVERY_S)
+
+
+def describe(status: Json, url: str) -> str:
+    width = min(100, shutil.get_terminal_size().columns)
+    lines = [
+        f"{status['status']}: {status['model']} at {url}, policy version {status['policy_version']}",
+        f"traffic   {_traffic(status)}",
+        f"queues    {status['queues']['running']} running, {status['queues']['waiting']} waiting, "
+        f"{status['queues']['judge']} to judge",
+        *_funnel(status["funnel"], width),
+        f"learning  {_learning(status)}",
+        f"swap      {_swap(status.get('last_swap'))}",
+        f"ledger    {_ledger(status['ledger'])}",
+    ]
+    return "\n".join(lines)
+
+
+def _traffic(status: Json) -> str:
+    traffic = status.get("traffic")
+    if traffic is None:
+        return "not known while the ledger is down"
+    return f"{traffic['requests_per_s']:.2f} requests/s, {traffic['tokens_per_s']:.1f} tokens/s"
+
+
+def _funnel(funnel: Json | None, width: int) -> list[str]:
+    if funnel is None:
+        return ["turns     not known while the ledger is down"]
+    lines = [f"turns     {funnel['turns']} in {funnel['sessions']} sessions"]
+    room, most = max(10, width - 24), max(1, funnel["turns"])
+    for stage in funnel["stages"]:
+        bar = "█" * round(room * stage["turns"] / most)
+        lines.append(f"  {stage['name']:<8} {stage['turns']:>9} {bar}")
+        lines += [f"{'':>12}-{number} {reason}"[:width] for reason, number in stage["lost"].items()]
+    return lines
+
+
+def _learning(status: Json) -> str:
+    queues, step = status["queues"], status["last_step"]
+    said = f"{queues['samples']} of {queues['samples_per_step']} samples toward the next step"
+    if status["stage"]:
+        said += f"; a version is in {status['stage']}"
+    if step:
+        checks = "passed" if step["gate"].get("passed") else step["gate"].get("reason") or "being checked"
+        said += f"; last step made version {step['version']} ({checks}), {step['metrics']['total_s']:.1f} s"
+    if status["learn"] and not status["learn"]["running"]:
+        said += "; the learn process is down"
+    return said
+
+
+def _swap(swap: Json | None) -> str:
+    if swap is None:
+        return "none yet"
+    seconds = max(0, time.time() - swap["at"])
+    passed = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    said = f"version {swap['version']} {passed} ago ({swap['why']}); {swap['replies']} replies around it, "
+    return said + f"{swap['failed']} cut off, {'?' if swap['delayed'] is None else swap['delayed']} delayed"
+
+
+def _ledger(ledger: Json) -> str:
+    state = "ok" if ledger["ok"] else ledger["error"]
+    return f"{state}; {ledger['num_unsaved']} unsaved, {ledger['num_lost']} lost"

@@ -1,0 +1,141 @@
+"""The commands that talk to a running server, against a scripted one."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from openclaw_rl.cli import _parser, main
+from openclaw_rl.loop import System
+from openclaw_rl.terminal.chat import Chat
+from openclaw_rl.terminal.client import Server
+from openclaw_rl.terminal.completion import script, words_of
+from openclaw_rl.testing import ScriptedEngine, scripted_system, wait_until
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    system = scripted_system(tmp_path / "home")
+    server = uvicorn.Server(
+        uvicorn.Config(system.app(), host="127.0.0.1", port=0, log_level="error", ws="none")
+    )
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    wait_until(lambda: server.started, "the scripted server listens")
+    port = server.servers[0].sockets[0].getsockname()[1]
+    (system.config.home / "serve.json").write_text(json.dumps({"url": f"http://127.0.0.1:{port}", "pid": 1}))
+    yield system
+    server.should_exit = True
+    thread.join(30)
+
+
+def run(system: System, *arguments: str) -> int:
+    return main([*arguments, "--home", str(system.config.home)])
+
+
+def chat(system: System, *lines: str) -> str:
+    out = io.StringIO()
+    with Server(system.config) as server:
+        Chat(server, out).run(lines)
+    return out.getvalue()
+
+
+def test_a_chat_with_feedback(system: System) -> None:
+    engine = system.engine
+    assert isinstance(engine, ScriptedEngine)
+    engine.say("A long answer.")
+    engine.say("Short.")
+    said = chat(system, "/good", "Hello", "/fix Shorter!", "And now?", "/good", "/what", "/quit", "never")
+    assert "there is no reply yet" in said
+    assert "A long answer." in said
+    assert "it will learn from this" in said
+    assert "Short." in said
+    assert "unknown: /what" in said
+    events = [event for event in system.ledger.events_after(0, 10) if event.kind == "feedback"]
+    assert [(event.data["score"], event.data["text"]) for event in events] == [(-1, "Shorter!"), (1, None)]
+    assert len(system.ledger.list_sessions(10)) == 1
+
+
+def test_a_chat_says_when_another_version_answers(system: System, tmp_path: Path) -> None:
+    def lines() -> Iterator[str]:
+        yield "Hello"
+        asyncio.run(system.engine.load(3, tmp_path))
+        asyncio.run(system.engine.serve_version(3))
+        yield "And now?"
+
+    out = io.StringIO()
+    with Server(system.config) as server:
+        Chat(server, out).run(lines())
+    assert "[version 3 answers now, instead of 0]" in out.getvalue()
+
+
+def test_looking_things_up(system: System, capsys: pytest.CaptureFixture[str]) -> None:
+    chat(system, "What is a lighthouse?", "/bad")
+    assert run(system, "sessions") == 0
+    listed = capsys.readouterr().out
+    assert "What is a lighthouse?" in listed
+    session = system.ledger.list_sessions(1)[0]["id"]
+    assert run(system, "sessions", session) == 0
+    turn = capsys.readouterr().out.split()[0]
+    assert run(system, "turn", turn) == 0
+    shown = capsys.readouterr().out
+    assert "user: What is a lighthouse?" in shown
+    assert "not learned from" in shown
+    assert run(system, "verdict", turn) == 0
+    assert "no verdict" in capsys.readouterr().out
+    assert run(system, "turn", turn, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["id"] == turn
+    assert run(system, "turn", "nothing") == 2
+    assert "There is no turn 'nothing'" in capsys.readouterr().err
+
+
+def test_the_status_fits_one_screen(system: System, capsys: pytest.CaptureFixture[str]) -> None:
+    chat(system, "Hello")
+    assert run(system, "status") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("ok: scripted at http://127.0.0.1")
+    assert len(shown.splitlines()) <= 24
+    for word in ("traffic", "queues", "seen", "trained", "learning", "swap", "ledger"):
+        assert word in shown
+    assert run(system, "status", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["policy_version"] == 0
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions_know_every_command_and_flag(shell: str) -> None:
+    text = script(shell, _parser())
+    for name, words in words_of(_parser()).items():
+        assert name in text
+        assert all(word.removeprefix("--") in text for word in words)
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [("openclaw-rl sta", {"status"}), ("openclaw-rl status --w", {"--watch"}),
+     ("openclaw-rl completion z", {"zsh"})],
+)  # fmt: skip
+def test_bash_completes(line: str, wanted: set[str]) -> None:
+    words = line.split(" ")
+    code = script("bash", _parser()) + (
+        f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _openclaw_rl; echo ${{COMPREPLY[@]}}"
+    )
+    done: Any = subprocess.run(["bash"], input=code, text=True, capture_output=True, check=True)
+    assert set(done.stdout.split()) == wanted
+
+
+def test_help_is_grouped_and_says_what_there_is() -> None:
+    parser: argparse.ArgumentParser = _parser()
+    assert {"status", "chat", "sessions", "turn", "verdict", "completion"} <= words_of(parser).keys()
