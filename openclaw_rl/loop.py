@@ -36,6 +36,7 @@ from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.config import Config, to_environment
 from openclaw_rl.engine.absent import AbsentEngine
 from openclaw_rl.models import default_cache_dir, eos_ids, resolve_model
+from openclaw_rl.outlook import Outlook
 from openclaw_rl.plugins import load_object
 from openclaw_rl.render import create_renderer
 from openclaw_rl.serve.app import Views, create_app
@@ -79,11 +80,15 @@ class System:
     """Of the learn process; None when this server runs without one."""
     _retired_since: dict[int, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        renderer = self.gateway.renderer
+        self.outlook = Outlook(self.config, self.books, self.store, self.engine, renderer, self.tell)
+
     def app(self) -> FastAPI:
         books = self.books
         views = Views(
-            sessions=lambda limit, after, user: inspect.view_sessions(books.ledger, limit, after, user),
-            session=lambda session_id, user: inspect.view_session(books, session_id, user),
+            sessions=self.outlook.sessions,
+            session=self.outlook.session,
             turn=lambda turn_id, user: inspect.view_turn(books, turn_id, user),
             policies=self.policies,
             promote=self.promote,
@@ -91,7 +96,9 @@ class System:
             status=self.status,
             readiness=self.readiness,
             gauges=self.gauges,
+            learned=self.config.home / "learn.prom",
             tell=self.tell,
+            insights=self.outlook.insights(self.status),
         )
 
         @asynccontextmanager
@@ -129,9 +136,10 @@ class System:
         engine, health = self.engine.status(), self.recorder.health()
         try:
             funnel: Json | None = inspect.view_counts(self.books)
-            learning = inspect.view_learning(self.lineage)
+            learning, now = inspect.view_learning(self.lineage), self.outlook.now()
         except Exception:  # the ledger is down; `ledger` below says so
             funnel, learning = None, {"samples": None, "stage": None, "last_step": None, "flushing": False}
+            now = {"traffic": None, "last_swap": None}
         _, ready = self.readiness()
         return {
             "version": __version__,
@@ -153,6 +161,7 @@ class System:
             "learn": ready["learn"],
             "stage": learning["stage"],
             "last_step": learning["last_step"],
+            **now,
         }
 
     def _is_busy(self, funnel: Json, learning: Json) -> bool:
@@ -197,7 +206,7 @@ class System:
     def _is_idle(self, version: int) -> bool:
         """Conversations may stay with a version for a while after another took over."""
         now = time.monotonic()
-        since = self._retired_since.setdefault(version, now)
+        since = max(self._retired_since.setdefault(version, now), self.outlook.used_at.get(version, 0.0))
         if now - since > _KEEP_RETIRED_S:
             del self._retired_since[version]
             return True
@@ -341,7 +350,7 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, public.handle_exit, number, None)
     with suppress(ValueError, OSError):  # weights that are gone must not keep the server from starting
         await system.follow()
-    work = [_follow(system), _open_private_door(config, system)]
+    work = [_follow(system), system.outlook.follow(), _open_private_door(config, system)]
     if config.serve.hint_memory:
         work.append(_remember(system))
     if config.learn.learn:
@@ -416,9 +425,10 @@ def _greet(system: System, url: str, say: Callable[[str], None]) -> None:
     key = system.keys.key_of("default") if system.config.serve.auth else "none"
     say(f"""
 OpenClaw-RL {__version__} serves {system.config.serve.upstream or system.gateway.model_name}
-  API   {url}/v1
-  key   {key}
-  data  {system.config.home}
+  API        {url}/v1
+  dashboard  {url}
+  key        {key}
+  data       {system.config.home}
 
 Try it:
   curl {url}/v1/chat/completions -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\

@@ -10,32 +10,34 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve.answer import add_dialect
-from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
+from openclaw_rl.serve.auth import KeyRing
+from openclaw_rl.serve.dashboard import Insights, dashboard_routes
 from openclaw_rl.serve.dialects import DIALECTS
 from openclaw_rl.serve.gateway import Gateway
-from openclaw_rl.serve.refuse import add_errors, refusal
+from openclaw_rl.serve.pages import add_pages
+from openclaw_rl.serve.refuse import add_errors
+from openclaw_rl.serve.signin import Authentication, add_signin, require_owner, scope_of
 from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.types import Json
-
-OPEN_PATHS = ("/healthz", "/readyz")
 
 
 @dataclass(frozen=True, slots=True)
 class Views:
     """What the look-in routes show; wired in ``loop.py`` so that serving knows no other stage."""
 
-    sessions: Callable[[int, str | None, str | None], Json]
-    session: Callable[[str, str | None], Json | None]
+    sessions: Callable[[int, str | None, str | None, str | None], Json]
+    """(limit, after, user, search)"""
+    session: Callable[[str, str | None, int | None, str | None, bool], Json | None]
+    """(id, user, limit, after, with texts)"""
     turn: Callable[[str, str | None], Json | None]
     policies: Callable[[], Json]
     promote: Callable[[int, str], Awaitable[Json]]
@@ -45,8 +47,11 @@ class Views:
     status: Callable[[], Json]
     readiness: Callable[[], tuple[bool, Json]]
     gauges: Callable[[], dict[str, float]]
+    learned: Path
+    """Metrics of the learn process, written by its Prometheus sink."""
     tell: Callable[[str | None, str, Json], Awaitable[None]]
     """Store an event about a turn: (turn id, kind, data)."""
+    insights: Insights
 
 
 def create_app(
@@ -59,6 +64,8 @@ def create_app(
     app = FastAPI(title="OpenClaw-RL", docs_url=None, redoc_url=None, lifespan=lifespan)
     add_errors(app, gateway.metrics)
     app.add_middleware(Authentication, keys=keys)
+    add_signin(app, keys)
+    add_pages(app)
     for dialect in DIALECTS:
         add_dialect(app.router, gateway, dialect)
 
@@ -75,17 +82,27 @@ def create_app(
 
     @app.get("/v1/sessions", tags=["look in"])
     def sessions(
-        request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100, after: str | None = None
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        after: str | None = None,
+        query: Annotated[str | None, Query(max_length=500)] = None,
     ) -> Json:
-        return views.sessions(limit, after, _scope(request))
+        return views.sessions(limit, after, scope_of(request), query)
 
     @app.get("/v1/sessions/{session_id}", tags=["look in"])
-    def session(session_id: str, request: Request) -> Json:
-        return _found(views.session(session_id, _scope(request)), "session", session_id)
+    def session(
+        session_id: str,
+        request: Request,
+        limit: Annotated[int | None, Query(ge=1, le=1000)] = None,
+        after: str | None = None,
+        text: bool = False,
+    ) -> Json:
+        found = views.session(session_id, scope_of(request), limit, after, text)
+        return _found(found, "session", session_id)
 
     @app.post("/v1/sessions/{session_id}/close", tags=["feedback"])
     async def close_session(session_id: str, request: Request) -> Json:
-        found = await asyncio.to_thread(views.session, session_id, _scope(request))
+        found = await asyncio.to_thread(views.session, session_id, scope_of(request), None, None, False)
         turns = _found(found, "session", session_id)["turns"]
         if turns:
             await views.tell(turns[-1]["id"], "closed", {})
@@ -93,11 +110,11 @@ def create_app(
 
     @app.get("/v1/turns/{turn_id}", tags=["look in"])
     def turn(turn_id: str, request: Request) -> Json:
-        return _found(views.turn(turn_id, _scope(request)), "turn", turn_id)
+        return _found(views.turn(turn_id, scope_of(request)), "turn", turn_id)
 
     @app.post("/v1/feedback", tags=["feedback"])
     async def feedback(parsed: Feedback, request: Request) -> Json:
-        _found(await asyncio.to_thread(views.turn, parsed.id, _scope(request)), "turn", parsed.id)
+        _found(await asyncio.to_thread(views.turn, parsed.id, scope_of(request)), "turn", parsed.id)
         score = parsed.stated_score()
         await views.tell(
             parsed.id, "feedback", {"score": score, "text": parsed.text, "by": request.state.user}
@@ -125,8 +142,7 @@ def create_app(
         return await _promote(parent, request, f"rolled back by {request.state.user}")
 
     async def _promote(version: int, request: Request, why: str) -> Json:
-        if _scope(request) is not None:
-            raise RequestError("Only the owner's key may choose the version.", status=403, code="forbidden")
+        require_owner(request)
         try:
             return await views.promote(version, why)
         except (ValueError, OSError) as error:
@@ -147,9 +163,10 @@ def create_app(
 
     @app.get("/metrics", tags=["health"])
     async def metrics() -> Response:
-        content = gateway.metrics.render(views.gauges())
+        content = gateway.metrics.render(views.gauges(), views.learned)
         return Response(content, media_type="text/plain; version=0.0.4")
 
+    app.include_router(dashboard_routes(views.insights))
     return app
 
 
@@ -168,54 +185,6 @@ class Feedback(WellFormed):
             )
         value = self.score if self.score is not None else (1 if self.rating == "up" else -1)
         return (value > 0) - (value < 0)
-
-
-def _scope(request: Request) -> str | None:
-    """Whose sessions a request may see: the owner sees all, everybody else their own."""
-    user: str = request.state.user
-    return None if user == DEFAULT_USER else user
-
-
-# --- keys ------------------------------------------------------------------------------------
-
-
-class Authentication:
-    """Names the user of every request's key before its body is even read.
-
-    Health checks are open. ``keys`` None lets everyone in as the default user.
-    """
-
-    def __init__(self, app: ASGIApp, keys: KeyRing | None) -> None:
-        self._app, self._keys = app, keys
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            try:
-                scope.setdefault("state", {})["user"] = self._user(Headers(scope=scope))
-            except RequestError as error:
-                await refusal(scope["path"], error)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    def _user(self, headers: Headers) -> str:
-        if self._keys is None:
-            return DEFAULT_USER
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        stated = (token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", ""))
-        if not any(stated):
-            raise _unauthorised(
-                "No API key. Send 'Authorization: Bearer KEY' or 'x-api-key: KEY'; "
-                "'openclaw-rl keys list' shows it."
-            )
-        # Some clients send an old token of somebody else's beside ours.
-        for key in filter(None, stated):
-            if user := self._keys.user_of(key):
-                return user
-        raise _unauthorised("This API key is not known here. 'openclaw-rl keys list' shows those that are.")
-
-
-def _unauthorised(message: str) -> RequestError:
-    return RequestError(message, status=401, code="invalid_api_key")
 
 
 def _model(name: str) -> Json:

@@ -1,0 +1,260 @@
+"""What people may look at and decide, wired for the dashboard: books, engine, and versions on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from openclaw_rl.capture import events
+from openclaw_rl.capture.inspect import Books, view_policy, view_session, view_sessions, view_turn
+from openclaw_rl.capture.learned import (
+    SwapWatch,
+    view_rewards,
+    view_step_turns,
+    view_swaps,
+    view_traffic,
+)
+from openclaw_rl.capture.search import SearchIndex
+from openclaw_rl.capture.texts import added
+from openclaw_rl.config import Config, to_environment
+from openclaw_rl.serve.compare import Comparer
+from openclaw_rl.serve.dashboard import Insights
+from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.types import BASE_VERSION, Engine, Json, Renderer, Sample, TurnRecord
+
+#: A signal of log-probs has this where there is none; see ``algo/losses.py``.
+_NO_SIGNAL = 1.0
+_MAX_FOUND = 1000
+_MAX_RESULT_BYTES = 2_000_000
+_INDEX_S = 1.0
+_EXPORT_S = 900.0
+#: Versions kept in memory beside the one that serves, for comparisons.
+_MAX_LOADED = 8
+
+Tell = Callable[[str | None, str, Json], Awaitable[None]]
+
+
+class Outlook:
+    def __init__(
+        self,
+        config: Config,
+        books: Books,
+        store: PolicyStore,
+        engine: Engine | None,
+        renderer: Renderer | None,
+        tell: Tell,
+    ) -> None:
+        self._config, self._books, self._store, self._tell = config, books, store, tell
+        self._engine, self._renderer = engine, renderer
+        self._search = SearchIndex(config.home / "search.db", books.ledger)
+        self._swaps = SwapWatch(books.ledger, books.lineage)
+        self._exporting = asyncio.Lock()
+        self.used_at: dict[int, float] = {}
+        """When a version was last asked for by number, on the monotonic clock."""
+
+    def insights(self, status: Callable[[], Json]) -> Insights:
+        ready = self._engine is not None and self._renderer is not None
+        return Insights(
+            status=status,
+            tokens=self.tokens,
+            learning=self.learning,
+            policy=self.policy,
+            results=self.results,
+            exclude_turn=self.exclude_turn,
+            exclude_session=self.exclude_session,
+            export=self.export,
+            comparer=Comparer(self._engine, self._renderer, self._load)
+            if ready and self._engine and self._renderer
+            else None,
+        )
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def sessions(self, limit: int, after: str | None, user: str | None, query: str | None) -> Json:
+        only = self._search.find(query, user, _MAX_FOUND) if query and query.strip() else None
+        return view_sessions(self._books.ledger, limit, after, user, only)
+
+    def session(
+        self, session_id: str, user: str | None, limit: int | None, after: str | None, text: bool
+    ) -> Json | None:
+        return view_session(self._books, session_id, user, limit, after, text)
+
+    def now(self) -> Json:
+        """What ``/v1/status`` says about the last minute and the last swap."""
+        now = time.time()
+        return {"traffic": view_traffic(self._books.ledger, now), "last_swap": self._swaps.last(now)}
+
+    def learning(self, user: str | None) -> Json:
+        return {"rewards": view_rewards(self._books.lineage, user), "swaps": view_swaps(self._books.lineage)}
+
+    def policy(self, version: int, user: str | None) -> Json | None:
+        policy = self._books.lineage.policy(version)
+        if policy is None:
+            return None
+        turns = view_step_turns(self._books.lineage, version, user)
+        return {**view_policy(policy), "has_weights": self._store.has_weights(version), "turns": turns}
+
+    def tokens(self, turn_id: str, user: str | None) -> Json | None:
+        """A turn word for word: what was asked, and each token of the reply with what training did to it."""
+        view = view_turn(self._books, turn_id, user)
+        turn = None if view is None else self._books.ledger.load_turn(turn_id)
+        if view is None or turn is None:
+            return None
+        sample = self._books.lineage.sample_of(turn_id)
+        factor = self._factor(view["step"], turn_id)
+        return {
+            **view,
+            "input": added(turn.messages),
+            "reply": turn.reply,
+            "hint": sample.hint if sample else None,
+            "strength": sample.strength if sample else None,
+            "tokens": [
+                {**token, **_push(sample, index, factor, self._text)}
+                for index, token in enumerate(self._pieces(turn))
+            ],
+        }
+
+    def _pieces(self, turn: TurnRecord) -> list[Json]:
+        if self._renderer is None:
+            return []
+        detokenizer = self._renderer.detokenizer()
+        pieces: list[Json] = [
+            {"text": detokenizer.feed(t.id), "logprob": t.logprob, "forced": t.forced} for t in turn.tokens
+        ]
+        if pieces:
+            pieces[-1]["text"] += detokenizer.finish()
+        return pieces
+
+    def _text(self, token_id: int) -> str:
+        return self._renderer.token_bytes(token_id).decode("utf-8", "replace") if self._renderer else ""
+
+    def _factor(self, step: int | None, turn_id: str) -> float:
+        """What the step made of a sample as a whole, such as a baseline that was taken off."""
+        if step is None or not self._store.exists(step):
+            return 1.0
+        return float(self._store.manifest(step).get("factors", {}).get(turn_id, 1.0))
+
+    def results(self) -> Json:
+        """Evaluations that somebody left in ``evals/`` of the data folder, each as it is."""
+        found = []
+        for path in sorted((self._config.home / "evals").glob("*.json")):
+            try:
+                if path.stat().st_size <= _MAX_RESULT_BYTES:
+                    found.append({"name": path.stem, "result": json.loads(path.read_text())})
+            except (OSError, ValueError):
+                continue
+        return {"object": "list", "data": found}
+
+    def index(self) -> int:
+        """Make what was said lately findable, some of it at a time; returns how many turns that was."""
+        return self._search.follow()
+
+    async def follow(self) -> None:
+        """Keep the search index up to date, until cancelled."""
+        try:
+            while True:
+                if not await asyncio.to_thread(self.index):
+                    await asyncio.sleep(_INDEX_S)
+        finally:
+            self._search.close()
+
+    # --- deciding ----------------------------------------------------------------------------
+
+    async def exclude_turn(self, turn_id: str, user: str | None, by: str) -> Json | None:
+        turn = await asyncio.to_thread(view_turn, self._books, turn_id, user)
+        if turn is None:
+            return None
+        if turn["state"] == "trained":
+            raise ValueError(
+                f"version {turn['step']} has learned from this turn already; roll back to undo that"
+            )
+        if turn["state"] != "excluded":
+            await self._tell(turn_id, events.EXCLUDE, {"by": by})
+        return {"id": turn_id, "excluded": True}
+
+    async def exclude_session(self, session_id: str, user: str | None, by: str) -> Json | None:
+        session = await asyncio.to_thread(view_session, self._books, session_id, user)
+        if session is None:
+            return None
+        if session["turns"]:
+            # First: turns that come after this one are then known to belong to such a session.
+            await self._tell(session["turns"][0]["id"], events.EXCLUDE_SESSION, {"by": by})
+            session = await asyncio.to_thread(view_session, self._books, session_id, user) or session
+        learned = [turn["id"] for turn in session["turns"] if turn["state"] == "trained"]
+        for turn in session["turns"]:
+            if turn["state"] not in ("trained", "excluded"):
+                await self._tell(turn["id"], events.EXCLUDE, {"by": by})
+        return {"id": session_id, "excluded": True, "learned_already": learned}
+
+    async def _load(self, version: int) -> None:
+        """Have a version in the engine; whoever follows the ledger lets go of it when nobody asks for it."""
+        assert self._engine is not None
+        self.used_at[version] = time.monotonic()
+        loaded = self._engine.status().versions
+        if version in loaded:
+            return
+        if version != BASE_VERSION and not self._store.has_weights(version):
+            raise ValueError(f"there are no weights of policy version {version}")
+        if len(loaded) > _MAX_LOADED:
+            raise ValueError("too many versions are in memory; try again in two minutes")
+        await self._engine.load(version, self._store.path(version))
+
+    async def export(self, version: int, kind: str) -> Json:
+        """By a process of its own: merging takes memory and time that serving should not give."""
+        if not self._store.has_weights(version):
+            raise LookupError(f"there are no weights of policy version {version}")
+        target = self._config.home / "exports" / f"version-{version}-{kind}"
+        target = target.with_suffix(".gguf") if kind == "gguf" else target
+        if target.exists():
+            return _exported(version, kind, target)
+        async with self._exporting:
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            arguments = ["policy", "export", str(version), "--format", kind, "--to", str(target)]
+            child = await asyncio.create_subprocess_exec(
+                "nice", sys.executable, "-m", "openclaw_rl", *arguments,
+                env={**os.environ, **to_environment(self._config)},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            try:
+                _, problem = await asyncio.wait_for(child.communicate(), _EXPORT_S)
+            except BaseException:
+                child.kill()
+                raise
+        if child.returncode:
+            raise ValueError(
+                problem.decode(errors="replace").strip().rpartition("\n")[2] or "the export failed"
+            )
+        return _exported(version, kind, target)
+
+
+def _exported(version: int, kind: str, target: Path) -> Json:
+    files = [target] if target.is_file() else [file for file in target.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    return {"version": version, "format": kind, "path": str(target), "bytes": size}
+
+
+def _push(sample: Sample | None, index: int, factor: float, text: Callable[[int], str]) -> Json:
+    """The advantage of the token that was said and of those that might have been, as the step got it."""
+    if sample is None or index >= len(sample.ids_NK):
+        return {"advantage": None, "candidates": []}
+    ids, signal = sample.ids_NK[index].tolist(), sample.signal_NK[index].tolist()
+    old = sample.old_NK[index].tolist()
+    if bool((sample.signal_NK == _NO_SIGNAL).any()):
+        # Distillation keeps the teacher's log-probs; the push is how far they are from what was.
+        signal = [0.0 if s == _NO_SIGNAL else s - o for s, o in zip(signal, old, strict=True)]
+    pushes: dict[int, float] = {}
+    for token_id, value in zip(ids, signal, strict=True):
+        pushes[token_id] = pushes.get(token_id, 0.0) + value * factor
+    others = [
+        {"text": text(i), "advantage": value, "logprob": old[ids.index(i)]}
+        for i, value in pushes.items()
+        if i != ids[0] and value
+    ]
+    return {"advantage": pushes[ids[0]], "candidates": others}

@@ -1,0 +1,102 @@
+"""The same question to several versions at once, side by side. Nothing of it is recorded or learned from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Annotated
+
+from pydantic import Field
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.serve import sse
+from openclaw_rl.serve.text import WellFormed
+from openclaw_rl.types import Engine, GenerateRequest, Json, Renderer, SamplingParams
+
+_MAX_AT_ONCE = 4
+
+
+class Comparison(WellFormed):
+    """The same seed for all, so that what differs is the version."""
+
+    prompt: Annotated[str, Field(min_length=1, max_length=20_000)]
+    versions: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=4)]
+    max_tokens: Annotated[int, Field(ge=1, le=1024)] = 200
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.7
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 7
+
+
+class Comparer:
+    """``ready`` has a version loaded, or raises ValueError if there are no weights of it."""
+
+    def __init__(self, engine: Engine, renderer: Renderer, ready: Callable[[int], Awaitable[None]]) -> None:
+        self._engine, self._renderer, self._ready = engine, renderer, ready
+        self._running = 0
+
+    async def open(self, wanted: Comparison) -> AsyncIterator[bytes]:
+        """Everything that can be refused is refused before the first byte; then events as they come."""
+        versions = list(dict.fromkeys(wanted.versions))
+        if self._running + len(versions) > _MAX_AT_ONCE:
+            raise RequestError(
+                "Other comparisons are running; try again in a moment.", status=429, retry_after_s=2
+            )
+        prompt_ids = self._renderer.render([{"role": "user", "content": wanted.prompt}])
+        room = self._engine.context_length - len(prompt_ids)
+        if room < 1:
+            raise RequestError(
+                f"The prompt has {len(prompt_ids)} tokens, the context {self._engine.context_length}.",
+                code="context_length_exceeded",
+                param="prompt",
+            )
+        for version in versions:
+            try:
+                await self._ready(version)
+            except (ValueError, OSError) as error:
+                raise RequestError(str(error), status=404, code="not_found", param="versions") from None
+        sampling = SamplingParams(min(room, wanted.max_tokens), wanted.temperature, seed=wanted.seed)
+        return self._stream(versions, prompt_ids, sampling)
+
+    async def _stream(
+        self, versions: list[int], prompt_ids: list[int], sampling: SamplingParams
+    ) -> AsyncIterator[bytes]:
+        queue: asyncio.Queue[Json] = asyncio.Queue()
+        self._running += len(versions)
+        tasks = [asyncio.create_task(self._answer(v, prompt_ids, sampling, queue)) for v in versions]
+        try:
+            left = len(tasks)
+            while left:
+                event = await queue.get()
+                left -= bool(event.get("done"))
+                yield sse.event(event)
+            yield sse.DONE
+        finally:
+            self._running -= len(versions)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(
+        self, version: int, prompt_ids: list[int], sampling: SamplingParams, queue: asyncio.Queue[Json]
+    ) -> None:
+        renderer, number, problem = self._renderer, 0, None
+        detokenizer, parser = renderer.detokenizer(), renderer.parser(prompt_ids)
+        request = GenerateRequest(
+            prompt_ids, sampling, stop_ids=renderer.stop_ids, policy_version=version, top_logprobs=0
+        )
+        try:
+            async with aclosing(self._engine.generate(request)) as stream:  # type: ignore[type-var]
+                async for token in stream:
+                    number += 1
+                    text = "" if token.id in renderer.stop_ids else detokenizer.feed(token.id)
+                    _put(queue, version, [d.content for d in parser.feed(text)] if text else [])
+            rest = detokenizer.finish()
+            _put(queue, version, [d.content for d in (*parser.feed(rest), *parser.finish())])
+        except Exception as error:
+            problem = str(error) or type(error).__name__
+        queue.put_nowait({"version": version, "done": True, "num_tokens": number, "error": problem})
+
+
+def _put(queue: asyncio.Queue[Json], version: int, texts: list[str]) -> None:
+    if text := "".join(texts):
+        queue.put_nowait({"version": version, "text": text})

@@ -1,0 +1,65 @@
+"""Live updates: one look at the status a second for all who listen, sent when something changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+
+from openclaw_rl.serve import sse
+from openclaw_rl.types import Json
+
+log = logging.getLogger(__name__)
+_LOOK_S = 1.0
+_QUIET_S = 15.0
+#: Changes with every look, and means nothing by itself.
+_RESTLESS = ("uptime_s",)
+
+
+class Pulse:
+    """Looks only while somebody listens."""
+
+    def __init__(self, status: Callable[[], Json], look_s: float = _LOOK_S) -> None:
+        self._status, self._look_s = status, look_s
+        self._listeners: set[asyncio.Queue[Json]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._last: Json | None = None
+
+    async def listen(self) -> AsyncIterator[bytes]:
+        """The status now, then whenever it is another one; a comment now and then keeps the line open."""
+        queue: asyncio.Queue[Json] = asyncio.Queue(maxsize=1)
+        self._listeners.add(queue)
+        try:
+            yield sse.event(await asyncio.to_thread(self._status), "status")
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._look())
+            while True:
+                try:
+                    yield sse.event(await asyncio.wait_for(queue.get(), _QUIET_S), "status")
+                except TimeoutError:
+                    yield b": still here\n\n"
+        finally:
+            self._listeners.discard(queue)
+            if not self._listeners and self._task is not None:
+                self._task.cancel()
+                self._task = None
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_s)
+            try:
+                status = await asyncio.to_thread(self._status)
+            except Exception as error:
+                log.warning("the status cannot be had: %s", type(error).__name__)
+                continue
+            compared = {name: value for name, value in status.items() if name not in _RESTLESS}
+            if compared == self._last:
+                continue
+            self._last = json.loads(json.dumps(compared))
+            for queue in self._listeners:
+                # Whoever is slow gets the newest only.
+                with suppress(asyncio.QueueEmpty):
+                    queue.get_nowait()
+                queue.put_nowait(status)

@@ -1,0 +1,183 @@
+"""Who is asking: a key with every request, or a session that was opened with one.
+
+A browser signs in with an API key and gets a cookie that scripts cannot read and other sites cannot
+send. The cookie is signed with the user's own key, so nothing is stored, and removing the key ends its
+sessions. What changes something needs a header besides, which no foreign page can make a browser send.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from http.cookies import CookieError, SimpleCookie
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
+from openclaw_rl.serve.refuse import refusal
+from openclaw_rl.serve.text import WellFormed
+from openclaw_rl.types import Json
+
+OPEN_PATHS = ("/healthz", "/readyz", "/", "/v1/login", "/favicon.ico")
+OPEN_FOLDER = "/web/"
+#: Answers everybody, so that a page can ask whether it has to sign in without that being an error.
+WHO_AM_I = "/v1/me"
+GUARD, GUARD_VALUE = "x-requested-with", "openclaw-rl"
+_SESSION_S = 7 * 86400
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+class Authentication:
+    """Names the user of every request before its body is even read.
+
+    Health checks and the dashboard's own files are open. ``keys`` None lets everyone in as the default user.
+    """
+
+    def __init__(self, app: ASGIApp, keys: KeyRing | None) -> None:
+        self._app, self._keys = app, keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        is_open = path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
+        if scope["type"] == "http" and not is_open:
+            try:
+                scope.setdefault("state", {})["user"] = self._user(scope, Headers(scope=scope))
+            except RequestError as error:
+                if path == WHO_AM_I and error.status == 401:
+                    scope.setdefault("state", {})["user"] = None
+                    await self._app(scope, receive, send)
+                    return
+                await refusal(path, error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _user(self, scope: Scope, headers: Headers) -> str:
+        if self._keys is None:
+            return DEFAULT_USER
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        stated = (token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", ""))
+        if any(stated):
+            # Some clients send an old token of somebody else's beside ours.
+            for key in filter(None, stated):
+                if user := self._keys.user_of(key):
+                    return user
+            raise _unauthorised(
+                "This API key is not known here. 'openclaw-rl keys list' shows those that are."
+            )
+        if user := self._signed_in(scope, headers):
+            if scope["method"] not in _SAFE_METHODS:
+                check_same_site(headers)
+            return user
+        raise _unauthorised(
+            "No API key. Send 'Authorization: Bearer KEY' or 'x-api-key: KEY'; "
+            "'openclaw-rl keys list' shows it."
+        )
+
+    def _signed_in(self, scope: Scope, headers: Headers) -> str | None:
+        assert self._keys is not None
+        try:
+            cookies = SimpleCookie(headers.get("cookie", ""))
+        except CookieError:
+            return None
+        found = cookies.get(cookie_name(scope))
+        return None if found is None else read_session(found.value, self._keys)
+
+
+def check_same_site(headers: Headers) -> None:
+    """A browser lets only our own pages add this header; their address is checked as well."""
+    origin = headers.get("origin")
+    foreign = origin is not None and origin.partition("://")[2] != headers.get("host", "")
+    if foreign or headers.get(GUARD) != GUARD_VALUE:
+        raise RequestError(
+            f"A signed-in browser has to send '{GUARD}: {GUARD_VALUE}' from this address; scripts use a key.",
+            status=403,
+            code="forbidden",
+        )
+
+
+def cookie_name(scope: Scope) -> str:
+    """Browsers share cookies among the ports of a host; two servers must not sign each other out."""
+    server = scope.get("server") or ("", 0)
+    return f"openclaw_rl_{server[1]}"
+
+
+def make_session(user: str, key: str, now: float | None = None) -> str:
+    expires = int((time.time() if now is None else now) + _SESSION_S)
+    return f"{user}~{expires}~{_sign(user, expires, key)}"
+
+
+def read_session(value: str, keys: KeyRing) -> str | None:
+    user, _, rest = value.partition("~")
+    expires, _, signature = rest.partition("~")
+    keys.reload()
+    key = keys.key_of(user)
+    if key is None or not expires.isascii() or not expires.isdigit() or len(expires) > 12:
+        return None
+    if not hmac.compare_digest(_sign(user, int(expires), key).encode(), signature.encode()):
+        return None
+    return user if int(expires) > time.time() else None
+
+
+def _sign(user: str, expires: int, key: str) -> str:
+    return hmac.digest(key.encode(), f"session {user} {expires}".encode(), "sha256").hex()
+
+
+class Login(WellFormed):
+    key: str = Field(max_length=1000)
+
+
+def add_signin(app: FastAPI, keys: KeyRing | None) -> None:
+    @app.post("/v1/login", tags=["sign in"])
+    async def login(parsed: Login, request: Request) -> Response:
+        check_same_site(request.headers)
+        user = DEFAULT_USER if keys is None else keys.user_of(parsed.key.strip())
+        if user is None:
+            raise _unauthorised(
+                "This API key is not known here. 'openclaw-rl keys list' shows those that are."
+            )
+        answer = JSONResponse(_me(user, keys))
+        key = None if keys is None else keys.key_of(user)
+        if key is not None:
+            answer.set_cookie(
+                cookie_name(request.scope),
+                make_session(user, key),
+                max_age=_SESSION_S,
+                httponly=True,
+                samesite="strict",
+                secure=request.url.scheme == "https",
+            )
+        return answer
+
+    @app.post("/v1/logout", tags=["sign in"])
+    async def logout(request: Request) -> Response:
+        answer = JSONResponse({"status": "ok"})
+        answer.delete_cookie(cookie_name(request.scope), httponly=True, samesite="strict")
+        return answer
+
+    @app.get(WHO_AM_I, tags=["sign in"])
+    async def me(request: Request) -> Json:
+        return _me(request.state.user, keys)
+
+
+def _me(user: str | None, keys: KeyRing | None) -> Json:
+    return {"user": user, "owner": user == DEFAULT_USER, "keys": keys is not None}
+
+
+def scope_of(request: Request) -> str | None:
+    """Whose sessions a request may see: the owner sees all, everybody else their own."""
+    user: str = request.state.user
+    return None if user == DEFAULT_USER else user
+
+
+def require_owner(request: Request) -> None:
+    if scope_of(request) is not None:
+        raise RequestError("Only the owner's key may do this.", status=403, code="forbidden")
+
+
+def _unauthorised(message: str) -> RequestError:
+    return RequestError(message, status=401, code="invalid_api_key")

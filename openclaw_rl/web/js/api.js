@@ -1,0 +1,59 @@
+// The public JSON API, as any script would use it; the session cookie goes along by itself.
+
+const GUARD = { "x-requested-with": "openclaw-rl" };
+
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function failed(answer) {
+  const body = await answer.json().catch(() => null);
+  return new ApiError(answer.status, body?.error?.message ?? `The server answered ${answer.status}.`);
+}
+
+export async function get(path, params = {}) {
+  const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== null && value !== undefined && value !== ""));
+  const answer = await fetch(query.size ? `${path}?${query}` : path, { headers: GUARD });
+  if (!answer.ok) throw await failed(answer);
+  return answer.json();
+}
+
+export async function post(path, body = null, headers = {}) {
+  const answer = await send(path, body, headers);
+  return answer.json();
+}
+
+async function send(path, body, headers, signal) {
+  const answer = await fetch(path, {
+    method: "POST",
+    headers: { ...GUARD, ...headers, ...(body === null ? {} : { "content-type": "application/json" }) },
+    body: body === null ? undefined : JSON.stringify(body),
+    signal,
+  });
+  if (!answer.ok) throw await failed(answer);
+  return answer;
+}
+
+/** Posts, then gives every event of the answer to `onEvent`; resolves to the answer's headers. */
+export async function stream(path, body, onEvent, { headers = {}, onOpen = () => {}, signal } = {}) {
+  const answer = await send(path, body, headers, signal);
+  onOpen(answer.headers);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return answer.headers;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line.startsWith("data: ") && line !== "data: [DONE]") onEvent(JSON.parse(line.slice(6)));
+    }
+  }
+}
+
+const path = (id) => encodeURIComponent(id);
+export const turnPath = (id) => `/v1/turns/${path(id)}`;
+export const sessionPath = (id) => `/v1/sessions/${path(id)}`;

@@ -1,0 +1,97 @@
+// Signing in, the frame with its navigation, and which page is shown.
+
+import { get, post } from "./api.js";
+import { fill, h, icon, pill, toast } from "./dom.js";
+import { connect, disconnect, listen } from "./live.js";
+import { redrawAll } from "./plot.js";
+import { applyTheme, theme, toggleTheme } from "./theme.js";
+import * as chat from "./pages/chat.js";
+import * as learning from "./pages/learning.js";
+import * as now from "./pages/now.js";
+import * as policies from "./pages/policies.js";
+import * as results from "./pages/results.js";
+import * as session from "./pages/session.js";
+import * as sessions from "./pages/sessions.js";
+import { signIn } from "./pages/signin.js";
+
+const PAGES = [
+  { name: "now", title: "Now", page: now, icon: "M3 12h4l3-8 4 16 3-8h4" },
+  { name: "learning", title: "Learning", page: learning, icon: "M4 19V5M4 19h16M8 15l4-5 3 3 5-7" },
+  { name: "sessions", title: "Sessions", page: sessions, icon: "M4 5h16v11H9l-5 4z" },
+  { name: "policies", title: "Policies", page: policies, icon: "M6 4v16M6 9c0 4 12 1 12 6v5M18 15v5M6 4h.01M18 20h.01" },
+  { name: "try", title: "Try it", page: chat, icon: "M5 4l14 8-14 8 3-8z" },
+];
+const app = document.getElementById("app");
+let main = null;
+let leave = () => {};
+let me = null;
+
+async function start() {
+  applyTheme();
+  me = await get("/v1/me").catch((error) => { toast(error.message); return null; });
+  if (!me?.user) {
+    main = null;
+    fill(app, signIn(start));
+    return;
+  }
+  const showResults = await get("/v1/results").then((found) => found.data.length > 0, () => false);
+  buildFrame(showResults);
+  await show();
+}
+
+function buildFrame(showResults) {
+  const pages = showResults ? [...PAGES, { name: "results", title: "Results", icon: "M5 20V10M12 20V4M19 20v-7" }] : PAGES;
+  const links = pages.map(({ name, title, icon: path }) =>
+    h("li", {}, h("a", { href: `#/${name}`, "data-page": name }, icon(path), h("span", {}, title))));
+  const health = h("div", {}, pill("connecting", "", true));
+  const themeButton = h("button", { class: "plain", type: "button", onclick: () => { toggleTheme(); redrawAll(); nameTheme(); } });
+  const nameTheme = () => fill(themeButton, theme() === "dark" ? "Light theme" : "Dark theme");
+  nameTheme();
+  main = h("main", { id: "main", tabindex: "-1" });
+  fill(app, h("div", { class: "frame" },
+    h("header", { class: "rail" },
+      h("div", { class: "brand" }, h("img", { src: "/web/icon.svg", alt: "" }), "OpenClaw-RL"),
+      h("nav", { "aria-label": "Pages" }, h("ul", {}, links)),
+      h("div", { class: "rail-foot" }, health, h("div", { class: "muted" }, me.owner ? "Signed in as owner" : `Signed in as ${me.user}`),
+        h("div", { class: "row" }, themeButton, me.keys && h("button", { class: "plain", type: "button", onclick: signOut }, "Sign out")))),
+    main));
+  connect((lost) => lost && fill(health, pill("not connected", "bad", true)));
+  listen((status) => fill(health, pill(`${status.status === "ok" ? "healthy" : status.status} · v${status.policy_version}`,
+    status.status === "ok" ? "good" : "warn", true)));
+}
+
+async function signOut() {
+  await post("/v1/logout").catch(() => null);
+  disconnect();
+  leave();
+  await start();
+}
+
+async function show() {
+  if (!main) return;
+  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const known = { ...Object.fromEntries(PAGES.map((one) => [one.name, one.page])), results };
+  const page = name === "sessions" && rest[0] ? session : known[name] ?? now;
+  for (const link of document.querySelectorAll(".rail a[data-page]")) {
+    if (link.dataset.page === (known[name] ? name : "now")) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  leave();
+  const stops = [];
+  leave = () => stops.splice(0).forEach((stop) => stop());
+  fill(main, h("p", { class: "muted" }, "Loading…"));
+  try {
+    await page.render(main, { rest, me, keep: (stop) => stops.push(stop) });
+  } catch (error) {
+    if (error.status === 401) return start();
+    fill(main, h("div", { class: "empty" }, h("strong", {}, "This could not be shown"), error.message));
+  }
+  const heading = main.querySelector("h1");
+  document.title = `${heading?.textContent ?? "OpenClaw-RL"} · OpenClaw-RL`;
+  heading?.setAttribute("tabindex", "-1");
+  if (document.activeElement === document.body || document.activeElement?.closest(".rail")) heading?.focus({ preventScroll: true });
+  scrollTo(0, 0);
+}
+
+addEventListener("hashchange", show);
+start();

@@ -1,0 +1,49 @@
+// 👍, 👎 and a correction for one reply, wherever it is shown.
+
+import { post } from "./api.js";
+import { fill, h, toast } from "./dom.js";
+
+/** Buttons for a turn; `onDone` runs after something was said. */
+export function feedback(turnId, onDone = () => {}) {
+  const box = h("div", { class: "feedback" });
+  const up = h("button", { type: "button", "aria-pressed": "false", "aria-label": "Good reply", onclick: () => rate("up") }, "👍");
+  const down = h("button", { type: "button", "aria-pressed": "false", "aria-label": "Bad reply", onclick: () => openFix() }, "👎");
+  const form = h("div", {});
+  const press = (button) => [up, down].forEach((one) => one.setAttribute("aria-pressed", String(one === button)));
+
+  async function rate(rating, text = null) {
+    try {
+      await post("/v1/feedback", { id: turnId, rating, ...(text ? { text } : {}) });
+      press(rating === "up" ? up : down);
+      fill(form);
+      toast(text ? "Noted. It will learn from your correction." : rating === "up" ? "Noted as a good reply." : "Noted as a bad reply.");
+      onDone();
+    } catch (error) {
+      toast(error.message);
+    }
+  }
+
+  function openFix() {
+    const text = h("textarea", { id: `fix-${turnId}`, rows: "2", placeholder: "Keep it to one sentence." });
+    fill(form, h("form", { class: "fix", onsubmit: (event) => { event.preventDefault(); rate("down", text.value.trim()); } },
+      h("label", { for: `fix-${turnId}` }, "What should it have done instead? (optional)"), text,
+      h("div", { class: "row" }, h("button", { class: "primary", type: "submit" }, "Send"),
+        h("button", { class: "plain", type: "button", onclick: () => { fill(form); down.focus(); } }, "Cancel"))));
+    text.focus();
+    form.scrollIntoView({ block: "nearest" });
+  }
+
+  fill(box, h("div", { class: "row" }, up, down), form);
+  return box;
+}
+
+/** What became of a turn so far, in a few words. */
+export function fate(turn) {
+  const words = { waiting: "waiting", judged: "judged", unjudged: "not judged yet", sampled: "sampled, waits for a step",
+    trained: `learned in version ${turn.step}`, excluded: "not trained on" };
+  const kind = { trained: "good", sampled: "accent", judged: "accent", excluded: "warn" }[turn.state] ?? "";
+  return { text: words[turn.state] ?? turn.state, kind };
+}
+
+export const scoreOf = (verdict) => verdict.source === "exclude" ? { text: "excluded", kind: "warn" }
+  : verdict.score > 0 ? { text: "good", kind: "good" } : verdict.score < 0 ? { text: "bad", kind: "bad" } : { text: "neutral", kind: "" };

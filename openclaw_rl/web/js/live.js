@@ -1,0 +1,42 @@
+// What the server says as it happens. Pages listen while they are shown.
+
+let source = null;
+let latest = null;
+const listeners = new Set();
+
+export function connect(onLost) {
+  source?.close();
+  source = new EventSource("/v1/events");
+  source.addEventListener("status", (event) => {
+    latest = JSON.parse(event.data);
+    onLost(false);
+    for (const listener of [...listeners]) listener(latest);
+  });
+  source.addEventListener("error", () => onLost(true));
+}
+
+export function disconnect() {
+  source?.close();
+  source = null;
+  latest = null;
+  listeners.clear();
+}
+
+/** Calls now (if anything is known) and on every change; returns how to stop. */
+export function listen(listener) {
+  listeners.add(listener);
+  if (latest) listener(latest);
+  return () => listeners.delete(listener);
+}
+
+export const current = () => latest;
+
+/** Calls when one of the numbers that `pick` takes from the status is another one than before. */
+export function onChange(pick, listener) {
+  let before = latest ? JSON.stringify(pick(latest)) : null;
+  return listen((status) => {
+    const now = JSON.stringify(pick(status));
+    if (before !== null && now !== before) listener(status);
+    before = now;
+  });
+}

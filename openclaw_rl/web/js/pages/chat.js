@@ -1,0 +1,97 @@
+// A chat box against the served model, with the feedback buttons.
+
+import { get, stream, turnPath } from "../api.js";
+import { fill, h, pill, toast } from "../dom.js";
+import { fate, feedback } from "../feedback.js";
+import { listen, onChange } from "../live.js";
+
+let history = [];
+let sessionId = newSession();
+const turns = new Map();
+
+function newSession() {
+  return `try-${[...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+}
+
+export async function render(main, { keep }) {
+  const log = h("div", { class: "log", role: "log", "aria-label": "Conversation" });
+  const version = h("span", {});
+  const text = h("textarea", { id: "say", rows: "1", placeholder: "Say something…", onkeydown: (event) => {
+    if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); form.requestSubmit(); }
+  } });
+  const send = h("button", { class: "primary", type: "submit" }, "Send");
+  const form = h("form", { class: "composer", onsubmit: (event) => { event.preventDefault(); ask(); } },
+    h("div", { class: "field" }, h("label", { for: "say", class: "visually-hidden" }, "Your message"), text), send);
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Try it"), version,
+    h("div", { class: "actions" }, h("button", { type: "button", onclick: startAnew }, "New conversation")),
+    h("p", { class: "lead" }, "Talk to the model. What you say next, and your 👍, 👎 and corrections, are what it learns from.")),
+  h("div", { class: "chat" }, log, form));
+  for (const entry of history) log.append(entry.element);
+  keep(listen((status) => fill(version, pill(status.policy_version === 0 ? "base" : `version ${status.policy_version}`, "accent", true))));
+  keep(onChange((status) => [status.funnel?.by_state, status.funnel?.judge_queue, status.policy_version], refresh));
+  text.focus();
+
+  function startAnew() {
+    history = [];
+    turns.clear();
+    sessionId = newSession();
+    fill(log);
+    text.focus();
+  }
+
+  async function ask() {
+    const words = text.value.trim();
+    if (!words || send.disabled) return;
+    text.value = "";
+    send.disabled = true;
+    add({ role: "user", content: words, element: h("div", { class: "msg user" }, words) });
+    const said = h("div", { class: "said" }), under = h("div", { class: "under" });
+    const entry = { role: "assistant", content: "", element: h("div", { class: "msg assistant" }, said, under) };
+    const messages = history.map(({ role, content }) => ({ role, content }));
+    add(entry);
+    let id = null, answered = null;
+    try {
+      await stream("/v1/chat/completions", { model: "default", messages, stream: true, max_tokens: 300, temperature: 0.7 }, (event) => {
+        id ??= event.id;
+        const piece = event.choices?.[0]?.delta?.content ?? "";
+        entry.content += piece;
+        said.append(piece);
+        if (nearEnd()) entry.element.scrollIntoView({ block: "end" });
+        if (event.error) throw new Error(event.error.message);
+      }, { headers: { "x-session-id": sessionId }, onOpen: (headers) => { answered = headers.get("x-policy-version"); } });
+      const state = h("span", {});
+      fill(under, pill(answered === "0" ? "base" : `version ${answered}`), state);
+      entry.element.append(feedback(id, refresh));
+      entry.element.scrollIntoView({ block: "end" });
+      turns.set(id, state);
+    } catch (error) {
+      fill(under, pill(error.message, "bad"));
+      if (!entry.content) history.pop();
+    }
+    send.disabled = false;
+    text.focus();
+  }
+
+  function add(entry) {
+    history.push(entry);
+    log.append(entry.element);
+    entry.element.scrollIntoView({ block: "end" });
+  }
+}
+
+/** Whoever scrolled up to read is left in peace. */
+const nearEnd = () => innerHeight + scrollY > document.documentElement.scrollHeight - 160;
+
+/** What became of the replies so far; only the newest ones still change. */
+async function refresh() {
+  for (const [id, place] of [...turns].slice(-12)) {
+    try {
+      const turn = await get(turnPath(id));
+      const { text, kind } = fate(turn);
+      fill(place, pill(text, kind, true));
+      place.title = turn.reason ?? "";
+    } catch {
+      fill(place);
+    }
+  }
+}

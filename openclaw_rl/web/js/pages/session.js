@@ -1,0 +1,116 @@
+// One conversation, turn by turn, with what was made of each.
+
+import { get, post, sessionPath, turnPath } from "../api.js";
+import { confirm, fill, h, num, pill, plural, toast, versionName, when } from "../dom.js";
+import { fate, feedback, scoreOf } from "../feedback.js";
+import { onChange } from "../live.js";
+import { tokenView } from "../tokens.js";
+
+const PAGE = 20;
+
+export async function render(main, { rest, keep }) {
+  const id = rest[0];
+  const turns = h("div", { class: "stack" });
+  const more = h("button", { type: "button", class: "hidden", onclick: () => load().catch((error) => toast(error.message)) }, "Show later turns");
+  const shown = new Map();
+  const first = await get(sessionPath(id), { limit: PAGE, text: true });
+  const title = first.turns[0]?.input?.findLast((message) => message.role === "user")?.content ?? id;
+  fill(main, h("div", { class: "page-head" },
+    h("h1", {}, title.length > 70 ? `${title.slice(0, 69)}…` : title),
+    h("div", { class: "actions" }, h("button", { type: "button", onclick: exclude }, "Exclude session")),
+    h("p", { class: "lead small" }, h("a", { href: "#/sessions" }, "Sessions"), " / ", h("span", { class: "mono" }, id), ` · ${plural(first.num_turns, "turn")} · opened `, when(first.opened_at))),
+  h("div", { class: "stack" }, turns, more));
+  add(first);
+
+  function add(page) {
+    for (const turn of page.turns) {
+      const place = h("article", { class: "card turn", "data-turn": turn.id, "aria-label": "Turn" });
+      shown.set(turn.id, { turn, place });
+      draw(place, turn, () => refresh([turn.id]));
+      turns.append(place);
+    }
+    more.classList.toggle("hidden", !page.has_more);
+  }
+  async function load() {
+    add(await get(sessionPath(id), { limit: PAGE, after: [...shown.keys()].at(-1), text: true }));
+  }
+  async function refresh(ids) {
+    for (const turnId of ids) {
+      const { turn, place } = shown.get(turnId);
+      const now = { ...turn, ...(await get(turnPath(turnId))) };
+      if (facts(now) === facts(turn)) continue;
+      shown.set(turnId, { turn: now, place });
+      if (!place.querySelector(".fix, .tokens")) draw(place, now, () => refresh([turnId]));
+    }
+  }
+  async function exclude() {
+    const sure = await confirm({ title: "Exclude this session?", action: "Exclude",
+      text: "Nothing of it will be learned from, its later turns included. What was learned already stays; a rollback undoes that." });
+    if (!sure) return;
+    const done = await post(`${sessionPath(id)}/exclude`).catch((error) => toast(error.message));
+    if (done) toast(done.learned_already.length ? `Excluded; ${plural(done.learned_already.length, "turn")} had been learned from before.` : "Excluded from training.");
+  }
+  keep(onChange((status) => [status.funnel?.by_state, status.policy_version, status.funnel?.turns], async (status) => {
+    await refresh([...shown.keys()].slice(-PAGE)).catch(() => null);
+    if (more.classList.contains("hidden")) await load().catch(() => null);
+  }));
+}
+
+const facts = (turn) => JSON.stringify([turn.state, turn.reason, turn.verdict, turn.step]);
+
+function draw(place, turn, refresh) {
+  const { text, kind } = fate(turn);
+  const said = h("div", { class: "bubble assistant" }, reply(turn.reply)), details = h("div", {});
+  fill(place,
+    (turn.input ?? []).map((message) => [h("div", { class: "who" }, { user: "Person", system: "Instructions", tool: "Tool" }[message.role] ?? message.role),
+      h("div", { class: `bubble ${message.role}`, ...(message.role === "user" ? {} : { tabindex: "0" }) }, message.content)]),
+    h("div", { class: "who" }, `Reply by ${versionName(turn.policy_version)}`),
+    said, details,
+    h("div", { class: "facts" }, pill(text, kind, true), turn.kind !== "main" && pill(turn.kind === "side" ? "side request" : "not continued yet"),
+      pill(plural(turn.completion_tokens, "token")), h("span", { class: "pill" }, when(turn.created_at)),
+      turn.finish_reason !== "stop" && pill(turn.finish_reason, "warn")),
+    turn.reason && h("p", { class: "small muted", "data-reason": "" }, turn.reason),
+    turn.verdict && verdict(turn.verdict),
+    h("div", { class: "turn-actions" }, feedback(turn.id, refresh),
+      h("button", { type: "button", class: "plain", onclick: () => showTokens(said, details, turn.id) }, "What was pushed"),
+      !["trained", "excluded"].includes(turn.state) && h("button", { type: "button", class: "plain", onclick: () => excludeTurn(turn.id, refresh) }, "Exclude turn")));
+}
+
+function reply(message) {
+  if (!message) return "";
+  const calls = (message.tool_calls ?? []).map((call) => `→ ${call.name ?? call.function?.name}(${call.arguments ?? call.function?.arguments ?? ""})`);
+  return [message.content, ...calls].filter(Boolean).join("\n") || "(empty)";
+}
+
+function verdict(found) {
+  const { text, kind } = scoreOf(found);
+  const votes = found.votes.length ? `votes ${found.votes.map((vote) => vote === null ? "none" : vote > 0 ? "+1" : String(vote).replace("-", "−")).join(", ")}` : null;
+  const source = found.source === "feedback" ? "a person's word" : found.source.startsWith("rule:") ? `rule “${found.source.slice(5)}”` : found.source === "exclude" ? "a person's word" : "the judge";
+  return h("div", { class: "verdict", "data-verdict": "" },
+    h("div", { class: "row" }, h("b", {}, "Verdict"), pill(text, kind), h("span", { class: "muted small" },
+      [source, votes, `confidence ${num(found.confidence, 2)}`].filter(Boolean).join(" · "))),
+    found.reason && h("div", { class: "small muted" }, found.reason),
+    found.hints.map((hint) => h("div", { class: "hint" }, hint)));
+}
+
+/** In place of the plain reply, and back. */
+async function showTokens(said, place, id) {
+  if (place.childElementCount) {
+    said.classList.remove("hidden");
+    return fill(place);
+  }
+  try {
+    const turn = await get(`${turnPath(id)}/tokens`);
+    said.classList.add("hidden");
+    fill(place, turn.hint && h("p", { class: "small" }, h("b", {}, "Hint that was distilled: "), turn.hint), tokenView(turn));
+  } catch (error) {
+    toast(error.message);
+  }
+}
+
+async function excludeTurn(id, refresh) {
+  const sure = await confirm({ title: "Exclude this turn?", text: "It will not be learned from, whatever is said about it later.", action: "Exclude" });
+  if (!sure) return;
+  await post(`${turnPath(id)}/exclude`).then(() => toast("Excluded from training."), (error) => toast(error.message));
+  await refresh();
+}

@@ -1,0 +1,42 @@
+// Find a conversation.
+
+import { get } from "../api.js";
+import { fill, h, plural, when } from "../dom.js";
+import { onChange } from "../live.js";
+
+const PAGE = 30;
+
+export async function render(main, { me, keep }) {
+  const list = h("ul", { class: "list" });
+  const more = h("button", { type: "button", class: "hidden", onclick: () => load(true) }, "Show older");
+  const note = h("p", { class: "small muted", role: "status" });
+  const search = h("input", { type: "search", id: "search", placeholder: "Words that were said", autocomplete: "off" });
+  let last = null, timer = null, asked = 0;
+  search.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => load(), 250); });
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Sessions"),
+    h("p", { class: "lead" }, me.owner ? "Every conversation that came through, newest first." : "Your conversations, newest first.")),
+  h("div", { class: "stack" }, h("div", { class: "field" }, h("label", { for: "search" }, "Search"), search), note,
+    h("div", { class: "card" }, list), more));
+
+  async function load(older = false) {
+    const mine = ++asked;
+    const page = await get("/v1/sessions", { limit: PAGE, after: older ? last : null, query: search.value.trim() });
+    if (mine !== asked) return;
+    last = page.data.at(-1)?.id ?? last;
+    const items = page.data.map((session) => item(session, me));
+    if (older) list.append(...items);
+    else fill(list, items.length ? items : h("li", { class: "empty" }, h("strong", {}, search.value ? "Nothing found" : "No conversations yet"),
+      search.value ? "Other words may be in there." : "Point an agent at this server, or use “Try it”."));
+    more.classList.toggle("hidden", !page.has_more);
+    fill(note, search.value.trim() ? `${items.length}${page.has_more ? "+" : ""} found` : "");
+  }
+  await load();
+  keep(onChange((status) => status.funnel?.turns, () => { if (!search.value && list.childElementCount <= PAGE) load().catch(() => null); }));
+}
+
+function item(session, me) {
+  return h("li", {}, h("a", { class: "item", href: `#/sessions/${encodeURIComponent(session.id)}` },
+    h("span", { class: "title" }, session.title || session.id),
+    h("span", { class: "small muted" }, when(session.opened_at), ` · ${plural(session.num_turns, "turn")}`,
+      me.owner && session.user !== "default" ? ` · ${session.user}` : "", session.closed_at ? " · closed" : "")));
+}

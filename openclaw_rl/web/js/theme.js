@@ -1,0 +1,17 @@
+// Light or dark: as the system says, until the person says otherwise.
+
+const KEY = "openclaw-rl-theme";
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+export const theme = () => document.documentElement.dataset.theme;
+
+export function applyTheme() {
+  document.documentElement.dataset.theme = localStorage.getItem(KEY) ?? (dark.matches ? "dark" : "light");
+}
+
+export function toggleTheme() {
+  localStorage.setItem(KEY, theme() === "dark" ? "light" : "dark");
+  applyTheme();
+}
+
+dark.addEventListener("change", applyTheme);

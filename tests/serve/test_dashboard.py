@@ -1,0 +1,281 @@
+"""Signing in, who may see what, and the routes behind the dashboard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from openclaw_rl.capture.desk import LedgerDesk
+from openclaw_rl.loop import System
+from openclaw_rl.serve import pulse
+from openclaw_rl.serve.signin import make_session
+from openclaw_rl.testing import ScriptedEngine
+from openclaw_rl.train.lessons import Sampler
+
+Ask = Callable[..., dict[str, Any]]
+URL = "/v1/chat/completions"
+GUARD = {"x-requested-with": "openclaw-rl"}
+
+
+@pytest.fixture
+async def browser(system: System, connect: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Without a key, but with the header that our own pages send."""
+    async with connect(system, key="") as client:
+        client.headers.update(GUARD)
+        yield client
+
+
+async def sign_in(browser: httpx.AsyncClient, key: str) -> httpx.Response:
+    return await browser.post("/v1/login", json={"key": key})
+
+
+# --- signing in ------------------------------------------------------------------------------
+
+
+async def test_a_key_opens_a_session_and_signing_out_ends_it(
+    browser: httpx.AsyncClient, system: System
+) -> None:
+    assert (await browser.get("/v1/me")).json() == {"user": None, "owner": False, "keys": True}
+    assert (await browser.get("/v1/status")).status_code == 401
+    answer = await sign_in(browser, str(system.keys.key_of("default")))
+    assert answer.json() == {"user": "default", "owner": True, "keys": True}
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert str(system.keys.key_of("default")).lower() not in cookie
+    assert (await browser.get("/v1/me")).json()["user"] == "default"
+    await browser.post("/v1/logout")
+    assert (await browser.get("/v1/me")).json()["user"] is None
+
+
+async def test_a_wrong_key_opens_nothing(browser: httpx.AsyncClient) -> None:
+    answer = await sign_in(browser, "sk-ocrl-wrong")
+    assert answer.status_code == 401
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"x-requested-with": ""}, {"x-requested-with": "other"}, {**GUARD, "origin": "http://localhost:8000"}],
+)
+async def test_another_page_cannot_use_the_session(
+    browser: httpx.AsyncClient, system: System, headers: dict[str, str]
+) -> None:
+    await sign_in(browser, str(system.keys.key_of("default")))
+    assert (await browser.post("/v1/flush", headers=headers)).status_code == 403
+    assert (await browser.post("/v1/login", json={"key": "x"}, headers=headers)).status_code == 403
+    assert (await browser.post("/v1/flush", headers={"origin": "http://test"})).status_code == 200
+
+
+async def test_forged_expired_and_orphaned_sessions_are_refused(
+    browser: httpx.AsyncClient, system: System
+) -> None:
+    key = system.keys.add("ada")
+    good = make_session("ada", key)
+    user, expires, signature = good.split("~")
+    bad = [
+        make_session("ada", "another key"),
+        make_session("ada", key, now=0),
+        f"default~{expires}~{signature}",
+        f"{user}~{int(expires) + 1}~{signature}",
+        f"{user}~٣~{signature}", "", "~", "~~", "a~b~c",
+    ]  # fmt: skip
+    for value in bad:
+        answer = await browser.get("/v1/status", headers={b"cookie": f"openclaw_rl_80={value}".encode()})  # type: ignore[dict-item]
+        assert answer.status_code == 401, value
+    name = {"cookie": f"openclaw_rl_None={good}; openclaw_rl_80={good}"}
+    assert (await browser.get("/v1/status", headers=name)).status_code == 200
+    system.keys.remove("ada")
+    assert (await browser.get("/v1/status", headers=name)).status_code == 401
+
+
+async def test_the_page_is_open_and_nothing_foreign_may_run_on_it(browser: httpx.AsyncClient) -> None:
+    page = await browser.get("/")
+    assert page.status_code == 200
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert (await browser.get("/web/../cli.py")).status_code in (401, 404)
+    assert (await browser.get("/web/%2e%2e/cli.py")).status_code == 404
+    refused = await browser.get("/v1/status")
+    assert refused.headers["x-content-type-options"] == "nosniff"
+
+
+# --- other people's turns --------------------------------------------------------------------
+
+
+async def test_another_user_can_neither_read_nor_rate_nor_exclude_my_turns(
+    client: httpx.AsyncClient, system: System, connect: Any, ask: Ask
+) -> None:
+    answer = await client.post(URL, json=ask("a secret word: xylophone"))
+    turn, session = answer.json()["id"], answer.headers["x-session-id"]
+    await system.gateway.drain()
+    system.outlook.index()
+    async with connect(system, key=system.keys.add("ada")) as ada:
+        for method, path, body in (
+            ("GET", f"/v1/turns/{turn}", None),
+            ("GET", f"/v1/turns/{turn}/tokens", None),
+            ("POST", f"/v1/turns/{turn}/exclude", None),
+            ("GET", f"/v1/sessions/{session}?text=true", None),
+            ("POST", f"/v1/sessions/{session}/exclude", None),
+            ("POST", f"/v1/sessions/{session}/close", None),
+            ("POST", "/v1/feedback", {"id": turn, "rating": "down"}),
+        ):
+            assert (await ada.request(method, path, json=body)).status_code == 404, path
+        assert (await ada.get("/v1/sessions")).json()["data"] == []
+        assert (await ada.get("/v1/sessions", params={"query": "xylophone"})).json()["data"] == []
+        assert (await ada.post("/v1/policies/0/promote")).status_code == 403
+        assert (await ada.post("/v1/policies/rollback")).status_code in (403, 409)
+        assert (await ada.post("/v1/policies/1/export", json={})).status_code == 403
+    assert (await client.get("/v1/sessions", params={"query": "xylophone"})).json()["data"][0][
+        "id"
+    ] == session
+
+
+# --- looking in ------------------------------------------------------------------------------
+
+
+async def test_sessions_are_found_by_what_was_said(
+    client: httpx.AsyncClient, system: System, ask: Ask, engine: ScriptedEngine
+) -> None:
+    for number in range(5):
+        engine.say(f"Answer number{number} about gardens")
+        await client.post(URL, json=ask(f"Question {number}?"), headers={"x-session-id": f"s{number}"})
+    await system.gateway.drain()
+    assert system.outlook.index() == 5
+    assert system.outlook.index() == 0
+
+    async def find(query: str, **params: Any) -> list[str]:
+        found = await client.get("/v1/sessions", params={"query": query, **params})
+        return [session["id"] for session in found.json()["data"]]
+
+    assert await find("number3") == ["s3"]
+    assert await find("gard question") == ["s4", "s3", "s2", "s1", "s0"]
+    assert await find("gardens", limit=2, after="s3") == ["s2", "s1"]
+    assert await find("nothing of the kind") == []
+    assert await find('"; DROP TABLE words; --') == []
+    assert await find("***") == []
+
+
+async def test_a_session_with_its_texts_in_pages(client: httpx.AsyncClient, system: System, ask: Ask) -> None:
+    messages: list[dict[str, Any]] = []
+    for number in range(3):
+        messages.append({"role": "user", "content": f"say {number}"})
+        answer = await client.post(URL, json=ask(messages=messages), headers={"x-session-id": "long"})
+        messages.append(answer.json()["choices"][0]["message"])
+    await system.gateway.drain()
+    page = (await client.get("/v1/sessions/long", params={"limit": 2, "text": True})).json()
+    assert [turn["input"][0]["content"] for turn in page["turns"]] == ["say 0", "say 1"]
+    assert page["turns"][0]["reply"]["content"] == "Hello!"
+    assert (page["num_turns"], page["has_more"]) == (3, True)
+    after = page["turns"][-1]["id"]
+    rest = (await client.get("/v1/sessions/long", params={"limit": 2, "after": after, "text": True})).json()
+    assert [turn["input"][0]["content"] for turn in rest["turns"]] == ["say 2"]
+    assert rest["has_more"] is False
+    assert (await client.get("/v1/sessions")).json()["data"][0]["title"] == "say 0"
+
+
+async def test_the_tokens_of_a_reply(client: httpx.AsyncClient, system: System, ask: Ask) -> None:
+    turn = (await client.post(URL, json=ask())).json()["id"]
+    await system.gateway.drain()
+    shown = (await client.get(f"/v1/turns/{turn}/tokens")).json()
+    assert "".join(token["text"] for token in shown["tokens"]).startswith("Hello!")
+    assert all(token["advantage"] is None for token in shown["tokens"])
+    assert shown["input"] == [{"role": "user", "content": "Hi"}]
+
+
+async def test_learning_before_anything_was_learned(client: httpx.AsyncClient) -> None:
+    learning = (await client.get("/v1/learning")).json()
+    assert learning == {"rewards": {"turns": 0, "turns_per_point": 1, "points": []}, "swaps": []}
+    status = (await client.get("/v1/status")).json()
+    assert (status["last_swap"], status["traffic"]["requests_per_s"]) == (None, 0)
+
+
+async def test_results_are_shown_as_they_lie_there(client: httpx.AsyncClient, system: System) -> None:
+    assert (await client.get("/v1/results")).json()["data"] == []
+    folder = system.config.home / "evals"
+    folder.mkdir()
+    (folder / "one.json").write_text('{"title": "One"}')
+    (folder / "broken.json").write_text("{")
+    assert (await client.get("/v1/results")).json()["data"] == [{"name": "one", "result": {"title": "One"}}]
+
+
+async def test_versions_answer_side_by_side_and_nothing_is_kept(
+    client: httpx.AsyncClient, engine: ScriptedEngine, chunks: Any
+) -> None:
+    engine._versions[1] = None  # type: ignore[assignment]
+    answer = await client.post("/v1/compare", json={"prompt": "Hi", "versions": [0, 1]})
+    events = chunks(answer.text)
+    assert events[-1] == "[DONE]"
+    for version in (0, 1):
+        mine = [event for event in events[:-1] if event["version"] == version]
+        assert "".join(event.get("text", "") for event in mine) == "Hello!"
+        assert mine[-1]["done"]
+    assert (await client.get("/v1/sessions")).json()["data"] == []
+    missing = await client.post("/v1/compare", json={"prompt": "Hi", "versions": [0, 9]})
+    assert missing.status_code == 404
+    assert (await client.get("/v1/policies/9")).status_code == 404
+    assert (await client.post("/v1/policies/9/export", json={"format": "peft"})).status_code == 404
+
+
+async def test_live_updates_say_what_changed(system: System, client: httpx.AsyncClient, ask: Ask) -> None:
+    stream = pulse.Pulse(system.status, look_s=0.02).listen()
+    first = json.loads((await anext(stream)).split(b"data: ")[1])
+    await client.post(URL, json=ask())
+    await system.gateway.drain()
+    later = json.loads((await anext(stream)).split(b"data: ")[1])
+    while later["funnel"]["turns"] == first["funnel"]["turns"]:
+        later = json.loads((await anext(stream)).split(b"data: ")[1])
+    assert later["funnel"]["turns"] == first["funnel"]["turns"] + 1
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+# --- excluding -------------------------------------------------------------------------------
+
+
+def pull(system: System) -> None:
+    LedgerDesk(system.ledger, system.journal, lambda *parts: parts[-1], 1800).pull()
+
+
+async def settle(system: System) -> None:
+    """The sampler, for turns that it never has to ask anybody about."""
+    sampler = Sampler(system.lineage, None, None, None, 0.0)  # type: ignore[arg-type]
+    for seq, turn_id in system.lineage.pending(100):
+        await sampler._settle(seq, turn_id)
+
+
+async def test_an_excluded_turn_teaches_nothing_whatever_is_said_later(
+    client: httpx.AsyncClient, system: System, ask: Ask
+) -> None:
+    turn = (await client.post(URL, json=ask())).json()["id"]
+    await system.gateway.drain()
+    assert (await client.post(f"/v1/turns/{turn}/exclude")).json()["excluded"] is True
+    await client.post("/v1/feedback", json={"id": turn, "rating": "up"})
+    pull(system)
+    await settle(system)
+    shown = (await client.get(f"/v1/turns/{turn}")).json()
+    assert (shown["state"], shown["reason"]) == ("excluded", "a person excluded it from training")
+    funnel = (await client.get("/v1/status")).json()["funnel"]
+    assert funnel["by_state"]["excluded"] == 1
+    assert sum(funnel["by_state"].values()) == funnel["turns"] == 1
+    assert funnel["by_reason"] == {"a person excluded it from training": 1}
+
+
+async def test_an_excluded_session_stays_excluded(
+    client: httpx.AsyncClient, system: System, ask: Ask
+) -> None:
+    headers = {"x-session-id": "private"}
+    first = (await client.post(URL, json=ask("one"), headers=headers)).json()["id"]
+    await system.gateway.drain()
+    assert (await client.post("/v1/sessions/private/exclude")).json()["learned_already"] == []
+    later = (await client.post(URL, json=ask("two"), headers=headers)).json()["id"]
+    other = (await client.post(URL, json=ask("three"))).json()["id"]
+    await system.gateway.drain()
+    pull(system)
+    await settle(system)
+    for turn, state in ((first, "excluded"), (later, "excluded"), (other, "waiting")):
+        assert (await client.get(f"/v1/turns/{turn}")).json()["state"] == state

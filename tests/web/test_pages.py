@@ -1,0 +1,118 @@
+"""Every page in a real browser, on a scripted engine: quick enough for every run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.browser
+PAGES = ("Now", "Learning", "Sessions", "Policies", "Try it")
+NASTY = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script><b>bold</b>'
+
+
+def ask(live: Any, text: str, key: str | None = None, **headers: str) -> httpx.Response:
+    return httpx.post(
+        f"{live.url}/v1/chat/completions",
+        json={"model": "scripted", "messages": [{"role": "user", "content": text}]},
+        headers={"authorization": f"Bearer {key or live.key}", **headers},
+    )
+
+
+@pytest.mark.parametrize(("phone", "dark"), [(False, False), (False, True), (True, False), (True, True)])
+def test_every_page_is_usable(live: Any, visit: Callable[..., Any], phone: bool, dark: bool) -> None:
+    ask(live, "What is a lighthouse?")
+    guest = visit(live.url, phone=phone, dark=dark)
+    guest.page.goto(live.url)
+    guest.page.get_by_label("API key").wait_for()
+    guest.check()
+    guest.sign_in(live.key)
+    for name in PAGES:
+        guest.open(name)
+        guest.check()
+    guest.open("Sessions")
+    guest.page.get_by_text("What is a lighthouse?").click()
+    guest.page.get_by_text("Hello!").wait_for()
+    guest.page.get_by_role("button", name="What was pushed").click()
+    guest.page.get_by_text("No step was given this reply").wait_for()
+    guest.check()
+
+
+def test_a_wrong_key_is_said_and_a_right_one_lasts(live: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(live.url)
+    guest.page.goto(live.url)
+    guest.page.get_by_label("API key").fill("sk-wrong")
+    guest.page.get_by_role("button", name="Sign in").click()
+    guest.page.get_by_text("This API key is not known here").wait_for()
+    guest.sign_in(live.key)
+    assert "sk-" not in str(guest.page.evaluate("document.cookie + JSON.stringify(localStorage)"))
+    guest.page.reload()
+    guest.page.get_by_role("heading", name="Now").wait_for()
+    guest.page.get_by_role("button", name="Sign out").click()
+    guest.page.get_by_label("API key").wait_for()
+
+
+def test_stored_html_never_runs(live: Any, visit: Callable[..., Any]) -> None:
+    live.system.engine.say(NASTY)
+    ask(live, NASTY, **{"x-session-id": NASTY.replace("<", "").replace(">", "").replace('"', "")[:20]})
+    turn = live.system.ledger.turns_after(0, 10)[-1]["id"]
+    headers = {"authorization": f"Bearer {live.key}"}
+    httpx.post(f"{live.url}/v1/feedback", json={"id": turn, "rating": "down", "text": NASTY}, headers=headers)
+    guest = visit(live.url)
+    guest.sign_in(live.key)
+    guest.open("Sessions")
+    guest.page.locator(".list .title").first.click()
+    guest.page.locator(".bubble.assistant").wait_for()
+    assert NASTY in guest.page.locator(".bubble.assistant").inner_text()
+    guest.page.get_by_role("button", name="What was pushed").click()
+    guest.page.locator(".tokens").wait_for()
+    live.system.engine.say(NASTY)
+    guest.open("Try it")
+    guest.page.get_by_label("Your message").fill(NASTY)
+    guest.page.keyboard.press("Enter")
+    guest.page.get_by_role("button", name="Good reply").wait_for()
+    assert guest.page.evaluate("window.pwned") is None
+    assert guest.page.locator("main img, main script, main b:text('bold')").count() == 0
+    guest.check()
+
+
+def test_everybody_sees_their_own(live: Any, visit: Callable[..., Any]) -> None:
+    ada, bob = live.system.keys.add("ada"), live.system.keys.add("bob")
+    ask(live, "Ada's secret question", ada)
+    ask(live, "Bob's own question", bob)
+    guest = visit(live.url)
+    guest.sign_in(bob)
+    guest.open("Sessions")
+    guest.page.get_by_text("Bob's own question").wait_for()
+    assert guest.page.get_by_text("Ada's secret").count() == 0
+    guest.open("Policies")
+    assert guest.page.get_by_role("button", name="Roll back").count() == 0
+    owner = visit(live.url)
+    owner.sign_in(live.key)
+    owner.open("Sessions")
+    owner.page.get_by_text("Ada's secret question").wait_for()
+    owner.page.get_by_text("Bob's own question").wait_for()
+
+
+def test_the_keyboard_is_enough(live: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(live.url)
+    guest.page.goto(live.url)
+    guest.page.get_by_label("API key").focus()
+    guest.page.keyboard.type(live.key)
+    guest.page.keyboard.press("Enter")
+    guest.page.get_by_role("heading", name="Now").wait_for()
+    guest.page.get_by_role("link", name="Try it").focus()
+    guest.page.keyboard.press("Enter")
+    guest.page.get_by_role("heading", name="Try it").wait_for()
+    guest.page.keyboard.type("Hello there")
+    guest.page.keyboard.press("Enter")
+    guest.page.get_by_role("button", name="Bad reply").wait_for()
+    guest.page.get_by_role("button", name="Bad reply").focus()
+    guest.page.keyboard.press("Enter")
+    guest.page.keyboard.type("Be brief.")
+    guest.page.keyboard.press("Tab")
+    guest.page.keyboard.press("Enter")
+    guest.page.get_by_text("It will learn from your correction").wait_for()
+    guest.check()
