@@ -58,6 +58,11 @@ test: $(STAMP) system-packages ## run all tests
 test-chaos: $(STAMP) system-packages ## run the tests that kill processes at random
 	@$(BIN)/python -m pytest -m chaos $(ARGS)
 
+.PHONY: test-clients
+test-clients: $(STAMP) ## run the examples of clients that are too heavy for .venv
+	@scripts/client-venvs
+	@$(BIN)/python -m pytest -m clients $(ARGS)
+
 .PHONY: check
 check: lint test ## everything CI checks: formatting, linting, types, tests
 
@@ -85,7 +90,7 @@ system-packages:
 
 .PHONY: clean
 clean: ## remove .venv and everything the tools left behind
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp newer than both files means there is nothing to install, so a second start asks pip nothing.

@@ -39,7 +39,7 @@ def openai_client(server: ServerProcess) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="session")
 def node_client(require: Callable[[str, str], Path]) -> Path:
-    """A folder with client.mjs and the pinned npm client, kept between runs."""
+    """A folder with the pinned npm clients and what uses them, kept between runs."""
     node, npm = require("node", "nodejs"), require("npm", "npm")
     assert node.exists()
     source = Path(__file__).parent
@@ -57,5 +57,6 @@ def node_client(require: Callable[[str, str], Path]) -> Path:
             timeout=300,
         )
         stamp.write_text(pinned)
-    shutil.copy(source / "client.mjs", folder)
+    for script in (source / "client.mjs", *(source.parents[1] / "examples" / "clients").glob("*.mjs")):
+        shutil.copy(script, folder)
     return folder
