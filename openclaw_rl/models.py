@@ -291,8 +291,9 @@ def _field(reader: GGUFReader, key: str) -> int | str | None:
 
 
 def _repair_tokenizer(tokenizer: PreTrainedTokenizerBase, pre_tokenizer: str) -> None:
-    """Restore what transformers drops: SmolLM splits digits one by one before anything else."""
-    from tokenizers import pre_tokenizers
+    """Restore what transformers drops (some of it in some versions only): SmolLM splits digits one by one
+    before anything else, and its tokens are spelled in bytes, which grammars have to know."""
+    from tokenizers import decoders, pre_tokenizers
 
     if pre_tokenizer == "smollm":
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -301,6 +302,7 @@ def _repair_tokenizer(tokenizer: PreTrainedTokenizerBase, pre_tokenizer: str) ->
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
             ]
         )
+        tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()
 
 
 # --- files -----------------------------------------------------------------------------------
