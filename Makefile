@@ -63,6 +63,10 @@ test-clients: $(STAMP) ## run the examples of clients that are too heavy for .ve
 	@scripts/client-venvs
 	@$(BIN)/python -m pytest -m clients $(ARGS)
 
+.PHONY: test-web
+test-web: $(STAMP) system-packages ## run the long browser tests, on the real model
+	@$(BIN)/python -m pytest -m web $(ARGS)
+
 .PHONY: check
 check: lint test ## everything CI checks: formatting, linting, types, tests
 
