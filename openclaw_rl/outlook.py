@@ -20,7 +20,7 @@ from openclaw_rl.capture.learned import (
     view_traffic,
 )
 from openclaw_rl.capture.search import SearchIndex
-from openclaw_rl.capture.texts import added
+from openclaw_rl.capture.texts import added, well_formed
 from openclaw_rl.config import Config, to_environment
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.dashboard import Insights
@@ -110,7 +110,7 @@ class Outlook:
         return {
             **view,
             "input": added(turn.messages),
-            "reply": turn.reply,
+            "reply": well_formed(turn.reply),
             "hint": sample.hint if sample else None,
             "strength": sample.strength if sample else None,
             "tokens": [

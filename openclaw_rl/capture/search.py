@@ -118,7 +118,7 @@ def _words(body: bytes | None) -> str:
     if body is None:
         return ""
     message = json.loads(body)
-    return plain_text(message).encode("utf-8", "replace").decode() if isinstance(message, dict) else ""
+    return plain_text(message) if isinstance(message, dict) else ""
 
 
 def _hex(user: str) -> str:

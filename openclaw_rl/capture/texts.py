@@ -54,7 +54,10 @@ def turn_texts(ledger: Ledger, turn_ids: Sequence[str]) -> dict[str, Json]:
             bodies = load_bodies(connection, {body for _, body in nodes.values()} | {r.reply for r in rows})
             for row in rows:
                 messages = [json.loads(bodies[key]) for key in walk(nodes, row.node)]
-                texts[row.id] = {"input": added(messages), "reply": json.loads(bodies[row.reply])}
+                texts[row.id] = {
+                    "input": added(messages),
+                    "reply": well_formed(json.loads(bodies[row.reply])),
+                }
     return texts
 
 
@@ -62,7 +65,7 @@ def added(messages: Sequence[Json]) -> list[Json]:
     """What follows the last reply of a history, as role and plain text."""
     last = max((i for i, m in enumerate(messages) if m.get("role") == "assistant"), default=-1)
     shown = [
-        {"role": str(message.get("role")), "content": strip_ephemeral(plain_text(message))}
+        {"role": str(well_formed(message.get("role"))), "content": strip_ephemeral(plain_text(message))}
         for message in messages[last + 1 :]
         if not is_ephemeral({**message, "content": plain_text(message)})
     ]
@@ -71,7 +74,18 @@ def added(messages: Sequence[Json]) -> list[Json]:
 
 def plain_text(message: Json) -> str:
     """A message's words, whatever dialect it was sent in; parts that are not text are named."""
-    return _plain(message.get("content"))
+    return str(well_formed(_plain(message.get("content"))))
+
+
+def well_formed(value: Any) -> Any:
+    """The same, with whatever no encoding can write replaced: clients may send half a character."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [well_formed(one) for one in value]
+    if isinstance(value, dict):
+        return {well_formed(name): well_formed(one) for name, one in value.items()}
+    return value
 
 
 def _plain(content: Any) -> str:

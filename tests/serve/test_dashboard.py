@@ -279,3 +279,16 @@ async def test_an_excluded_session_stays_excluded(
     await settle(system)
     for turn, state in ((first, "excluded"), (later, "excluded"), (other, "waiting")):
         assert (await client.get(f"/v1/turns/{turn}")).json()["state"] == state
+
+
+async def test_half_a_character_is_shown_as_a_question_mark(
+    client: httpx.AsyncClient, system: System, ask: Ask
+) -> None:
+    content = b'{"model": "scripted", "messages": [{"role": "user", "content": "half \\ud800"}]}'
+    answer = await client.post(URL, content=content, headers={"content-type": "application/json"})
+    await system.gateway.drain()
+    system.outlook.index()
+    shown = (await client.get("/v1/sessions")).json()["data"][0]
+    assert shown["title"] == "half ?"
+    assert (await client.get(f"/v1/sessions/{shown['id']}?text=true")).status_code == 200
+    assert (await client.get(f"/v1/turns/{answer.json()['id']}/tokens")).status_code == 200
