@@ -18,12 +18,13 @@ from openclaw_rl.testing import ServerProcess, wait_until
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.web]
 QUESTION = "What is photosynthesis?"
 CORRECTION = "Answer in one short sentence."
-#: A conversation or two, so that the pages have something to show.
+#: For the pictures, somebody who wants short answers has been here before.
 TALKS = [
-    ("How do bees make honey?", "That is too long. One sentence, please."),
-    ("What is a noun?", "Shorter. Just one sentence."),
-    ("Why is the sky blue?", "Perfect, thanks!"),
-]
+    "How do bees make honey?", "What is a noun?", "Why is the sky blue?", "What does a gardener do?",
+    "How does a bridge stay up?", "What is a lighthouse for?", "Why do cats purr?", "What is bread made of?",
+    "How do boats float?", "What is a volcano?", "Why do leaves turn red?", "What is a compass?",
+]  # fmt: skip
+SHORT_WORDS = 30
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +48,17 @@ def shoot(visit: Any, name: str) -> None:
 
 
 def talk(server: ServerProcess) -> None:
-    with httpx.Client(
-        base_url=server.url, headers={"authorization": f"Bearer {server.key}"}, timeout=120
-    ) as client:
-        for question, reaction in TALKS:
+    headers = {"authorization": f"Bearer {server.key}"}
+    with httpx.Client(base_url=server.url, headers=headers, timeout=120) as client:
+        for question in TALKS:
             messages = [{"role": "user", "content": question}]
             for _ in range(2):
                 body = {"model": "default", "messages": messages, "max_tokens": 90, "temperature": 0.7}
                 reply = client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
-                messages += [reply, {"role": "user", "content": reaction}]
-        wait_until(lambda: not client.get("/v1/status").json()["busy"] or None, "it has learned", 240)
+                short = len(reply["content"].split()) <= SHORT_WORDS
+                said = "Perfect, thanks!" if short else "That is too long. One short sentence, please."
+                messages += [reply, {"role": "user", "content": said}]
+            wait_until(lambda: not client.get("/v1/status").json()["busy"] or None, "it has learned", 240)
 
 
 def status(server: ServerProcess) -> Any:

@@ -12,7 +12,8 @@ export function comparison(card) {
   const after = h("select", { id: "compare-b", name: "after" });
   const fixed = h("select", { id: "compare-fixed", onchange: () => { if (fixed.value) prompt.value = fixed.value; } },
     h("option", { value: "" }, "Your own words"), PROMPTS.map((text) => h("option", { value: text }, text)));
-  const prompt = h("textarea", { id: "compare-prompt", rows: "2", required: true, placeholder: "What would you ask?" });
+  const prompt = h("textarea", { id: "compare-prompt", rows: "2", required: true, placeholder: "What would you ask?",
+    oninput: () => { fixed.value = PROMPTS.includes(prompt.value) ? prompt.value : ""; } });
   const button = h("button", { class: "primary", type: "submit" }, "Ask both");
   const answers = h("div", { class: "answers", "aria-live": "polite" });
   const form = h("form", { class: "compare-form", onsubmit: (event) => { event.preventDefault(); ask(); } },

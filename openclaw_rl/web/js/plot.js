@@ -22,7 +22,7 @@ export function plot({ x, series, marks = [], height = 240, yRange = null, descr
     cursor: { y: false, points: { size: 7 } },
     legend: { show: false },
     scales: { x: { time: false, range: (_, low, high) => low === high ? [low - 1, high + 1] : [low, high] }, y: { range: yRange ?? padded } },
-    axes: [axis({ label: xLabel, labelSize: 18, labelGap: 0, space: 46, values: (_, all) => all.map((v) => Number.isInteger(v) ? String(v) : "") }),
+    axes: [axis({ size: 28, label: xLabel, labelSize: 20, labelGap: 0, space: 46, values: (_, all) => all.map((v) => Number.isInteger(v) ? String(v) : "") }),
       axis({ size: 52, values: (_, all) => all.map((v) => v.toFixed(digits)) })],
     series: [{}, ...series.map((one) => ({
       label: one.label, stroke: color(one.color), width: 2, dash: one.dash, spanGaps: true,
@@ -69,7 +69,9 @@ function drawMarks(u, marks) {
     ctx.lineTo(at, bbox.top + bbox.height);
     ctx.stroke();
     if (at - lastLabel > 26 * devicePixelRatio) {
-      ctx.fillText(mark.label, at + 4 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
+      const late = at > bbox.left + bbox.width - 34 * devicePixelRatio;
+      ctx.textAlign = late ? "right" : "left";
+      ctx.fillText(mark.label, at + (late ? -4 : 4) * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
       lastLabel = at;
     }
   }

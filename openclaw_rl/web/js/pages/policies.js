@@ -80,7 +80,7 @@ async function fillDetails(body, policy) {
   const found = await get(`/v1/policies/${policy.version}`).catch(() => ({ turns: [] }));
   fill(body, h("div", { class: "grid two" },
     checks.length > 0 && h("div", { class: "scroll" }, table(["Check", "Value", "Bound", ""], checks.map((check) => [check.name, num(check.value, 3), num(check.bound, 3), pill(check.passed ? "ok" : "failed", check.passed ? "good" : "bad")]))),
-    metrics.length > 0 && h("div", { class: "scroll" }, table(["Of the step", "Value"], metrics.map(([name, value]) => [name.replaceAll("_", " "), typeof value === "number" ? num(value, Number.isInteger(value) ? 0 : 4) : String(value)])))),
+    metrics.length > 0 && h("div", { class: "scroll" }, table(["Of the step", "Value"], metrics.map(([name, value]) => [name.replaceAll("_", " "), typeof value === "number" ? num(value, Number.isInteger(value) ? 0 : 4) : value === null ? "–" : String(value)])))),
   found.turns.length > 0 && h("p", { class: "small muted" }, "Learned from: ", found.turns.slice(0, 40).map((turn, index) => [index ? ", " : "", h("button", { type: "button", class: "plain mono", onclick: () => openTurn(turn.turn_id) }, turn.turn_id.slice(-8))])));
 }
 
