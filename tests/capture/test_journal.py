@@ -22,7 +22,7 @@ def books(ledger: Ledger, journal: Journal) -> Books:
     return Books(ledger, journal, Lineage(ledger, journal))
 
 
-def as_is(dialect: str, messages: list[Json]) -> list[Message]:
+def as_is(messages: list[Json]) -> list[Message]:
     return [{"content": "", **message} for message in messages]
 
 

@@ -34,7 +34,8 @@ def test_the_users_words_are_kept_verbatim() -> None:
     ("said", "hint"),
     [
         ("Too long. Please answer in one short sentence.", "Please answer in one short sentence."),
-        ("I don't want to read all that. Just one short sentence, please.", "Just one short sentence, please."),
+        ("I don't want to read all that. Just one short sentence, please.",
+         "Just one short sentence, please."),
         ("That's too complicated. Explain it to a child.", "Explain it to a child."),
         ("That is wrong, it was 391. Please fix it.", "That is wrong, it was 391. Please fix it."),
         ("That is wrong, it was 391. Please use it.", "That is wrong, it was 391. Please use it."),
