@@ -17,7 +17,7 @@ from openclaw_rl.testing import ServerProcess, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.web]
 QUESTION = "What is photosynthesis?"
-CORRECTION = "Answer in one short sentence."
+CORRECTION = "Explain it to a child, in one sentence."
 #: For the pictures, somebody who wants short answers has been here before.
 TALKS = [
     "How do bees make honey?", "What is a noun?", "Why is the sky blue?", "What does a gardener do?",

@@ -25,6 +25,7 @@ const app = document.getElementById("app");
 let main = null;
 let leave = () => {};
 let me = null;
+const themeButtons = [];
 
 async function start() {
   applyTheme();
@@ -44,21 +45,28 @@ function buildFrame(showResults) {
   const links = pages.map(({ name, title, icon: path }) =>
     h("li", {}, h("a", { href: `#/${name}`, "data-page": name }, icon(path), h("span", {}, title))));
   const health = h("div", {}, pill("connecting", "", true));
-  const themeButton = h("button", { class: "plain", type: "button", onclick: () => { toggleTheme(); redrawAll(); nameTheme(); } });
-  const nameTheme = () => fill(themeButton, theme() === "dark" ? "Light theme" : "Dark theme");
-  nameTheme();
+  const who = me.owner ? "Signed in as owner" : `Signed in as ${me.user}`;
   main = h("main", { id: "main", tabindex: "-1" });
   fill(app, h("div", { class: "frame" },
     h("header", { class: "rail" },
       h("div", { class: "brand" }, h("img", { src: "/web/icon.svg", alt: "" }), "OpenClaw-RL"),
       h("nav", { "aria-label": "Pages" }, h("ul", {}, links)),
-      h("div", { class: "rail-foot" }, health, h("div", { class: "muted" }, me.owner ? "Signed in as owner" : `Signed in as ${me.user}`),
-        h("div", { class: "row" }, themeButton, me.keys && h("button", { class: "plain", type: "button", onclick: signOut }, "Sign out")))),
-    main));
+      h("div", { class: "rail-foot" }, health, h("div", { class: "muted" }, who), h("div", { class: "row" }, ...controls()))),
+    h("div", {}, main, h("footer", { class: "phone-foot" }, who, ...controls()))));
   connect((lost) => lost && fill(health, pill("not connected", "bad", true)));
   listen((status) => fill(health, pill(`${status.status === "ok" ? "healthy" : status.status} · v${status.policy_version}`,
     status.status === "ok" ? "good" : "warn", true)));
 }
+
+/** In the rail on wide screens, under the page on narrow ones. */
+function controls() {
+  const button = h("button", { class: "plain", type: "button", onclick: () => { toggleTheme(); redrawAll(); nameThemes(); } });
+  themeButtons.push(button);
+  nameThemes();
+  return [button, me.keys && h("button", { class: "plain", type: "button", onclick: signOut }, "Sign out")];
+}
+
+const nameThemes = () => themeButtons.forEach((button) => fill(button, theme() === "dark" ? "Light theme" : "Dark theme"));
 
 async function signOut() {
   await post("/v1/logout").catch(() => null);

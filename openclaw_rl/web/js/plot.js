@@ -60,20 +60,22 @@ function drawMarks(u, marks) {
   ctx.font = `${11 * devicePixelRatio}px Inter, system-ui, sans-serif`;
   ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
   ctx.globalAlpha = 0.85;
-  let lastLabel = -Infinity;
+  const groups = [];
   for (const mark of marks) {
-    const at = u.valToPos(mark.x, "x", true);
-    if (at < bbox.left || at > bbox.left + bbox.width) continue;
+    const at = u.valToPos(mark.x, "x", true), last = groups.at(-1);
+    if (at < bbox.left - 1 || at > bbox.left + bbox.width + 1) continue;
     ctx.beginPath();
     ctx.moveTo(at, bbox.top);
     ctx.lineTo(at, bbox.top + bbox.height);
     ctx.stroke();
-    if (at - lastLabel > 26 * devicePixelRatio) {
-      const late = at > bbox.left + bbox.width - 34 * devicePixelRatio;
-      ctx.textAlign = late ? "right" : "left";
-      ctx.fillText(mark.label, at + (late ? -4 : 4) * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
-      lastLabel = at;
-    }
+    // Swaps too close for labels of their own share one: the first and the last of them.
+    if (last && at - last.at < 40 * devicePixelRatio) last.to = mark.label;
+    else groups.push({ at, from: mark.label, to: null });
+  }
+  for (const { at, from, to } of groups) {
+    const late = at > bbox.left + bbox.width - 44 * devicePixelRatio;
+    ctx.textAlign = late ? "right" : "left";
+    ctx.fillText(to ? `${from}…${to}` : from, at + (late ? -4 : 4) * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
   }
   ctx.restore();
 }
