@@ -130,7 +130,7 @@ class LearnConfig(_Section):
     importance_cap: float = Field(default=2.0, ge=1)
     """Bound of the correction for temperature and top-p."""
     batch_size: int = Field(default=4, ge=1)
-    """Samples per step."""
+    """Samples per step and user whose samples are in it."""
     batch_max_age_s: float = Field(default=600, gt=0)
     """A step is taken with fewer samples once the oldest has waited this long."""
     min_signal: float = Field(default=0.1, ge=0, le=1)
@@ -150,7 +150,7 @@ class TrainConfig(_Section):
     """Rank of the adapter, on all linear layers."""
     lora_alpha: int = Field(default=32, ge=1)
     """The adapter counts alpha over rank."""
-    learning_rate: float = Field(default=5e-4, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0)
     """For the default model; larger ones want 1e-4 with LoRA, 1e-5 with all weights."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's."""

@@ -154,7 +154,7 @@ class System:
                 "waiting": engine.num_waiting,
                 "judge": funnel["judge_queue"] if funnel else None,
                 "samples": learning["samples"],
-                "samples_per_step": self.config.learn.batch_size,
+                "samples_per_step": self.lineage.full_batch(self.config.learn.batch_size),
             },
             "engine": {"cached_tokens": engine.cached_tokens, "context_length": self.engine.context_length},
             "ledger": asdict(health),
@@ -171,7 +171,8 @@ class System:
             return True
         if not wanted.train:
             return False
-        due = is_due(*self.lineage.waiting()[:2], wanted.batch_size, wanted.min_signal)
+        size = self.lineage.full_batch(wanted.batch_size)
+        due = is_due(*self.lineage.waiting()[:2], size, wanted.min_signal)
         return bool(funnel["by_state"]["judged"] or learning["stage"] or learning["flushing"] or due)
 
     def policies(self) -> Json:

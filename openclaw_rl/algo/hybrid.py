@@ -3,11 +3,13 @@
 ``Hybrid`` distils the hint of a complaint (centred top-k) and pushes accepted replies up a little. It
 never pushes a reply down as a whole: that says nothing about what to do instead, and was measured to
 hurt. The step is scaled by the share of complaints, so that a nearly satisfied user does not make the
-optimizer amplify what little is left.
+optimizer amplify what little is left, and by the root of the number of samples up to eight: Adam's steps are
+as long for a few noisy samples as for many.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +21,7 @@ from openclaw_rl.types import Batch, BatchItem, Json, Lesson, Sample, Scorer
 
 #: How much of a reason to take a step an accepted reply is, beside a complaint's 1.
 _ACCEPTED_STRENGTH = 0.05
+_ENOUGH_SAMPLES = 8
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Hybrid:
 
     def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
         complaints = sum(item.sample.hint is not None for item in items) / len(items)
-        return Batch(items, self.loss, scale=max(self.least_scale, complaints))
+        trust = min(1.0, math.sqrt(len(items) / _ENOUGH_SAMPLES))
+        return Batch(items, self.loss, scale=trust * max(self.least_scale, complaints))
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ TRAINING, CANDIDATE, SERVING, RETIRED, REJECTED = "training", "candidate", "serv
 HELD_OUT = "held out, to check new versions with"
 PASSED = "passed its checks"
 GATE_REJECTED = "gate_rejected: the version it was trained into did not pass the checks"
+#: Of more people at once, a step hears as many samples as of this many.
+_MOST_USERS = 8
 
 
 class Lineage:
@@ -110,6 +112,22 @@ class Lineage:
         with self.db.connect() as connection:
             number, strength, oldest = connection.execute(query).one()
         return int(number), float(strength), oldest
+
+    def full_batch(self, batch_size: int) -> int:
+        """How many samples make the next batch: ``batch_size`` for everybody in it.
+
+        People want different things; a step that heard only one of them undoes what the others taught.
+        Counted along the order of the samples, so that it does not depend on when somebody looks.
+        """
+        query = sa.select(samples.c.user).where(samples.c.status == READY)
+        query = query.order_by(samples.c.created_at, samples.c.turn_id).limit(_MOST_USERS * batch_size)
+        users: set[str] = set()
+        with self.db.connect() as connection:
+            for number, user in enumerate(connection.scalars(query), 1):
+                users.add(user)
+                if number >= batch_size * len(users):
+                    return number
+        return batch_size * max(1, min(_MOST_USERS, len(users)))
 
     def claim(self, limit: int, parent: int, config_hash: str) -> Policy | None:
         """Take the oldest samples for a new version.

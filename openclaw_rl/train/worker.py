@@ -47,6 +47,8 @@ class Desk(Protocol):
 
     def waiting(self) -> tuple[int, float, float | None]: ...
 
+    def full_batch(self, batch_size: int) -> int: ...
+
     def claim(self, limit: int, parent: int, config_hash: str) -> Policy | None: ...
 
     def items(self, version: int) -> list[BatchItem]: ...
@@ -160,16 +162,19 @@ class LearnWorker:
     def _claim(self) -> Policy | None:
         options = self._options
         number, strength, oldest = self._desk.waiting()
+        size = self._desk.full_batch(options.batch_size)
         asked = self._desk.flush_wanted()
         if number != self._said:
             self._said = number
-            self._say(f"{number} of {options.batch_size} samples toward the next step")
+            self._say(f"{number} of {size} samples toward the next step")
         old = (
             oldest is not None and time.time() - oldest > options.max_age_s and number >= options.min_samples
         )
-        if not (asked or old or is_due(number, strength, options.batch_size, options.min_signal)):
+        if not (asked or old or is_due(number, strength, size, options.min_signal)):
             return None
-        limit = options.batch_size if number < 2 * options.batch_size else _bounded(number, strength, options)
+        limit = size
+        if number >= 2 * size and strength < options.min_signal * number:
+            limit = min(number, 4 * size)  # what gathered while there was little to learn goes into one step
         policy = self._desk.claim(limit, self._desk.serving(), options.config_hash) if number else None
         if asked and not number and self._desk.is_settled():
             self._desk.flushed(asked)
@@ -304,12 +309,6 @@ def _factors(before: Sequence[BatchItem], after: Sequence[BatchItem]) -> dict[st
             sign = 1.0 if float((old.sample.signal_NK * new.sample.signal_NK).sum()) >= 0 else -1.0
             found[old.turn.id] = sign * float(abs(new.sample.signal_NK).sum()) / total
     return found
-
-
-def _bounded(number: int, strength: float, options: LearnOptions) -> int:
-    """What gathered while there was little to learn goes into one step."""
-    weak = strength < options.min_signal * number
-    return min(number, 4 * options.batch_size) if weak else options.batch_size
 
 
 def hash_of(settings: Json) -> str:

@@ -269,8 +269,9 @@ def test_the_step_shrinks_with_the_share_of_complaints() -> None:
     complaint = made(Hybrid(), lesson(-1, "hint"), Teacher({4: [0.5, -0.5]}))
     accepted = made(Hybrid(), lesson(1))
     mixed = [BatchItem(make_turn(), complaint, -1)] + [BatchItem(make_turn(), accepted, 1)] * 3
-    assert Hybrid().batch(mixed, {}).scale == 0.25
-    assert Hybrid().batch(mixed[1:], {}).scale == 0.05
+    assert Hybrid().batch(mixed, {}).scale == pytest.approx(0.25 * 0.5**0.5)
+    assert Hybrid().batch(mixed * 2, {}).scale == Hybrid().batch(mixed * 4, {}).scale == 0.25
+    assert Hybrid().batch(mixed[1:], {}).scale == pytest.approx(0.05 * (3 / 8) ** 0.5)
 
 
 # --- one's own -------------------------------------------------------------------------------
