@@ -7,6 +7,7 @@ the session after the last one that was logged.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -26,8 +27,8 @@ from openclaw_rl.serve.listen import announced
 
 UNTRAINED, MEMORY = "untrained", "memory"
 IN_A_ROW = 3
-PROBES = {"extraction": 16, "arithmetic": 8, "word_problem": 8, "rewriting": 8, "tool_call": 8}
-CHECKPOINTS = (0, 4, 8, 12, 16, 20, 24, 30, 36, 48, 60, 72)
+PROBES = {"extraction": 12, "arithmetic": 8, "word_problem": 6, "rewriting": 6, "tool_call": 8}
+CHECKPOINTS = (0, 5, 10, 15, 20, 30, 40, 50, 60, 72)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,10 @@ class Rules:
     """Sessions per user at most."""
     held_out: int = 24
     """Held-out tasks per user and look."""
-    hold: int = 8
+    hold: int = 5
     """Sessions that go on after three in a row, to see whether it holds."""
+    deadline: float = math.inf
+    """On the monotonic clock: arms that are still talking then come to their end."""
     flags: tuple[str, ...] = ()
     """More flags for ``openclaw-rl serve``."""
     voice: Voice = own_words
@@ -117,7 +120,9 @@ def drive(
             for person in persons:
                 person.wishes.append(second)
             log.write("second wish", {"number": number})
-        if number == rules.limit or _finished(log, persons, rules, two=second is not None):
+        if number == rules.limit or (number and time.monotonic() > rules.deadline):
+            break
+        if _finished(log, persons, rules, two=second is not None):
             break
         if number in CHECKPOINTS:
             _look(log, owner, persons, number, rules, probes=number == 0)

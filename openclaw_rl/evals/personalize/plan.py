@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import statistics
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -41,6 +43,7 @@ def run(options: argparse.Namespace, home: Path) -> int:
     rules = Rules(
         limit=options.sessions or (12 if options.quick else 72),
         held_out=12 if options.quick else options.held_out,
+        deadline=time.monotonic() + 60 * options.minutes if options.minutes else math.inf,
         flags=flags,
         voice=_voice(options),
         running=_running(options.url),

@@ -224,6 +224,8 @@ def _plots(out: Path, groups: dict[Group, list[Row]]) -> list[tuple[str, str]]:
     try:
         import matplotlib
     except ImportError:
+        matplotlib = None
+    if matplotlib is None or not groups:
         return []  # the table is all there is; pip install 'openclaw-rl[eval]'
     matplotlib.use("Agg")
     from matplotlib import pyplot

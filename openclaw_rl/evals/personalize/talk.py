@@ -144,6 +144,8 @@ class Person:
         """Their next words, and what they really think: 1, 0 or -1."""
         if chance.random() < SILENT:
             return None, 0
+        if attempt == ATTEMPTS - 1 and not (liked and answered):
+            return None, -1  # gives up
         if liked and answered:
             meant, truth = next(wish for wish in reversed(self.wishes)).praise(chance), 1
             if chance.random() < CHATS_ON:
