@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
 import time
@@ -24,9 +25,11 @@ from openclaw_rl.capture.texts import added, well_formed
 from openclaw_rl.config import Config, to_environment
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.dashboard import Insights
+from openclaw_rl.serve.pulse import Pulse
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION, Engine, Json, Renderer, Sample, TurnRecord
 
+log = logging.getLogger(__name__)
 #: A signal of log-probs has this where there is none; see ``algo/losses.py``.
 _NO_SIGNAL = 1.0
 _MAX_FOUND = 1000
@@ -54,13 +57,14 @@ class Outlook:
         self._search = SearchIndex(config.home / "search.db", books.ledger)
         self._swaps = SwapWatch(books.ledger, books.lineage)
         self._exporting = asyncio.Lock()
+        self._pulse: Pulse | None = None
         self.used_at: dict[int, float] = {}
         """When a version was last asked for by number, on the monotonic clock."""
 
     def insights(self, status: Callable[[], Json]) -> Insights:
-        ready = self._engine is not None and self._renderer is not None
+        self._pulse = Pulse(status)
         return Insights(
-            status=status,
+            pulse=self._pulse,
             tokens=self.tokens,
             learning=self.learning,
             policy=self.policy,
@@ -69,7 +73,7 @@ class Outlook:
             exclude_session=self.exclude_session,
             export=self.export,
             comparer=Comparer(self._engine, self._renderer, self._load)
-            if ready and self._engine and self._renderer
+            if self._engine is not None and self._renderer is not None
             else None,
         )
 
@@ -155,12 +159,20 @@ class Outlook:
         return self._search.follow()
 
     async def follow(self) -> None:
-        """Keep the search index up to date, until cancelled."""
+        """Keep the search index up to date until cancelled; whoever listens is then let go."""
         try:
             while True:
-                if not await asyncio.to_thread(self.index):
+                try:
+                    found = await asyncio.to_thread(self.index)
+                except Exception as error:
+                    log.warning("what was said lately cannot be found yet: %s", type(error).__name__)
+                    found = 0
+                    await asyncio.sleep(10 * _INDEX_S)
+                if not found:
                     await asyncio.sleep(_INDEX_S)
         finally:
+            if self._pulse is not None:
+                self._pulse.stop()
             self._search.close()
 
     # --- deciding ----------------------------------------------------------------------------

@@ -24,7 +24,7 @@ Version = Annotated[int, Path(ge=0, le=2**31)]
 class Insights:
     """What the routes show; wired in ``outlook.py`` so that serving knows no other stage."""
 
-    status: Callable[[], Json]
+    pulse: Pulse
     tokens: Callable[[str, str | None], Json | None]
     """(turn id, user)"""
     learning: Callable[[str | None], Json]
@@ -45,12 +45,12 @@ class Export(WellFormed):
 
 
 def dashboard_routes(insights: Insights) -> APIRouter:
-    router, pulse = APIRouter(), Pulse(insights.status)
+    router = APIRouter()
 
     # Not in the schema: it never ends, which no generic client expects.
     @router.get("/v1/events", include_in_schema=False)
     async def events() -> Response:
-        return sse.EventStream(pulse.listen(), {}, lambda: None)
+        return sse.EventStream(insights.pulse.listen(), {}, lambda: None)
 
     @router.get("/v1/learning", tags=["look in"])
     def learning(request: Request) -> Json:

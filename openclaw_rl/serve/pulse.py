@@ -23,28 +23,38 @@ class Pulse:
 
     def __init__(self, status: Callable[[], Json], look_s: float = _LOOK_S) -> None:
         self._status, self._look_s = status, look_s
-        self._listeners: set[asyncio.Queue[Json]] = set()
+        self._listeners: set[asyncio.Queue[Json | None]] = set()
+        self._stopped = False
         self._task: asyncio.Task[None] | None = None
         self._last: Json | None = None
 
     async def listen(self) -> AsyncIterator[bytes]:
         """The status now, then whenever it is another one; a comment now and then keeps the line open."""
-        queue: asyncio.Queue[Json] = asyncio.Queue(maxsize=1)
+        queue: asyncio.Queue[Json | None] = asyncio.Queue(maxsize=1)
         self._listeners.add(queue)
         try:
             yield sse.event(await asyncio.to_thread(self._status), "status")
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._look())
-            while True:
+            while not self._stopped:
                 try:
-                    yield sse.event(await asyncio.wait_for(queue.get(), _QUIET_S), "status")
+                    status = await asyncio.wait_for(queue.get(), _QUIET_S)
                 except TimeoutError:
                     yield b": still here\n\n"
+                else:
+                    if status is not None:
+                        yield sse.event(status, "status")
         finally:
             self._listeners.discard(queue)
             if not self._listeners and self._task is not None:
                 self._task.cancel()
                 self._task = None
+
+    def stop(self) -> None:
+        """Let everybody go: a server that stops waits for its open requests, and these never end."""
+        self._stopped = True
+        for queue in self._listeners:
+            _put(queue, None)
 
     async def _look(self) -> None:
         while True:
@@ -59,7 +69,11 @@ class Pulse:
                 continue
             self._last = json.loads(json.dumps(compared))
             for queue in self._listeners:
-                # Whoever is slow gets the newest only.
-                with suppress(asyncio.QueueEmpty):
-                    queue.get_nowait()
-                queue.put_nowait(status)
+                _put(queue, status)
+
+
+def _put(queue: asyncio.Queue[Json | None], status: Json | None) -> None:
+    """Whoever is slow gets the newest only."""
+    with suppress(asyncio.QueueEmpty):
+        queue.get_nowait()
+    queue.put_nowait(status)

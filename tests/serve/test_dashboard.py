@@ -223,7 +223,8 @@ async def test_versions_answer_side_by_side_and_nothing_is_kept(
 
 
 async def test_live_updates_say_what_changed(system: System, client: httpx.AsyncClient, ask: Ask) -> None:
-    stream = pulse.Pulse(system.status, look_s=0.02).listen()
+    beat = pulse.Pulse(system.status, look_s=0.02)
+    stream = beat.listen()
     first = json.loads((await anext(stream)).split(b"data: ")[1])
     await client.post(URL, json=ask())
     await system.gateway.drain()
@@ -231,7 +232,8 @@ async def test_live_updates_say_what_changed(system: System, client: httpx.Async
     while later["funnel"]["turns"] == first["funnel"]["turns"]:
         later = json.loads((await anext(stream)).split(b"data: ")[1])
     assert later["funnel"]["turns"] == first["funnel"]["turns"] + 1
-    await stream.aclose()  # type: ignore[attr-defined]
+    beat.stop()
+    assert len([event async for event in stream]) <= 1, "it ends"
 
 
 # --- excluding -------------------------------------------------------------------------------

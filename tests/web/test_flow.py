@@ -163,3 +163,11 @@ def test_an_export_is_asked_for_first_and_lies_where_it_says(
     guest.page.get_by_text("MB in").wait_for()
     assert list((server.home / "exports").glob("version-*-peft/adapter_model.safetensors"))
     guest.check()
+
+
+def test_a_server_stops_although_somebody_is_looking(tmp_path: Path, model_path: Path) -> None:
+    server = ServerProcess(tmp_path / "home", "--no-learn").start()
+    headers = {"authorization": f"Bearer {server.key}"}
+    with httpx.stream("GET", f"{server.url}/v1/events", headers=headers, timeout=30) as events:
+        assert next(events.iter_lines()) == "event: status"
+        assert server.stop(timeout_s=20) == 0
