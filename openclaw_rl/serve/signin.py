@@ -58,6 +58,8 @@ class Authentication:
 
     def _user(self, scope: Scope, headers: Headers) -> str:
         if self._keys is None:
+            if scope["method"] not in _SAFE_METHODS and _is_foreign(headers):
+                raise _foreign()
             return DEFAULT_USER
         scheme, _, token = headers.get("authorization", "").partition(" ")
         stated = (token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", ""))
@@ -90,14 +92,22 @@ class Authentication:
 
 def check_same_site(headers: Headers) -> None:
     """A browser lets only our own pages add this header; their address is checked as well."""
+    if _is_foreign(headers) or headers.get(GUARD) != GUARD_VALUE:
+        raise _foreign()
+
+
+def _is_foreign(headers: Headers) -> bool:
+    """Whether a browser says that a page of another address is asking; scripts say nothing of the kind."""
     origin = headers.get("origin")
-    foreign = origin is not None and origin.partition("://")[2] != headers.get("host", "")
-    if foreign or headers.get(GUARD) != GUARD_VALUE:
-        raise RequestError(
-            f"A signed-in browser has to send '{GUARD}: {GUARD_VALUE}' from this address; scripts use a key.",
-            status=403,
-            code="forbidden",
-        )
+    return origin is not None and origin.partition("://")[2] != headers.get("host", "")
+
+
+def _foreign() -> RequestError:
+    return RequestError(
+        f"A browser has to send '{GUARD}: {GUARD_VALUE}' from this address; scripts use a key.",
+        status=403,
+        code="forbidden",
+    )
 
 
 def cookie_name(scope: Scope) -> str:

@@ -71,6 +71,14 @@ async def test_another_page_cannot_use_the_session(
     assert (await browser.post("/v1/flush", headers={"origin": "http://test"})).status_code == 200
 
 
+async def test_without_keys_other_pages_still_cannot_decide_anything(make_system: Any, connect: Any) -> None:
+    async with connect(make_system(auth=False), key="") as client:
+        assert (await client.get("/v1/me")).json() == {"user": "default", "owner": True, "keys": False}
+        assert (await client.post("/v1/flush")).status_code == 200
+        foreign = await client.post("/v1/flush", headers={"origin": "http://elsewhere.example"})
+        assert foreign.status_code == 403
+
+
 async def test_forged_expired_and_orphaned_sessions_are_refused(
     browser: httpx.AsyncClient, system: System
 ) -> None:
