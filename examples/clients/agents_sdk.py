@@ -32,9 +32,9 @@ async def main() -> None:
     )
     print((await Runner.run(weather, "What is the weather in Paris?")).final_output)
 
-    talker = Agent(
-        name="talker", model=model, instructions="Be brief.", model_settings=ModelSettings(max_tokens=24)
-    )
+    # Without max_tokens: this SDK takes a reply that was cut short for an error.
+    settings = ModelSettings(temperature=0)
+    talker = Agent(name="talker", model=model, instructions="Be brief.", model_settings=settings)
     memory = SQLiteSession("example")
     print((await Runner.run(talker, "Name three colours.", session=memory)).final_output)
     streamed = Runner.run_streamed(talker, "Which one is warm?", session=memory)

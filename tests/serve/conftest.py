@@ -88,7 +88,7 @@ def chunks() -> Callable[[str], list[Any]]:
 class RawCall:
     """One POST spoken in ASGI itself, so that a test can leave, or stop reading, at any moment."""
 
-    def __init__(self, system: System, body: Body, stalled_after: int | None) -> None:
+    def __init__(self, system: System, body: Body, stalled_after: int | None, path: str) -> None:
         self._messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._messages.put_nowait({"type": "http.request", "body": json.dumps(body).encode()})
         self._stalled_after = stalled_after
@@ -99,7 +99,7 @@ class RawCall:
             (b"content-type", b"application/json"),
         ]
         scope = {
-            "type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers,
+            "type": "http", "method": "POST", "path": path, "headers": headers,
             "query_string": b"", "http_version": "1.1", "scheme": "http", "server": ("test", 80),
         }  # fmt: skip
         self.task = asyncio.create_task(system.app()(scope, self._messages.get, self._send))
@@ -125,8 +125,13 @@ class RawCall:
 @pytest.fixture
 def raw_call() -> Callable[..., RawCall]:
     def call(
-        system: System, body: Body, *, stalled: bool = False, stalled_after: int | None = None
+        system: System,
+        body: Body,
+        *,
+        stalled: bool = False,
+        stalled_after: int | None = None,
+        path: str = "/v1/chat/completions",
     ) -> RawCall:
-        return RawCall(system, body, 0 if stalled else stalled_after)
+        return RawCall(system, body, 0 if stalled else stalled_after, path)
 
     return call
