@@ -16,8 +16,10 @@ from openclaw_rl.connect.cline import Cline
 from openclaw_rl.connect.codex import Codex
 from openclaw_rl.connect.environment import Environment
 from openclaw_rl.connect.open_webui import OpenWebUI
+from openclaw_rl.connect.openclaw import OpenClaw
 
 CLIENTS: dict[str, Client] = {
+    "openclaw": OpenClaw(),
     "env": Environment(),
     "claude-code": ClaudeCode(),
     "codex": Codex(),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openclaw_rl.connect.client import Edit, Server
-from openclaw_rl.connect.files import json_entries
+from openclaw_rl.connect.json_file import json_entries
 
 
 class ClaudeCode:

@@ -30,8 +30,10 @@ class Edit:
 
     path: Path
     apply: Callable[[str], str]
-    remove: Callable[[str], str]
-    """Takes out what ``apply`` put in, whatever else was changed since."""
+    remove: Callable[[str, str], str]
+    """Takes out what ``apply`` put in, whatever else changed since; also gets the file as it was."""
+    own_folder: bool = False
+    """The file is ours alone, in a folder of ours: not shown line by line, nothing to keep of it."""
 
 
 class Client(Protocol):

@@ -7,11 +7,9 @@ exactly that back; if somebody changed the file since, only our own entries are 
 from __future__ import annotations
 
 import difflib
-import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from openclaw_rl.connect.client import Edit
 
@@ -26,9 +24,9 @@ def write(edit: Edit, say: Callable[[str], None]) -> bool:
     if after == before:
         say(f"{edit.path} is set up already.")
         return False
-    say(_diff(edit.path, before, after))
+    say(f"{edit.path}: written" if edit.own_folder else _diff(edit.path, before, after))
     backup = backup_of(edit.path)
-    if edit.path.exists() and not backup.exists():
+    if edit.path.exists() and not backup.exists() and not edit.own_folder:
         _write(backup, before, like=edit.path)
         say(f"The file as it was: {backup}")
     _write(edit.path, after, like=edit.path)
@@ -40,13 +38,15 @@ def undo(edit: Edit, say: Callable[[str], None]) -> bool:
     backup, now = backup_of(edit.path), _read(edit.path)
     original = _read(backup)
     untouched = backup.exists() and edit.apply(original) == now
-    after = original if untouched else edit.remove(now)
+    after = original if untouched else edit.remove(now, original)
     if after == now:
         say(f"There is nothing of ours in {edit.path}.")
         return False
-    say(_diff(edit.path, now, after))
+    say(f"{edit.path}: removed" if edit.own_folder else _diff(edit.path, now, after))
     if after.strip() in ("", "{}") and not backup.exists():
         edit.path.unlink()
+        if edit.own_folder and not any(edit.path.parent.iterdir()):
+            edit.path.parent.rmdir()
         return True
     _write(edit.path, after, like=edit.path)
     if untouched:
@@ -60,59 +60,10 @@ def backup_of(path: Path) -> Path:
     return path.with_name(path.name + _BACKUP)
 
 
-def json_entries(path: Path, entries: Mapping[tuple[str, ...], Any]) -> Edit:
-    """Sets values in a JSON file by their path of keys."""
-
-    def apply(text: str) -> str:
-        tree = _parse(path, text)
-        for keys, value in entries.items():
-            table = tree
-            for key in keys[:-1]:
-                table = table.setdefault(key, {})
-                if not isinstance(table, dict):
-                    raise ValueError(f"{path}: {key} is no object; change it by hand")
-            table[keys[-1]] = value
-        return text if tree == _parse(path, text) else _to_text(tree)
-
-    def remove(text: str) -> str:
-        tree = _parse(path, text)
-        for keys, value in entries.items():
-            _take_out(tree, keys, value)
-        return text if tree == _parse(path, text) else _to_text(tree)
-
-    return Edit(path, apply, remove)
-
-
-def _parse(path: Path, text: str) -> dict[str, Any]:
-    try:
-        tree = json.loads(text or "{}")
-    except ValueError as error:
-        raise ValueError(f"{path} is not plain JSON ({error}); repair it, or set it up by hand") from None
-    if not isinstance(tree, dict):
-        raise ValueError(f"{path} is no JSON object; set it up by hand")
-    return tree
-
-
-def _take_out(tree: dict[str, Any], keys: tuple[str, ...], value: Any) -> None:
-    """The value if it is ours, and the objects that held nothing else."""
-    inner = tree.get(keys[0])
-    if len(keys) == 1:
-        if inner == value:
-            del tree[keys[0]]
-    elif isinstance(inner, dict) and inner:
-        _take_out(inner, keys[1:], value)
-        if not inner:
-            del tree[keys[0]]
-
-
-def _to_text(tree: dict[str, Any]) -> str:
-    return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
-
-
 def block(path: Path, lines: str, check: Callable[[str], None] = lambda rest: None) -> Edit:
     """Keeps a marked block of lines at the end of a text file; ``check`` may object to what is around it."""
 
-    def remove(text: str) -> str:
+    def remove(text: str, original: str = "") -> str:
         begin, end = text.find(_BEGIN), text.find(_END)
         if begin < 0 or end < begin:
             return text

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.connect.client import Edit, Server
+from openclaw_rl.connect.json_file import Entry, json_entries
+
+_ID = "openclaw-rl"
+_PLUGIN = Path(__file__).parent / "openclaw_plugin"
+#: OpenClaw's usual prompt is about 15k tokens before anybody has said a word.
+_ROOMY = 32_768
+
+
+class OpenClaw:
+    """Speaks chat completions. Its plugin of ours is copied beside its settings, where a venv's end cannot
+    break it; everything also works without.
+    """
+
+    title = "OpenClaw"
+
+    def explain(self, server: Server) -> str:
+        tree: dict[str, Any] = {}
+        for entry in self._entries(server):
+            if entry.how == "listed":
+                continue
+            table = tree
+            for key in entry.keys[:-1]:
+                table = table.setdefault(key, {})
+            table[entry.keys[-1]] = entry.value
+        return f"""\
+Put this into ~/.openclaw/openclaw.json (or run this command with --write, which also installs a plugin):
+
+{json.dumps(tree, indent=2)}
+
+Then: openclaw agent --local --agent main --message "Hello" """.rstrip()
+
+    def edits(self, server: Server, home: Path) -> Sequence[Edit]:
+        state = Path(os.environ.get("OPENCLAW_STATE_DIR") or home / ".openclaw")
+        settings = Path(os.environ.get("OPENCLAW_CONFIG_PATH") or state / "openclaw.json")
+        plugin = state / f"{_ID}-plugin"
+        entries = [*self._entries(server), *self._plugin_entries(plugin)]
+        # The settings first: if they cannot be changed, nothing is.
+        return (json_entries(settings, entries), *(_copy(file, plugin) for file in sorted(_PLUGIN.iterdir())))
+
+    def _entries(self, server: Server) -> list[Entry]:
+        name = f"{_ID}/{server.model}"
+        return [
+            Entry(("models", "providers", _ID), self._provider(server), prefix=""),
+            Entry(("agents", "defaults", "model", "primary"), name, prefix=f"{_ID}/"),
+            Entry(("agents", "defaults", "models"), name, "listed"),
+            *(_lean() if server.context_length < _ROOMY else ()),
+        ]
+
+    def _provider(self, server: Server) -> dict[str, Any]:
+        return {
+            "baseUrl": server.base_url,
+            "apiKey": server.key,
+            "api": "openai-completions",
+            # Reading a long prompt takes a small machine a while.
+            "timeoutSeconds": 900,
+            "models": [
+                {
+                    "id": server.model,
+                    "name": server.model,
+                    "reasoning": False,
+                    "input": ["text"],
+                    "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
+                    "contextWindow": server.context_length,
+                    "maxTokens": min(server.max_tokens, server.context_length // 8),
+                    "compat": {
+                        "sendSessionAffinityHeaders": True,
+                        "supportsPromptCacheKey": True,
+                        "maxTokensField": "max_tokens",
+                        "requiresStringContent": True,
+                    },
+                }
+            ],
+        }
+
+    def _plugin_entries(self, plugin: Path) -> list[Entry]:
+        return [
+            Entry(("plugins", "load", "paths"), str(plugin), "member"),
+            # A list of allowed plugins shuts the others out, so ours joins one and never begins one.
+            Entry(("plugins", "allow"), _ID, "listed"),
+            # The hook that says who began a run is one of those that could read along; ours does not.
+            Entry(
+                ("plugins", "entries", _ID),
+                {"enabled": True, "hooks": {"allowConversationAccess": True}},
+                prefix="",
+            ),
+        ]
+
+
+def _lean() -> list[Entry]:
+    """A prompt of about 3.5k tokens, for a small context; what the user has decided already stays."""
+    defaults: dict[tuple[str, ...], Any] = {
+        ("agents", "defaults", "contextInjection"): "never",
+        ("agents", "defaults", "skills"): [],
+        ("agents", "defaults", "experimental", "localModelLean"): True,
+        ("tools", "allow"): ["read", "write", "edit", "exec", "process"],
+        ("tools", "toolSearch"): False,
+    }
+    return [Entry(keys, value, "default") for keys, value in defaults.items()]
+
+
+def _copy(file: Path, folder: Path) -> Edit:
+    text = file.read_text(encoding="utf-8")
+    return Edit(folder / file.name, lambda there: text, lambda there, original: "", own_folder=True)
