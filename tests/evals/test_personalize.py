@@ -1,0 +1,147 @@
+"""The evaluation's parts: tasks that know their answers, users from files, and the sums."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.evals.personalize.arm import sessions_until
+from openclaw_rl.evals.personalize.plan import as_hint
+from openclaw_rl.evals.personalize.report import interval, worse_kinds
+from openclaw_rl.evals.personalize.tasks import KINDS, draw, rambles
+from openclaw_rl.evals.personalize.users import FileUser, built_in, load_user
+
+OWN = """
+name = "rhymes"
+asks = [{asks}]
+complains = ["Please end with a rhyme."]
+thanks = ["Lovely!"]
+[check]
+matches = "rhyme$"
+max_words = 5
+"""
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_what_is_talked_about_is_never_examined(kind: str) -> None:
+    trained = {task.key for task in islice(draw([kind], "train", 3), 300)}
+    held_out = {task.key for task in islice(draw([kind], "held_out", 4), 300)}
+    assert trained
+    assert held_out
+    assert not trained & held_out
+
+
+def test_tasks_depend_on_the_seed_alone() -> None:
+    first, again, other = ([t.text for t in islice(draw(["what", "why"], "train", s), 20)] for s in (1, 1, 2))
+    assert first == again != other
+
+
+def test_answers_are_recognised() -> None:
+    found = {task.text: task for make in KINDS.values() for task in make()}
+    sky = found["Why is the sky blue?"]
+    assert sky.is_answered_by("Sunlight is scattered by the air.")
+    assert not sky.is_answered_by("It's a wonder!")
+    five = found["What is 2 + 3?"]
+    assert five.is_answered_by("2 + 3 = 5.")
+    assert not five.is_answered_by("2 + 3 = 6")
+    bought = next(task for text, task in found.items() if text.startswith("Anna bought a red bicycle"))
+    assert bought.is_answered_by("It is RED.")
+    assert not bought.is_answered_by("It is blue, or perhaps reddish.")
+
+
+def test_falling_apart_is_no_answer() -> None:
+    assert rambles("  ...  ")
+    assert rambles("the sky " * 30)
+    assert not rambles("The sky is blue because air scatters blue light more than red light does on its way.")
+
+
+@pytest.mark.parametrize("name", built_in())
+def test_every_user_complains_in_words_that_hold_the_wish(name: str) -> None:
+    user = load_user(name)
+    assert isinstance(user, FileUser)
+    for said in user.complains:
+        assert len(as_hint(said).split()) >= 3
+        assert not user.likes("")
+    assert user.praise(random.Random(0)) in user.thanks
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("short", "A poem is a short text with rhythm.", "word " * 40),
+        ("list", "1. Boil water.\n2. Add the egg.", "Boil water, then add the egg."),
+        ("simple", "Rain falls when clouds get heavy.", "Precipitation follows condensation."),
+        ("student", "First I add both numbers.", "1. Add both numbers."),
+        ("teacher", "Well done, that is right!", "That is right."),
+    ],
+)
+def test_what_they_like(name: str, good: str, bad: str) -> None:
+    assert load_user(name).likes(good)
+    assert not load_user(name).likes(bad)
+
+
+def test_a_user_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "rhymes.toml"
+    file.write_text(OWN.format(asks=", ".join(f'"Tell me about animal number {i}"' for i in range(20))))
+    user = load_user(str(file))
+    assert user.likes("this ends with rhyme")
+    assert not user.likes("a rhyme that is far too long to be liked, rhyme")
+    task = next(user.tasks("train", 0))
+    assert task.is_answered_by("That animal is a frog.")
+    assert not task.is_answered_by("No idea.")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('name = "x"', "complains, thanks, check is missing"),
+        (OWN.format(asks="") + "\nrude = 1", "unknown check.rude"),
+        (OWN.format(asks="").replace('"rhyme$"', '"("'), "check.matches is no regular expression"),
+        ("name = ", "cannot read the user"),
+    ],
+)
+def test_a_bad_file_says_what_is_wrong(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=says.replace(".", r"\.")):
+        load_user(str(file))
+
+
+def test_an_unknown_user_is_told_who_there_is() -> None:
+    with pytest.raises(ValueError, match=r"built in: .*short"):
+        load_user("nobody")
+
+
+def test_too_few_asks_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "few.toml"
+    file.write_text(OWN.format(asks='"What is a cat?"'))
+    user = load_user(str(file))
+    with pytest.raises(ValueError, match="write more asks"):
+        [next(user.tasks(part, 0)) for part in ("train", "held_out")]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pleased", "count"), [("1110", 3), ("0111", 4), ("110110", None), ("", None), ("1101011100", 8)]
+)
+def test_sessions_until_three_in_a_row(pleased: str, count: int | None) -> None:
+    rows = [{"number": i, "strict": mark == "1"} for i, mark in enumerate(pleased)]
+    assert sessions_until(rows[::-1], "strict") == count
+
+
+def test_worse_is_only_what_chance_does_not_explain() -> None:
+    def bits(right: str) -> list[dict[str, object]]:
+        return [{"kind": "sums", "right": mark == "1"} for mark in right]
+
+    assert worse_kinds(bits("11111"), bits("00000")) == ["sums (−5 +0 of 5)"]  # 1/32
+    assert worse_kinds(bits("1111"), bits("0000")) == []  # 1/16
+    assert worse_kinds(bits("1111100"), bits("0000011")) == []
+    assert worse_kinds(bits("11"), bits("11")) == []
+
+
+def test_an_interval_holds_its_mean() -> None:
+    mean, low, high = interval([4, 8, 6, 7, 5])
+    assert low < mean == 6 < high
+    assert interval([3]) == (3, 3, 3)
