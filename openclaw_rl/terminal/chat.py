@@ -69,6 +69,7 @@ class Chat:
             "model": "default",
             "messages": self._messages,
             "stream": True,
+            "temperature": 0.7,
             "metadata": {"session_id": self._session},
         }
         said = ""
