@@ -130,7 +130,7 @@ class LearnConfig(_Section):
     importance_cap: float = Field(default=2.0, ge=1)
     """Bound of the correction for temperature and top-p."""
     batch_size: int = Field(default=4, ge=1)
-    """Samples per step and user whose samples are in it."""
+    """Samples per step; half as many more for every other user whose samples are in it."""
     batch_max_age_s: float = Field(default=600, gt=0)
     """A step is taken with fewer samples once the oldest has waited this long."""
     min_signal: float = Field(default=0.1, ge=0, le=1)

@@ -114,7 +114,7 @@ class Lineage:
         return int(number), float(strength), oldest
 
     def full_batch(self, batch_size: int) -> int:
-        """How many samples make the next batch: ``batch_size`` for everybody in it.
+        """How many samples make the next batch: ``batch_size``, and half as many for everybody else in it.
 
         People want different things; a step that heard only one of them undoes what the others taught.
         Counted along the order of the samples, so that it does not depend on when somebody looks.
@@ -122,12 +122,13 @@ class Lineage:
         query = sa.select(samples.c.user).where(samples.c.status == READY)
         query = query.order_by(samples.c.created_at, samples.c.turn_id).limit(_MOST_USERS * batch_size)
         users: set[str] = set()
+        more = (batch_size + 1) // 2
         with self.db.connect() as connection:
             for number, user in enumerate(connection.scalars(query), 1):
                 users.add(user)
-                if number >= batch_size * len(users):
+                if number >= batch_size + more * (len(users) - 1):
                     return number
-        return batch_size * max(1, min(_MOST_USERS, len(users)))
+        return batch_size + more * (min(_MOST_USERS, max(1, len(users))) - 1)
 
     def claim(self, limit: int, parent: int, config_hash: str) -> Policy | None:
         """Take the oldest samples for a new version.

@@ -11,10 +11,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from openclaw_rl import learning, loop
 from openclaw_rl.capture.desk import LedgerDesk
 from openclaw_rl.capture.lineage import HELD_OUT, Lineage
+from openclaw_rl.capture.samples import samples
 from openclaw_rl.config import Config, load_config
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.judge.worker import JudgeWorker
@@ -516,3 +518,24 @@ def facts(stack: Stack) -> list[tuple[object, ...]]:
 
 def weights(stack: Stack, version: int) -> bytes:
     return (stack.system.store.path(version) / "adapter_model.safetensors").read_bytes()
+
+
+async def test_a_step_hears_everybody_who_is_talking(make: Make) -> None:
+    """Four samples from one person; two more for each other one, counted in the order of the turns."""
+    stack = make()
+
+    def put(*users: str) -> None:
+        start = stack.lineage.waiting()[0]
+        with stack.lineage.db.begin() as connection:
+            for number, user in enumerate(users, start):
+                row = {"turn_id": f"t{number}", "user": user, "created_at": float(number), "status": "ready"}
+                connection.execute(sa.insert(samples).values(verdict=0, policy_version=0, score=-1, **row))
+
+    assert stack.lineage.full_batch(4) == 4
+    put("ann", "ben", "ann", "ann", "ann")
+    assert stack.lineage.full_batch(4) == 6
+    put("cleo")
+    assert stack.lineage.full_batch(4) == 8
+    put("ben", "ann", "dora", "dora")
+    assert stack.lineage.full_batch(4) == 8  # the first eight are enough, whoever comes after them
+    assert stack.lineage.full_batch(1) == 1
