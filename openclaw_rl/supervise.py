@@ -77,8 +77,13 @@ def _be_a_child() -> None:
     Nice, but not in the idle class: where somebody streams all day long, that would never get a core.
     """
     os.nice(10)
+    die_with_parent(signal.SIGKILL)
+
+
+def die_with_parent(number: int) -> None:
+    """In a new process: get this signal when whoever started it is gone. Linux only; elsewhere nothing."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 async def _stop(child: asyncio.subprocess.Process) -> None:

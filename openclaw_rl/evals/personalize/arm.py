@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from openclaw_rl.evals.personalize.tasks import Task, draw
 from openclaw_rl.evals.personalize.users import Voice, load_user, own_words
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.listen import announced
+from openclaw_rl.supervise import die_with_parent
 
 UNTRAINED, MEMORY = "untrained", "memory"
 IN_A_ROW = 3
@@ -250,6 +252,7 @@ class Server:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "openclaw_rl", "serve", *self._flags],
                 env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                preexec_fn=partial(die_with_parent, signal.SIGTERM),
             )  # fmt: skip
         end = time.monotonic() + 300
         while time.monotonic() < end and self._process.poll() is None:
