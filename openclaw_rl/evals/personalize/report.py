@@ -8,6 +8,7 @@ import random
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,10 @@ def _row(group: Group, arms: Sequence[Row]) -> Row:
         ]
         for rule in ("strict", "published")
     }
+    open_ended = {
+        rule: any(count is None for arm in arms for count in arm["until"][rule].values())
+        for rule in ("strict", "published")
+    }
     reached = [count is not None for arm in arms for count in arm["until"]["strict"].values()]
     before = [bit for arm in arms for bit in arm["before"]]
     after = [bit for arm in arms for bit in arm["after"]]
@@ -132,6 +137,7 @@ def _row(group: Group, arms: Sequence[Row]) -> Row:
         "seeds": len(arms),
         "strict": interval(until["strict"]),
         "published": interval(until["published"]),
+        "at_least": open_ended,
         "reached": f"{sum(reached)}/{len(reached)}",
         "held_out_before": statistics.mean(arm["curve"][0]["strict"] for arm in arms),
         "held_out": interval([arm["curve"][-1]["strict"] for arm in arms]),
@@ -191,13 +197,18 @@ def _table(rows: Sequence[Row]) -> str:
     for row in rows:
         judge = "–" if row["judge"] is None else f"{row['judge']:.2f} ({row['judge_negative']:.2f})"
         lines.append(
-            f"| {row['users']} | {row['method']} | {row['seeds']} | {_range(row['strict'], '.1f')} "
-            f"| {_range(row['published'], '.1f')} | {row['reached']} "
+            f"| {row['users']} | {row['method']} | {row['seeds']} | {_until(row, 'strict')} "
+            f"| {_until(row, 'published')} | {row['reached']} "
             f"| {row['held_out_before']:.2f} → {_range(row['held_out'], '.2f')} | {row['words']:.0f} "
             f"| {row['right_before']:.2f} → {row['right']:.2f} | {', '.join(row['worse']) or 'none'} "
             f"| {judge} | {row['versions']:.1f} ({row['rejected']}) | {row['prompt_tokens']:.0f} |"
         )
     return "\n".join(lines)
+
+
+def _until(row: Row, rule: str) -> str:
+    """Who did not get there counts with the sessions they had, so the mean is a lower bound."""
+    return ("≥ " if row["at_least"][rule] else "") + _range(row[rule], ".1f")
 
 
 def _range(value: tuple[float, float, float], form: str) -> str:
@@ -221,12 +232,10 @@ def _samples(groups: dict[Group, list[Row]]) -> str:
 
 
 def _plots(out: Path, groups: dict[Group, list[Row]]) -> list[tuple[str, str]]:
-    try:
-        import matplotlib
-    except ImportError:
-        matplotlib = None
-    if matplotlib is None or not groups:
+    if not groups or find_spec("matplotlib") is None:
         return []  # the table is all there is; pip install 'openclaw-rl[eval]'
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
