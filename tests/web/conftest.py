@@ -39,7 +39,9 @@ def axe_source(require: Callable[[str, str], Path]) -> str:
     return (folder / "node_modules/axe-core/axe.min.js").read_text()
 
 
-@pytest.fixture(scope="session")
+# Not for the whole session: while it runs, Playwright holds this thread's event loop, and asynchronous
+# tests could not have one.
+@pytest.fixture(scope="module")
 def chromium(require: Callable[[str, str], Path]) -> Iterator[Browser]:
     path = require("chromium", "chromium")
     with sync_playwright() as playwright:
