@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, home: Path) -> int:
         running=_running(options.url),
     )
     failed = run_all(arms, out, rules, options.parallel)
-    report.write(out)
+    report.write(out, home / "evals")
     print((out / "report.md").read_text(encoding="utf-8"))
     print(f"table, plots and raw logs: {out}")
     return 1 if failed else 0

@@ -26,8 +26,11 @@ Group = tuple[str, str]
 """Users and method."""
 
 
-def write(out: Path) -> dict[str, Any]:
-    """``report.md``, ``results.json`` and the plots, from whatever arms have ended so far."""
+def write(out: Path, dashboard: Path | None = None) -> dict[str, Any]:
+    """``report.md``, ``results.json`` and the plots, from whatever arms have ended so far.
+
+    ``dashboard``: the folder whose files the dashboard's Results page draws.
+    """
     logs = [(path.parent.name, Log(path)) for path in sorted(out.glob("arms/*/log.jsonl"))]
     arms = [summarise(log) | _identity(name) for name, log in logs if log.of("end")]
     groups: dict[Group, list[Row]] = defaultdict(list)
@@ -35,6 +38,10 @@ def write(out: Path) -> dict[str, Any]:
         groups[arm["users"], arm["method"]].append(arm)
     results = {"rows": [_row(group, members) for group, members in _ordered(groups)], "arms": arms}
     (out / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    for name, curves in _curves(groups).items():
+        if dashboard is not None:
+            dashboard.mkdir(parents=True, exist_ok=True)
+            (dashboard / f"{out.name}-{name}.json").write_text(json.dumps(curves), encoding="utf-8")
     pictures = _plots(out, groups)
     parts = [_table(results["rows"]), *(f"![{title}]({name})" for title, name in pictures), _samples(groups)]
     (out / "report.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
@@ -254,6 +261,7 @@ def _plots(out: Path, groups: dict[Group, list[Row]]) -> list[tuple[str, str]]:
             if group == who:
                 _curve(axis, method, arms)
         axis.set(title=who.replace("+", ", "), xlabel="sessions", ylim=(-0.02, 1.02))
+        axis.xaxis.get_major_locator().set_params(integer=True)
     axes[0][0].set_ylabel("held-out satisfaction, strict")
     axes[0][-1].legend(frameon=False, fontsize=8)
     save(figure, "satisfaction on held-out tasks against sessions", "satisfaction.png")
@@ -284,10 +292,37 @@ def _plots(out: Path, groups: dict[Group, list[Row]]) -> list[tuple[str, str]]:
     return made
 
 
+def _curves(groups: dict[Group, list[Row]]) -> dict[str, Row]:
+    """By users, what a plot of satisfaction against sessions needs."""
+    found = {}
+    for who in {users for users, _ in groups}:
+        mine = {method: arms for (users, method), arms in _ordered(groups) if users == who}
+        points = _points([arm for arms in mine.values() for arm in arms])
+        found[who] = {
+            "title": f"Satisfaction of {who.replace('+', ', ')}",
+            "note": "Share of held-out tasks answered, and as the user likes it; mean over the seeds.",
+            "x_label": "sessions",
+            "x": points,
+            "series": [
+                {"name": method, "values": [statistics.mean(each) for each in _values(arms, points)]}
+                for method, arms in mine.items()
+            ],
+        }
+    return found
+
+
+def _points(arms: Sequence[Row]) -> list[int]:
+    return sorted({point["sessions"] for arm in arms for point in arm["curve"]})
+
+
+def _values(arms: Sequence[Row], points: Sequence[int]) -> list[list[float]]:
+    """Every arm's value at these sessions; one that ended keeps its last."""
+    return [[[p for p in arm["curve"] if p["sessions"] <= x][-1]["strict"] for arm in arms] for x in points]
+
+
 def _curve(axis: Any, method: str, arms: Sequence[Row]) -> None:
-    """Mean over the seeds; an arm that ended keeps its last value."""
-    points = sorted({point["sessions"] for arm in arms for point in arm["curve"]})
-    values = [[[p for p in arm["curve"] if p["sessions"] <= x][-1]["strict"] for arm in arms] for x in points]
+    points = _points(arms)
+    values = _values(arms, points)
     middle = [statistics.mean(each) for each in values]
     colour = COLOURS.get(method, "#444")
     axis.plot(points, middle, color=colour, label=method, lw=2)
