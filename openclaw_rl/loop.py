@@ -20,11 +20,12 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openclaw_rl import __version__
+from openclaw_rl import __version__, health
 from openclaw_rl.capture import inspect
 from openclaw_rl.capture.capture import LedgerCapture
 from openclaw_rl.capture.events import TurnEvent
@@ -48,7 +49,6 @@ from openclaw_rl.serve.private import create_private_app
 from openclaw_rl.serve.upstream import UpstreamAnswerer
 from openclaw_rl.supervise import ChildHealth, Supervisor
 from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.train.worker import is_due
 from openclaw_rl.types import BASE_VERSION, Engine, Json, Renderer
 
 if TYPE_CHECKING:
@@ -93,12 +93,12 @@ class System:
             policies=self.policies,
             promote=self.promote,
             parent=self.parent,
-            status=self.status,
-            readiness=self.readiness,
-            gauges=self.gauges,
+            status=partial(health.status, self),
+            readiness=partial(health.readiness, self),
+            gauges=partial(health.gauges, self),
             learned=self.config.home / "learn.prom",
             tell=self.tell,
-            insights=self.outlook.insights(self.status),
+            insights=self.outlook.insights(partial(health.status, self)),
         )
 
         @asynccontextmanager
@@ -124,56 +124,7 @@ class System:
         self.journal.close()
         self.ledger.close()
 
-    # --- what the outside may see ------------------------------------------------------------
-
-    def readiness(self) -> tuple[bool, Json]:
-        health = self.recorder.health()
-        learning = None if self.learning is None else asdict(self.learning)
-        well = health.ok and (self.learning is None or self.learning.running)
-        return True, {"status": "ok" if well else "degraded", "ledger": asdict(health), "learn": learning}
-
-    def status(self) -> Json:
-        engine, health = self.engine.status(), self.recorder.health()
-        try:
-            funnel: Json | None = inspect.view_counts(self.books)
-            learning, now = inspect.view_learning(self.lineage), self.outlook.now()
-        except Exception:  # the ledger is down; `ledger` below says so
-            funnel, learning = None, {"samples": None, "stage": None, "last_step": None, "flushing": False}
-            now = {"traffic": None, "last_swap": None}
-        _, ready = self.readiness()
-        return {
-            "version": __version__,
-            "status": ready["status"],
-            "model": self.gateway.model_name,
-            "policy_version": engine.serving_version,
-            "uptime_s": time.time() - self.started_at,
-            "busy": bool(self.learning and funnel and self._is_busy(funnel, learning)),
-            "funnel": funnel,
-            "queues": {
-                "running": engine.num_running,
-                "waiting": engine.num_waiting,
-                "judge": funnel["judge_queue"] if funnel else None,
-                "samples": learning["samples"],
-                "samples_per_step": self.lineage.full_batch(self.config.learn.batch_size),
-            },
-            "engine": {"cached_tokens": engine.cached_tokens, "context_length": self.engine.context_length},
-            "ledger": asdict(health),
-            "learn": ready["learn"],
-            "stage": learning["stage"],
-            "last_step": learning["last_step"],
-            **now,
-        }
-
-    def _is_busy(self, funnel: Json, learning: Json) -> bool:
-        """Something is being worked on, or enough waits to be; what waits for more does not count."""
-        wanted = self.config.learn
-        if funnel["judge_due"] or funnel["unread"]:
-            return True
-        if not wanted.train:
-            return False
-        size = self.lineage.full_batch(wanted.batch_size)
-        due = is_due(*self.lineage.waiting()[:2], size, wanted.min_signal)
-        return bool(funnel["by_state"]["judged"] or learning["stage"] or learning["flushing"] or due)
+    # --- what the outside may see and decide --------------------------------------------------
 
     def policies(self) -> Json:
         return inspect.view_policies(self.lineage, self.engine.status().serving_version)
@@ -212,18 +163,6 @@ class System:
             del self._retired_since[version]
             return True
         return False
-
-    def gauges(self) -> dict[str, float]:
-        engine, health = self.engine.status(), self.recorder.health()
-        return {
-            "running": engine.num_running,
-            "waiting": engine.num_waiting,
-            "cached_tokens": engine.cached_tokens,
-            "policy_version": engine.serving_version,
-            "turns_recorded": health.num_recorded,
-            "turns_unsaved": health.num_unsaved,
-            "turns_lost": health.num_lost,
-        }
 
 
 # --- making the parts ------------------------------------------------------------------------

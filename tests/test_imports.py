@@ -15,7 +15,7 @@ import openclaw_rl
 PACKAGE = Path(openclaw_rl.__file__).parent
 STAGES = {"serve", "render", "engine", "capture", "judge", "algo", "train", "envs", "sinks"}
 #: The only modules that may know the stages: those that wire, for use, for tests and for measuring.
-WIRING = {"loop", "learning", "outlook", "cli", "policy_commands", "terminal", "testing", "evals"}
+WIRING = {"loop", "learning", "outlook", "health", "cli", "policy_commands", "terminal", "testing", "evals"}
 
 
 def imported(path: Path, module: tuple[str, ...]) -> Iterator[tuple[int, str]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
+from openclaw_rl import health
 from openclaw_rl.capture.desk import LedgerDesk
 from openclaw_rl.loop import System
 from openclaw_rl.serve import pulse
@@ -231,7 +233,7 @@ async def test_versions_answer_side_by_side_and_nothing_is_kept(
 
 
 async def test_live_updates_say_what_changed(system: System, client: httpx.AsyncClient, ask: Ask) -> None:
-    beat = pulse.Pulse(system.status, look_s=0.02)
+    beat = pulse.Pulse(partial(health.status, system), look_s=0.02)
     stream = beat.listen()
     first = json.loads((await anext(stream)).split(b"data: ")[1])
     await client.post(URL, json=ask())

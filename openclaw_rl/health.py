@@ -1,0 +1,83 @@
+"""What a running system says about itself: ready or not, the status, the gauges."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from openclaw_rl import __version__
+from openclaw_rl.capture import inspect
+from openclaw_rl.train.worker import is_due
+from openclaw_rl.types import Json
+
+if TYPE_CHECKING:
+    from openclaw_rl.loop import System
+
+
+def readiness(system: System) -> tuple[bool, Json]:
+    health = system.recorder.health()
+    learning = None if system.learning is None else asdict(system.learning)
+    well = health.ok and (system.learning is None or system.learning.running)
+    return True, {"status": "ok" if well else "degraded", "ledger": asdict(health), "learn": learning}
+
+
+def status(system: System) -> Json:
+    """Everything on one screen; what the ledger knows is null while it is down."""
+    engine, health = system.engine.status(), system.recorder.health()
+    wanted, size = system.config.learn, None
+    try:
+        funnel: Json | None = inspect.view_counts(system.books)
+        learning, now = inspect.view_learning(system.lineage), system.outlook.now()
+        size = system.lineage.full_batch(wanted.batch_size)
+        busy = bool(system.learning and funnel and _is_busy(system, funnel, learning, size))
+    except Exception:  # the ledger is down; `ledger` below says so
+        funnel, learning, busy = None, {"samples": None, "stage": None, "last_step": None}, False
+        now = {"traffic": None, "last_swap": None}
+    _, ready = readiness(system)
+    return {
+        "version": __version__,
+        "status": ready["status"],
+        "model": system.gateway.model_name,
+        "policy_version": engine.serving_version,
+        "uptime_s": time.time() - system.started_at,
+        "busy": busy,
+        "funnel": funnel,
+        "queues": {
+            "running": engine.num_running,
+            "waiting": engine.num_waiting,
+            "judge": funnel["judge_queue"] if funnel else None,
+            "samples": learning["samples"],
+            "samples_per_step": size or wanted.batch_size,
+        },
+        "engine": {"cached_tokens": engine.cached_tokens, "context_length": system.engine.context_length},
+        "ledger": asdict(health),
+        "learn": ready["learn"],
+        "stage": learning["stage"],
+        "last_step": learning["last_step"],
+        **now,
+    }
+
+
+def _is_busy(system: System, funnel: Json, learning: Json, size: int) -> bool:
+    """Something is being worked on, or enough waits to be; what waits for more does not count."""
+    wanted = system.config.learn
+    if funnel["judge_due"] or funnel["unread"]:
+        return True
+    if not wanted.train:
+        return False
+    due = is_due(*system.lineage.waiting()[:2], size, wanted.min_signal)
+    return bool(funnel["by_state"]["judged"] or learning["stage"] or learning["flushing"] or due)
+
+
+def gauges(system: System) -> dict[str, float]:
+    engine, health = system.engine.status(), system.recorder.health()
+    return {
+        "running": engine.num_running,
+        "waiting": engine.num_waiting,
+        "cached_tokens": engine.cached_tokens,
+        "policy_version": engine.serving_version,
+        "turns_recorded": health.num_recorded,
+        "turns_unsaved": health.num_unsaved,
+        "turns_lost": health.num_lost,
+    }
