@@ -182,7 +182,7 @@ def build_learner(
 ) -> LearnWorker:
     wanted, algorithm = config.learn, build_algorithm(config)
     settings = {
-        "learn": wanted.model_dump(),
+        "learn": wanted.model_dump(exclude={"policies"}),  # where they lie changes nothing
         "train": config.train.model_dump(),
         "model": config.engine.model,
     }
