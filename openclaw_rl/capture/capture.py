@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from openclaw_rl.capture import events
 from openclaw_rl.capture.classify import classify, next_state_after
@@ -18,7 +18,7 @@ from openclaw_rl.capture.events import TurnEvent
 from openclaw_rl.capture.ledger import Delivery, Ledger
 from openclaw_rl.capture.normalise import reply_keys
 from openclaw_rl.capture.recorder import Recorder
-from openclaw_rl.capture.sessions import Found, SessionFinder, new_session_id
+from openclaw_rl.capture.sessions import Found, KnownReply, SessionFinder, new_session_id
 from openclaw_rl.types import ChatRequest, Placement, TurnKind, TurnRecord
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,15 @@ log = logging.getLogger(__name__)
 _REGENERATION_S = 600.0
 _RECENT = 20_000
 _DONE_HEADER = "x-session-done"
+
+
+@dataclass(frozen=True, slots=True)
+class _Recent:
+    created_at: float
+    delivered: bool | None
+    """None while it is not known yet."""
+    had_tools: bool
+    kind: TurnKind
 
 
 class LedgerCapture:
@@ -40,25 +49,26 @@ class LedgerCapture:
         self._max_wait_s, self._pause_s = max_wait_s, pause_s
         self._trust_ledger_at = 0.0
         self._noting: set[asyncio.Task[bool]] = set()
-        #: Recent turns: (created_at, delivered or not known yet, whether tools were offered).
-        self._recent: OrderedDict[str, tuple[float, bool | None, bool]] = OrderedDict()
+        self._recent: OrderedDict[str, _Recent] = OrderedDict()
 
     async def place(self, request: ChatRequest) -> Placement:
         found = await self._find(request)
         kind: TurnKind = "unknown"
+        reply: KnownReply | None = None
         try:
+            reply, side_replies = await self._continued(found)
             kind = classify(
                 request.messages,
                 request.headers,
                 has_tools=bool(request.tools),
-                continued_had_tools=self._had_tools(found.reply.turn_id) if found.reply else None,
+                continued_had_tools=self._had_tools(reply.turn_id) if reply else None,
             )
             if kind != "side":
-                for event in await self._learned(request, found):
+                for event in await self._learned(request, found, reply, side_replies):
                     self._note(event)
         except Exception as error:
             log.error("a request says nothing about earlier turns: %s", type(error).__name__)
-        return Placement(found.session_id, found.continues, kind)
+        return Placement(found.session_id, reply.turn_id if reply else None, kind)
 
     async def _find(self, request: ChatRequest) -> Found:
         arguments = (request.user, request.messages, request.headers, request.body)
@@ -75,14 +85,34 @@ class LedgerCapture:
             return self._finder.place(*arguments, memory_only=True)
         except Exception as error:
             log.error("a request could not be placed from memory either: %s", type(error).__name__)
-            return Found(new_session_id(), None, None)
+            return Found(new_session_id(), (), None)
 
-    async def _learned(self, request: ChatRequest, found: Found) -> list[TurnEvent]:
+    async def _continued(self, found: Found) -> tuple[KnownReply | None, set[int]]:
+        """The newest reply of the conversation itself, and where younger ones on its side stand."""
+        side_replies: set[int] = set()
+        for reply in found.replies:
+            if await self._kind(reply.turn_id) != "side":
+                return reply, side_replies
+            side_replies.add(reply.index)
+        return None, side_replies
+
+    async def _kind(self, turn_id: str) -> TurnKind:
+        if known := self._recent.get(turn_id):
+            return known.kind
+        try:
+            summary = await asyncio.to_thread(self._ledger.turn_summary, turn_id)
+        except Exception:
+            summary = None
+        return summary["kind"] if summary else "unknown"
+
+    async def _learned(
+        self, request: ChatRequest, found: Found, reply: KnownReply | None, side_replies: set[int]
+    ) -> list[TurnEvent]:
         """What this request tells about earlier turns."""
         now = time.time()
         learned = []
-        if found.reply and (following := next_state_after(request.messages, found.reply.index)):
-            learned.append(TurnEvent(found.reply.turn_id, events.NEXT_STATE, now, following))
+        if reply and (following := next_state_after(request.messages, reply.index, side_replies)):
+            learned.append(TurnEvent(reply.turn_id, events.NEXT_STATE, now, following))
         if found.again:
             created_at, delivered = await self._fate(found.again.turn_id)
             if not delivered:
@@ -96,7 +126,7 @@ class LedgerCapture:
     async def _fate(self, turn_id: str) -> tuple[float, bool | None]:
         """When a turn was created, and whether its reply is known to have arrived."""
         if known := self._recent.get(turn_id):
-            return known[0], known[1]
+            return known.created_at, known.delivered
         try:
             summary = await asyncio.to_thread(self._ledger.turn_summary, turn_id)
         except Exception:
@@ -106,7 +136,7 @@ class LedgerCapture:
 
     def _had_tools(self, turn_id: str) -> bool | None:
         known = self._recent.get(turn_id)
-        return known[2] if known else None
+        return known.had_tools if known else None
 
     def _note(self, event: TurnEvent) -> None:
         """Stored in the background: a request never waits for what it says about the past."""
@@ -119,8 +149,8 @@ class LedgerCapture:
             turn = replace(turn, keys=reply_keys(turn.user, request.messages, turn.reply))
         except Exception as error:
             log.error("a turn is stored without look-up keys: %s", type(error).__name__)
-        self._finder.remember(turn.keys, turn.id, turn.session_id)
-        self._remember(turn.id, turn.created_at, None, bool(turn.tools))
+        self._finder.remember(turn.keys, turn.id, turn.session_id, side=turn.kind == "side")
+        self._remember(turn.id, _Recent(turn.created_at, None, bool(turn.tools), turn.kind))
         durable = await self._recorder.record(turn)
         if ends_session(request):
             self.close_turn(turn.id)
@@ -128,7 +158,7 @@ class LedgerCapture:
 
     async def delivered(self, turn_id: str, delivered: bool) -> None:
         if known := self._recent.get(turn_id):
-            self._remember(turn_id, known[0], delivered, known[2])
+            self._remember(turn_id, replace(known, delivered=delivered))
         await self._recorder.record(Delivery(turn_id, delivered, time.time()))
 
     async def recall(self, turn_id: str) -> TurnRecord | None:
@@ -142,8 +172,8 @@ class LedgerCapture:
         """The session ended with this turn."""
         self._note(TurnEvent(turn_id, events.CLOSED, time.time()))
 
-    def _remember(self, turn_id: str, created_at: float, delivered: bool | None, tools: bool) -> None:
-        self._recent[turn_id] = (created_at, delivered, tools)
+    def _remember(self, turn_id: str, turn: _Recent) -> None:
+        self._recent[turn_id] = turn
         self._recent.move_to_end(turn_id)
         while len(self._recent) > _RECENT:
             self._recent.popitem(last=False)

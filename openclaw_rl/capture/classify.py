@@ -8,7 +8,7 @@ become that reply's next state. Anything not recognised is unknown until somebod
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from openclaw_rl.capture.normalise import is_ephemeral, strip_ephemeral
 from openclaw_rl.types import Message, TurnKind
@@ -16,18 +16,28 @@ from openclaw_rl.types import Message, TurnKind
 HEADER = "x-turn-type"
 _SIDE_HEADER_VALUES = ("side", "heartbeat", "title", "summary", "memory", "system")
 
-#: OpenClaw's own words, wherever they stand in the last message.
+#: OpenClaw's own words, wherever they stand in a message. A heartbeat is asked for in one way and stands in
+#: later histories in another; whatever else wakes an agent is told in the same manner.
 _SIDE_MARKS = (
     "[OpenClaw heartbeat poll]",
+    "[OpenClaw exec completion]",
+    "[OpenClaw cron wake]",
+    "[OpenClaw session event]",
+    "[[OPENCLAW_INTERNAL_CONTEXT_BEGIN]]",
+    "Follow the heartbeat monitor scratch context",
+    "Read HEARTBEAT.md if it exists",
     "Pre-compaction memory flush",
     "A background task completed",
 )
+#: A summary of a transcript that stands in the message itself.
+_TRANSCRIPT = ("<conversation>", "</conversation>")
 #: How agents and chat windows ask for a title, a summary or suggestions about a conversation.
 _ABOUT = r"(?:chat|conversation|dialog(?:ue)?|session|thread|transcript)\b"
 _SIDE_TASKS = re.compile(
     r"^(?:#+\s*Task:?\s*)?(?:please\s+)?(?:generate|create|write|suggest|provide|give)\b.{0,60}\b"
     r"(?:title|tags?|emoji|follow-?up questions?)\b.{0,80}\b"
     + _ABOUT
+    + r"|^generate\b.{0,40}\b(?:chat|conversation|session|thread) title\b"
     + r"|^(?:#+\s*Task:?\s*)?(?:please\s+)?(?:summari[sz]e|compact|condense)\b.{0,40}\b"
     r"(?:this|the|our|above|following|preceding)\b.{0,30}\b" + _ABOUT,
     re.IGNORECASE | re.DOTALL,
@@ -43,10 +53,23 @@ def classify(
 ) -> TurnKind:
     """``continued_had_tools``: whether the turn this request continues was offered tools."""
     stated = headers.get(HEADER, "").strip().lower()
-    if stated:
-        return "side" if stated in _SIDE_HEADER_VALUES else "main"
+    if stated in _SIDE_HEADER_VALUES:
+        return "side"
     last = last_real_message(messages)
+    # A run that a person began may be told of something in between, so this outranks a "main".
+    if last is not None and is_aside(last):
+        return "side"
+    if stated:
+        return "main"
     if last is not None and last["role"] == "user" and _is_side_task(strip_ephemeral(last["content"] or "")):
+        return "side"
+    # What is asked for may stand in the system prompt, with somebody's words as the material.
+    if (
+        not has_tools
+        and len(messages) == 2
+        and messages[0]["role"] == "system"
+        and _is_side_task(messages[0]["content"] or "")
+    ):
         return "side"
     # The same agent suddenly without its tools, asking about its own history: a summary or title.
     if continued_had_tools and not has_tools and last is not None and last["role"] in ("user", "system"):
@@ -59,17 +82,41 @@ def last_real_message(messages: Sequence[Message]) -> Message | None:
     return next((message for message in reversed(messages) if not is_ephemeral(message)), None)
 
 
+def is_aside(message: Message) -> bool:
+    """A message that the agent's own machinery wrote, which says nothing about the reply before it."""
+    text = message.get("content") or ""
+    return message["role"] == "user" and any(mark in text for mark in _SIDE_MARKS)
+
+
 def _is_side_task(text: str) -> bool:
-    return any(mark in text for mark in _SIDE_MARKS) or bool(_SIDE_TASKS.match(text))
+    opening, closing = _TRANSCRIPT
+    if text.startswith(opening) and "summar" in text.rpartition(closing)[2].lower():
+        return True
+    return bool(_SIDE_TASKS.match(text))
 
 
-def next_state_after(messages: Sequence[Message], index: int) -> list[Message]:
-    """What followed the reply at ``index``, up to the next reply, without injected context."""
+def next_state_after(
+    messages: Sequence[Message], index: int, side_replies: Container[int] = ()
+) -> list[Message]:
+    """What followed the reply at ``index``, up to the next reply, without injected context.
+
+    Some agents keep what happened on the side in the history: such messages and the replies to them
+    (recognised, or known to stand at ``side_replies``) are passed over.
+    """
     following: list[Message] = []
-    for message in messages[index + 1 :]:
+    aside = False
+    for position, message in enumerate(messages[index + 1 :], index + 1):
         if message["role"] == "assistant":
-            break
-        if message["role"] == "system" or is_ephemeral(message):
+            if not aside and position not in side_replies:
+                break
+            following, aside = [], True
+        elif message["role"] == "system" or is_ephemeral(message):
             continue
-        following.append({**message, "content": strip_ephemeral(message.get("content") or "")})
+        elif message["role"] == "user" and not is_aside(message):
+            following.append({**message, "content": strip_ephemeral(message.get("content") or "")})
+            aside = False
+        elif message["role"] == "user":
+            aside = True
+        elif not aside:
+            following.append({**message, "content": strip_ephemeral(message.get("content") or "")})
     return following

@@ -40,14 +40,15 @@ class KnownReply:
 @dataclass(frozen=True, slots=True)
 class Found:
     session_id: str
-    reply: KnownReply | None
-    """The newest reply of the history that is ours."""
+    replies: tuple[KnownReply, ...]
+    """Replies of the history that are ours, newest first."""
     again: KnownReply | None
     """A turn of this session that answered the very same conversation before."""
 
     @property
     def continues(self) -> str | None:
-        return self.reply.turn_id if self.reply else None
+        """The turn of the newest reply, of whatever kind."""
+        return self.replies[0].turn_id if self.replies else None
 
 
 class SessionFinder:
@@ -56,6 +57,7 @@ class SessionFinder:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._recent: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._side: OrderedDict[str, None] = OrderedDict()
         self._owners: OrderedDict[str, str] = OrderedDict()
 
     def place(
@@ -68,22 +70,27 @@ class SessionFinder:
     ) -> Found:
         """Decide the session. Raises only if the ledger is asked and cannot be read."""
         keys = fold_conversation(user, messages)
-        reply, again = self._find(keys, memory_only)
+        replies, again = self._find(keys, memory_only)
+        newest = replies[0].session_id if replies else None
         stated = explicit_session(headers, body) or runtime_session(messages)
         cache_key = body.get("prompt_cache_key")
-        if not stated and isinstance(cache_key, str) and (reply is None or reply.session_id == cache_key):
+        if not stated and isinstance(cache_key, str) and newest in (None, cache_key):
             stated = cache_key if _PLAIN.fullmatch(cache_key) else None
         if stated:
             session_id = self._owned(user, stated, memory_only)
-            reply = reply if reply and reply.session_id == session_id else None
-        elif reply:
-            session_id = reply.session_id
+        elif newest:
+            session_id = newest
         else:
             # The same opening words are a new conversation, unless they are asked once more.
             session_id = again.session_id if again and keys.replies else new_session_id()
-        return Found(session_id, reply, again if again and again.session_id == session_id else None)
+        own = tuple(reply for reply in replies if reply.session_id == session_id)
+        return Found(session_id, own, again if again and again.session_id == session_id else None)
 
-    def remember(self, keys: Mapping[str, str], turn_id: str, session_id: str) -> None:
+    def remember(self, keys: Mapping[str, str], turn_id: str, session_id: str, *, side: bool = False) -> None:
+        if side:
+            self._side[turn_id] = None
+        while len(self._side) > _RECENT:
+            self._side.popitem(last=False)
         for key in keys.values():
             self._recent[key] = (turn_id, session_id)
             self._recent.move_to_end(key)
@@ -110,21 +117,22 @@ class SessionFinder:
                 self._owners.popitem(last=False)
         return owner
 
-    def _find(self, keys: ConversationKeys, memory_only: bool) -> tuple[KnownReply | None, KnownReply | None]:
-        """The newest reply of the history that we know, and the turn that answered just this request."""
+    def _find(self, keys: ConversationKeys, memory_only: bool) -> tuple[list[KnownReply], KnownReply | None]:
+        """The replies of the history that we know, and the turn that answered just this request."""
         wanted = [key for _, at in keys.replies for key in at.values()] + [keys.context]
         known: dict[str, tuple[str, str]] = {}
         newest = keys.replies[0][1]["chain"] if keys.replies else keys.context
-        if newest not in self._recent and not memory_only:
+        # If the newest is on the side, the one before it counts, and may be older than this process.
+        if not memory_only and (newest not in self._recent or self._recent[newest][0] in self._side):
             known = self._ledger.find_by_keys(wanted)
         known |= {key: hit for key in wanted if (hit := self._recent.get(key))}
         again = known.get(keys.context)
-        reply = None
-        for index, at in keys.replies:
-            if hit := known.get(at["chain"]) or known.get(at["pair"]):
-                reply = KnownReply(hit[0], hit[1], index)
-                break
-        return reply, KnownReply(again[0], again[1], -1) if again else None
+        replies = [
+            KnownReply(hit[0], hit[1], index)
+            for index, at in keys.replies
+            if (hit := known.get(at["chain"]) or known.get(at["pair"]))
+        ]
+        return replies, KnownReply(again[0], again[1], -1) if again else None
 
 
 def explicit_session(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from openclaw_rl.loop import System
 from openclaw_rl.testing import ScriptedEngine, until
 from tests.learn.conftest import TOOLS, Agent, Speaker
@@ -101,6 +103,72 @@ async def test_an_agent_session_with_everything_in_between(system: System) -> No
     assert len(session["turns"]) == len(main) + len(sides) + len(undelivered)
     events = {event.kind for event in system.ledger.events_of(fifth["id"])}
     assert events == {"regenerated"}
+
+
+async def test_what_happened_on_the_side_may_stay_in_the_history(system: System) -> None:
+    """OpenClaw keeps heartbeats and reports of sub-agents there, the first under another name."""
+    agent = Agent(system)
+    poll = "Follow the heartbeat monitor scratch context when provided. Reply NO_REPLY."
+    report = "[[OPENCLAW_INTERNAL_CONTEXT_BEGIN]]\nA task is complete.\n[[OPENCLAW_INTERNAL_CONTEXT_END]]"
+    first = await agent.main("Bake a cake.", "It is in the oven.")
+    heartbeat = await agent.side(poll, tools=TOOLS)
+    agent.history += [
+        {"role": "user", "content": "[OpenClaw heartbeat poll]"},
+        {"role": "assistant", "content": heartbeat["content"]},
+    ]
+    second = await agent.main("Is it done?", "Yes.")
+    event = await agent.main(report, "The helper says so, too.")
+    third = await agent.main("Thanks!", "You are welcome.")
+    cron = await agent.ask(
+        agent.sent([{"role": "user", "content": "Water the plants."}]),
+        "Done.",
+        tools=TOOLS,
+        headers={"x-turn-type": "side"},
+    )
+    agent.history += [
+        {"role": "user", "content": "Water the plants."},
+        {"role": "assistant", "content": "Done."},
+    ]
+    fourth = await agent.main("Good night.", "Sleep well.")
+
+    await settled(agent, third["id"], "kind", "main")
+    views = [await agent.turn(turn["id"]) for turn in (first, second, third, fourth)]
+    assert [texts(view) for view in views] == [
+        [("user", "Is it done?")],
+        [("user", "Thanks!")],
+        [("user", "Good night.")],
+        [],
+    ]
+    assert [view["continues"] for view in views] == [None, first["id"], second["id"], third["id"]]
+    for side in (heartbeat, event, cron):
+        view = await agent.turn(side["id"])
+        assert (view["kind"], view["next_state"], view["session_id"]) == ("side", None, first["session"])
+
+
+async def test_a_run_of_a_person_may_be_told_of_something_else(system: System) -> None:
+    """The plugin says "main" for a whole run, although OpenClaw itself speaks in the middle of it."""
+    agent = Agent(system)
+    report = "[[OPENCLAW_INTERNAL_CONTEXT_BEGIN]] A helper is done. [[OPENCLAW_INTERNAL_CONTEXT_END]]"
+    told = await agent.ask(agent.sent([{"role": "user", "content": report}]), headers={"x-turn-type": "main"})
+    assert (await agent.turn(told["id"]))["kind"] == "side"
+
+
+@pytest.mark.parametrize(
+    ("system_prompt", "text"),
+    [
+        (
+            "You summarize.",
+            "<conversation>\n[User]: Hi\n</conversation>\n\nProduce a compact, factual summary.",
+        ),
+        ("Generate a concise session title (3-6 words) from the user's first message.", "Bake a cake."),
+    ],
+)
+async def test_summaries_and_titles_that_hold_no_history(
+    system: System, system_prompt: str, text: str
+) -> None:
+    messages = [{"role": "system", "content": system_prompt}, {"role": "user", "content": text}]
+    reply = await Speaker(system).ask(messages)
+    assert (await Speaker(system).turn(reply["id"]))["kind"] == "side"
 
 
 async def test_three_people_at_once_stay_apart(system: System) -> None:
