@@ -101,7 +101,9 @@ def _lean() -> list[Entry]:
         ("agents", "defaults", "contextInjection"): "never",
         ("agents", "defaults", "skills"): [],
         ("agents", "defaults", "experimental", "localModelLean"): True,
-        ("tools", "allow"): ["read", "write", "edit", "exec", "process"],
+        # The usual way audits the summaries and asks again, which small models fail every time.
+        ("agents", "defaults", "compaction", "mode"): "default",
+        ("tools", "allow"): ["read", "write", "edit", "exec"],
         ("tools", "toolSearch"): False,
     }
     return [Entry(keys, value, "default") for keys, value in defaults.items()]
