@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from openclaw_rl.connect.client import Edit, Server
+from openclaw_rl.connect.client import ROOMY, Edit, Server
 from openclaw_rl.connect.json_file import json_entries
 
 
@@ -14,17 +15,14 @@ class ClaudeCode:
 
     def explain(self, server: Server) -> str:
         lines = "\n".join(f"export {name}={value}" for name, value in self._variables(server).items())
-        return f"""\
-{lines}
-claude
-
-Its own prompt is long: it needs a context of 32k tokens or more; this server has {server.context_length}."""
+        return f"{lines}\nclaude{_SMALL.format(server.context_length) if _is_small(server) else ''}"
 
     def edits(self, server: Server, home: Path) -> Sequence[Edit]:
         entries: dict[tuple[str, ...], str] = {
             ("env", name): value for name, value in self._variables(server).items()
         }
-        return (json_entries(home / ".claude" / "settings.json", entries),)
+        folder = Path(os.environ.get("CLAUDE_CONFIG_DIR") or home / ".claude")
+        return (json_entries(folder / "settings.json", entries),)
 
     def _variables(self, server: Server) -> dict[str, str]:
         models = ("ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL",
@@ -33,6 +31,22 @@ Its own prompt is long: it needs a context of 32k tokens or more; this server ha
             "ANTHROPIC_BASE_URL": server.url,
             "ANTHROPIC_AUTH_TOKEN": server.key,
             **dict.fromkeys(models, server.model),
+            # A model it does not know is taken to have room for a million tokens.
+            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(server.context_length),
             "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(server.max_tokens),
+            # A line at the very beginning of the prompt that differs between conversations: nothing after
+            # it could be taken from the cache.
+            "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            **({"CLAUDE_CODE_SIMPLE": "1"} if _is_small(server) else {}),
         }
+
+
+_SMALL = """
+
+CLAUDE_CODE_SIMPLE is what 'claude --bare' sets: three tools, a short prompt, no hooks, plugins or CLAUDE.md.
+The usual prompt is 12k to 20k tokens; this server's context is {}."""
+
+
+def _is_small(server: Server) -> bool:
+    return server.context_length < ROOMY

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+#: Agents bring prompts of 12k to 20k tokens; with less context than this they must leave things out.
+ROOMY = 32_768
+
 
 @dataclass(frozen=True, slots=True)
 class Server:

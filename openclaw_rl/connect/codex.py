@@ -1,37 +1,59 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from openclaw_rl.connect.client import Edit, Server
+from openclaw_rl.connect.client import ROOMY, Edit, Server
 from openclaw_rl.connect.files import block
+
+_NAME = "openclaw-rl"
 
 
 class Codex:
-    """Speaks the responses dialect; a profile of our own leaves the user's other settings alone."""
+    """Speaks the responses dialect; a profile is a file of its own, laid over the user's settings."""
 
     title = "Codex CLI"
 
     def explain(self, server: Server) -> str:
         return f"""\
-Put this into ~/.codex/config.toml (or run this command with --write):
+Put this into ~/.codex/{_NAME}.config.toml (or run this command with --write):
 
 {self._lines(server)}
 
-Then: codex --profile openclaw-rl"""
+Then: codex --profile {_NAME}"""
 
     def edits(self, server: Server, home: Path) -> Sequence[Edit]:
-        return (block(home / ".codex" / "config.toml", self._lines(server)),)
+        folder = Path(os.environ.get("CODEX_HOME") or home / ".codex")
+        return (block(folder / f"{_NAME}.config.toml", self._lines(server)),)
 
     def _lines(self, server: Server) -> str:
         return f"""\
-[model_providers.openclaw-rl]
+model = "{server.model}"
+model_provider = "{_NAME}"
+model_context_window = {server.context_length}
+check_for_update_on_startup = false
+web_search = "disabled"
+
+[model_providers.{_NAME}]
 name = "OpenClaw-RL"
 base_url = "{server.base_url}"
 wire_api = "responses"
 http_headers = {{ Authorization = "Bearer {server.key}" }}
+# Reading a long prompt takes a small machine a while.
+stream_idle_timeout_ms = 900000
 
-[profiles.openclaw-rl]
-model_provider = "openclaw-rl"
-model = "{server.model}"
-model_context_window = {server.context_length}"""
+[analytics]
+enabled = false{_LEAN if server.context_length < ROOMY else ""}"""
+
+
+#: What a small context has no room for; about 4.5k tokens of prompt are left.
+_LEAN = """
+
+[features]
+goals = false
+multi_agent = false
+view_image = false
+
+[skills]
+include_instructions = false"""

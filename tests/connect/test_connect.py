@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,14 @@ from openclaw_rl.connect.files import backup_of
 from openclaw_rl.testing import clean_environment, command
 
 SERVER = Server("http://127.0.0.1:30000", "sk-ocrl-test", "SmolLM2-135M-Instruct")
-FILES = {"claude-code": ".claude/settings.json", "codex": ".codex/config.toml", "aider": ".aider.conf.yml"}
+FILES = {
+    "claude-code": ".claude/settings.json",
+    "codex": ".codex/openclaw-rl.config.toml",
+    "aider": ".aider.conf.yml",
+}
 THEIRS = {
     "claude-code": '{\n  "env": {"ANTHROPIC_MODEL": "opus", "A": "b"}, "theme": "dark"\n}',
-    "codex": 'model = "gpt-9"\n\n[profiles.mine]\nmodel = "gpt-8"\n',
+    "codex": "# mine\n",
     "aider": "dark-mode: true\n",
 }
 
@@ -76,7 +81,7 @@ def test_what_was_changed_since_stays(name: str, tmp_path: Path) -> None:
         tree = json.loads(path.read_text())
         path.write_text(json.dumps({**tree, "new": 1}))
     else:
-        added = {"codex": '[profiles.new]\nmodel = "x"', "aider": "auto-commits: false"}[name]
+        added = {"codex": "[new]\na = 1", "aider": "auto-commits: false"}[name]
         path.write_text(f"{path.read_text()}\n{added}\n")
     run(name, tmp_path, undo=True)
     left = path.read_text()
@@ -96,14 +101,38 @@ def test_claude_code_s_other_settings_stay(tmp_path: Path) -> None:
     assert settings["env"]["ANTHROPIC_MODEL"] == SERVER.model
 
 
-def test_codex_s_file_is_valid(tmp_path: Path) -> None:
+def test_codex_s_profile_is_valid_and_its_settings_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / FILES["codex"]
     path.parent.mkdir()
-    path.write_text(THEIRS["codex"])
+    (path.parent / "config.toml").write_text('model = "gpt-9"\n')
     run("codex", tmp_path, write=True)
-    settings = tomllib.loads(path.read_text())
-    assert settings["model"] == "gpt-9"
-    assert settings["model_providers"]["openclaw-rl"]["base_url"] == SERVER.base_url
+    profile = tomllib.loads(path.read_text())
+    assert (profile["model"], profile["model_provider"]) == (SERVER.model, "openclaw-rl")
+    assert profile["model_providers"]["openclaw-rl"]["base_url"] == SERVER.base_url
+    assert (path.parent / "config.toml").read_text() == 'model = "gpt-9"\n'
+
+
+@pytest.mark.parametrize(("context", "lean"), [(8192, True), (32_768, False)])
+def test_agents_with_long_prompts_leave_things_out_where_there_is_no_room(
+    context: int, lean: bool, tmp_path: Path
+) -> None:
+    server = replace(SERVER, context_length=context)
+    for name in ("claude-code", "codex"):
+        connect.run(name, server, lambda said: None, write=True, home=tmp_path)
+    variables = json.loads((tmp_path / FILES["claude-code"]).read_text())["env"]
+    profile = tomllib.loads((tmp_path / FILES["codex"]).read_text())
+    assert variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == str(context)
+    assert profile["model_context_window"] == context
+    assert ("CLAUDE_CODE_SIMPLE" in variables, "features" in profile) == (lean, lean)
+
+
+def test_folders_that_the_client_was_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "c"))
+    monkeypatch.setenv("CODEX_HOME", str(tmp_path / "x"))
+    run("claude-code", tmp_path, write=True)
+    run("codex", tmp_path, write=True)
+    assert (tmp_path / "c" / "settings.json").exists()
+    assert (tmp_path / "x" / "openclaw-rl.config.toml").exists()
 
 
 @pytest.mark.parametrize(
