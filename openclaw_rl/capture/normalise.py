@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from openclaw_rl.capture.content import digest, to_json
 from openclaw_rl.types import Message
 
+#: What OpenClaw, Claude Code and Codex put into a user's message beside their words.
 _EPHEMERAL = re.compile(
-    r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>", re.DOTALL
+    r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
+    r"|<(?P<tag>system-reminder|environment_context)>.*?</(?P=tag)>",
+    re.DOTALL,
 )
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 #: "[Mon 2026-09-07 10:11 UTC] " and its relatives, at the start of a user message.
@@ -99,6 +102,12 @@ def fold_conversation(user: str, messages: Sequence[Message]) -> ConversationKey
             found.append((index, {"chain": chain.hex(), "pair": pair.hex()}))
         previous = folded
     return ConversationKeys(found[::-1][:_MAX_REPLIES], digest(b"context", chain).hex())
+
+
+def said_key(user: str, session_id: str, reply: Message) -> str | None:
+    """For a reply by itself, in a session that the client names: it survives even a summarised past."""
+    folded = meaning(reply)
+    return digest(b"said", _encode(user), _encode(session_id), folded).hex() if folded else None
 
 
 def reply_keys(user: str, messages: Sequence[Message], reply: Message) -> dict[str, str]:

@@ -16,12 +16,14 @@ from typing import Any
 
 from openclaw_rl.capture.content import digest
 from openclaw_rl.capture.ledger import Ledger
-from openclaw_rl.capture.normalise import ConversationKeys, fold_conversation
+from openclaw_rl.capture.normalise import ConversationKeys, fold_conversation, said_key
 from openclaw_rl.types import Message
 
 _RECENT = 20_000
 #: Headers that name a session, best first.
 _HEADERS = ("x-session-id", "x-session-affinity", "session_id")
+#: Names a session too, but what the history says goes before it: a resumed one may have a new name.
+_CLAUDE_CODE = "x-claude-code-session-id"
 #: OpenClaw numbers the requests of a session in some of them: ``<session id>:<n>``.
 _NUMBERED = re.compile(r"^(.+):\d+$")
 _RUNTIME_ID = re.compile(r"^Runtime: agent=.*\bsessionId=([\w-]{8,64})", re.MULTILINE)
@@ -73,9 +75,9 @@ class SessionFinder:
         replies, again = self._find(keys, memory_only)
         newest = replies[0].session_id if replies else None
         stated = explicit_session(headers, body) or runtime_session(messages)
-        cache_key = body.get("prompt_cache_key")
-        if not stated and isinstance(cache_key, str) and newest in (None, cache_key):
-            stated = cache_key if _PLAIN.fullmatch(cache_key) else None
+        named = body.get("prompt_cache_key") or headers.get(_CLAUDE_CODE)
+        if not stated and isinstance(named, str) and newest in (None, named):
+            stated = named if _PLAIN.fullmatch(named) else None
         if stated:
             session_id = self._owned(user, stated, memory_only)
         elif newest:
@@ -84,6 +86,8 @@ class SessionFinder:
             # The same opening words are a new conversation, unless they are asked once more.
             session_id = again.session_id if again and keys.replies else new_session_id()
         own = tuple(reply for reply in replies if reply.session_id == session_id)
+        if stated and not own and keys.replies:
+            own = self._said(user, session_id, messages, keys, memory_only)
         return Found(session_id, own, again if again and again.session_id == session_id else None)
 
     def remember(self, keys: Mapping[str, str], turn_id: str, session_id: str, *, side: bool = False) -> None:
@@ -116,6 +120,23 @@ class SessionFinder:
             while len(self._owners) > _RECENT:
                 self._owners.popitem(last=False)
         return owner
+
+    def _said(
+        self,
+        user: str,
+        session_id: str,
+        messages: Sequence[Message],
+        keys: ConversationKeys,
+        memory_only: bool,
+    ) -> tuple[KnownReply, ...]:
+        """Replies of a session whose past was summarised: nothing before them is as it was."""
+        said = {index: said_key(user, session_id, messages[index]) for index, _ in keys.replies}
+        wanted = [key for key in said.values() if key]
+        known = {} if memory_only else self._ledger.find_by_keys(wanted)
+        known |= {key: hit for key in wanted if (hit := self._recent.get(key))}
+        return tuple(
+            KnownReply(*known[key], index) for index, key in said.items() if key is not None and key in known
+        )
 
     def _find(self, keys: ConversationKeys, memory_only: bool) -> tuple[list[KnownReply], KnownReply | None]:
         """The replies of the history that we know, and the turn that answered just this request."""

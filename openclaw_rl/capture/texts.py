@@ -19,7 +19,7 @@ _TITLE_CHARS = 120
 
 
 def session_titles(ledger: Ledger, session_ids: Sequence[str]) -> dict[str, str]:
-    """How each session began: the last message of its first request."""
+    """How each session began: the last message of its first request that is not the client's own."""
     sessions, turns = schema.sessions, schema.turns
     titles: dict[str, str] = {}
     with ledger.db.connect() as connection:
@@ -28,12 +28,21 @@ def session_titles(ledger: Ledger, session_ids: Sequence[str]) -> dict[str, str]
             firsts = firsts.join(sessions, sessions.c.seq == turns.c.session)
             first = firsts.where(sessions.c.id.in_(batch)).group_by(sessions.c.id).subquery()
             query = (
-                sa.select(first.c.id, schema.bodies.c.body)
+                sa.select(first.c.id, turns.c.node, schema.bodies.c.body)
                 .join(turns, turns.c.seq == first.c.seq)
                 .join(schema.nodes, schema.nodes.c.hash == turns.c.node)
                 .join(schema.bodies, schema.bodies.c.hash == schema.nodes.c.body)
             )
-            titles.update((row.id, _title(json.loads(row.body))) for row in connection.execute(query))
+            rows = connection.execute(query).all()
+            titles.update((row.id, _title(json.loads(row.body))) for row in rows)
+            # Claude Code describes its surroundings after the first question.
+            for row in rows:
+                if json.loads(row.body).get("role") == "system":
+                    nodes = load_chains(connection, schema.nodes, "body", {row.node})
+                    bodies = load_bodies(connection, {body for _, body in nodes.values()})
+                    messages = [json.loads(bodies[key]) for key in walk(nodes, row.node)]
+                    said = [_title(message) for message in messages if message.get("role") == "user"]
+                    titles[row.id] = next(filter(None, reversed(said)), titles[row.id])
     return titles
 
 

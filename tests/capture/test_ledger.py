@@ -21,6 +21,7 @@ from openclaw_rl.capture.inspect import Books
 from openclaw_rl.capture.journal import Journal
 from openclaw_rl.capture.ledger import Delivery, Ledger, sqlite_url
 from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.capture.texts import session_titles
 from openclaw_rl.types import Json, SamplingParams, Token, TurnRecord
 
 from .conftest import make_turn
@@ -285,6 +286,21 @@ def test_sessions_page_by_page(ledger: Ledger) -> None:
     }  # fmt: skip
     assert inspect.view_sessions(ledger, 3, "s0")["data"] == []
     assert inspect.view_sessions(ledger, 3, "no such session")["data"] == []
+
+
+def test_a_title_is_what_the_person_said(ledger: Ledger) -> None:
+    """Claude Code's first request ends with a description of its surroundings."""
+    said = {"role": "user", "content": "<system-reminder>\nIt is Monday.\n</system-reminder>\nFix the bug"}
+    surroundings = {"role": "system", "content": "# Environment"}
+    ledger.append(
+        [
+            make_turn(
+                "t1", "s1", messages=[{"role": "system", "content": "You are an agent."}, said, surroundings]
+            ),
+            make_turn("t2", "s2", messages=[surroundings]),
+        ]
+    )
+    assert session_titles(ledger, ["s1", "s2"]) == {"s1": "Fix the bug", "s2": "# Environment"}
 
 
 def test_a_session_and_its_turns_in_order(ledger: Ledger, journal: Journal) -> None:

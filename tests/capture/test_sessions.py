@@ -108,6 +108,14 @@ def test_what_clients_rewrite_does_not_change_the_keys(data: st.DataObject) -> N
     assert _keys(data.draw(resent(messages))) == _keys(messages)
 
 
+@pytest.mark.parametrize("tag", ["system-reminder", "environment_context"])
+def test_what_coding_agents_put_beside_the_words_is_not_what_was_said(tag: str) -> None:
+    injected = f"<{tag}>\nToday is Monday.\n</{tag}>"
+    assert meaning(user(f"{injected}\n{injected}\nFix it")) == meaning(user("Fix it"))
+    assert not meaning(user(injected))
+    assert meaning(user(f"What does <{tag}> mean?")) != meaning(user("What does mean?"))
+
+
 def _keys(messages: list[Message]) -> list[dict[str, str]]:
     return [keys for _, keys in conversation_keys("alice", messages)]
 
@@ -301,6 +309,15 @@ def test_a_stated_id_wins_over_the_words(chats: Chats) -> None:
     assert (continued.session_id, continued.continues) == ("a", turn1)
     moved, _ = chats.ask(list(history), "two", "answer two", **{"x-session-id": "b"})
     assert (moved.session_id, moved.continues) == ("b", None)
+
+
+def test_claude_code_s_name_of_a_session_holds_it_together(chats: Chats) -> None:
+    name, history = "x-claude-code-session-id", list[Message]()
+    first, turn1 = chats.ask(history, "one", "answer one", **{name: "a"})
+    compacted, _ = chats.ask([], "A summary of what was said", "answer two", **{name: "a"})
+    assert [first.session_id, compacted.session_id] == ["a", "a"]
+    resumed, _ = chats.ask(history, "three", "answer three", **{name: "b"})
+    assert (resumed.session_id, resumed.continues) == ("a", turn1)
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["from memory", "from the ledger"])
