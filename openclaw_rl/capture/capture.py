@@ -16,7 +16,7 @@ from openclaw_rl.capture import events
 from openclaw_rl.capture.classify import classify, next_state_after
 from openclaw_rl.capture.events import TurnEvent
 from openclaw_rl.capture.ledger import Delivery, Ledger
-from openclaw_rl.capture.normalise import reply_keys
+from openclaw_rl.capture.normalise import reply_keys, said_key
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.capture.sessions import Found, KnownReply, SessionFinder, new_session_id
 from openclaw_rl.types import ChatRequest, Placement, TurnKind, TurnRecord
@@ -146,7 +146,9 @@ class LedgerCapture:
 
     async def record(self, turn: TurnRecord, request: ChatRequest) -> bool:
         try:
-            turn = replace(turn, keys=reply_keys(turn.user, request.messages, turn.reply))
+            keys = reply_keys(turn.user, request.messages, turn.reply)
+            said = said_key(turn.user, turn.session_id, turn.reply)
+            turn = replace(turn, keys={**keys, "said": said} if said else keys)
         except Exception as error:
             log.error("a turn is stored without look-up keys: %s", type(error).__name__)
         self._finder.remember(turn.keys, turn.id, turn.session_id, side=turn.kind == "side")

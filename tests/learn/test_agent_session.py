@@ -145,6 +145,24 @@ async def test_what_happened_on_the_side_may_stay_in_the_history(system: System)
         assert (view["kind"], view["next_state"], view["session_id"]) == ("side", None, first["session"])
 
 
+async def test_a_summarised_past_and_the_last_reply(system: System) -> None:
+    """Nothing before it is as it was; in a session that the client names, the reply itself is enough."""
+    speaker = Speaker(system)
+    headers = {"x-session-affinity": "named:1"}
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Name a colour"}]
+    first = await speaker.ask(messages, "Red.", headers=headers)
+    summary = [
+        {"role": "user", "content": "A summary: a colour was asked for."},
+        {"role": "assistant", "content": "Red."},
+        {"role": "user", "content": "Go on."},
+    ]
+    elsewhere = await speaker.ask(summary, "Blue.", headers={"x-session-affinity": "other:1"})
+    assert (await speaker.turn(elsewhere["id"]))["continues"] is None
+    await speaker.ask(summary, "Blue.", headers=headers)
+    await settled(speaker, first["id"], "kind", "main")
+    assert texts(await speaker.turn(first["id"])) == [("user", "Go on.")]
+
+
 async def test_a_run_of_a_person_may_be_told_of_something_else(system: System) -> None:
     """The plugin says "main" for a whole run, although OpenClaw itself speaks in the middle of it."""
     agent = Agent(system)
