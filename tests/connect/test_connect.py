@@ -126,6 +126,14 @@ def test_agents_with_long_prompts_leave_things_out_where_there_is_no_room(
     assert ("CLAUDE_CODE_SIMPLE" in variables, "features" in profile) == (lean, lean)
 
 
+def test_aider_is_told_the_limits(tmp_path: Path) -> None:
+    run("aider", tmp_path, write=True)
+    limits = json.loads((tmp_path / ".aider.model.metadata.json").read_text())
+    assert limits[f"openai/{SERVER.model}"]["max_input_tokens"] == SERVER.context_length
+    run("aider", tmp_path, undo=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_folders_that_the_client_was_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "c"))
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "x"))
