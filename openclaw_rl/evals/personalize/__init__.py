@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sessions", type=int, metavar="N", help="per user at most [72]")
     group.add_argument("--minutes", type=float, metavar="N", help="end after so long, wherever the arms are")
     group.add_argument("--held-out", type=int, default=24, metavar="N", help="held-out tasks per look [24]")
+    group.add_argument("--probes", type=int, default=12, metavar="N", help="other tasks of each kind [12]")
     group.add_argument("--then", metavar="USER", help="a second wish, taught when the first is learned")
     group.add_argument("--parallel", type=int, default=1, metavar="N", help="systems at a time [1]")
     group.add_argument(

@@ -59,6 +59,8 @@ class Rules:
     """Sessions per user at most."""
     held_out: int = 24
     """Held-out tasks per user and look."""
+    probes: int = 12
+    """Tasks of each kind that nobody talks about, at most."""
     hold: int = 5
     """Sessions that go on after three in a row, to see whether it holds."""
     deadline: float = math.inf
@@ -158,13 +160,14 @@ def _look(
         rows = person.examine(tasks, seed=7)
         log.write("held_out", {"number": number, "user": person.name, "stage": stage, "rows": rows})
     if probes:
-        rows = persons[0].examine(probe_tasks(), seed=11)
+        rows = persons[0].examine(probe_tasks(rules.probes), seed=11)
         log.write("probes", {"number": number, "rows": rows})
 
 
-def probe_tasks() -> list[Task]:
+def probe_tasks(most: int) -> list[Task]:
     """What it could do before and should still be able to do: checkable tasks that nobody talks about."""
-    return [task for kind, count in PROBES.items() for task in islice(draw([kind], "held_out", 1), count)]
+    decks = [(draw([kind], "held_out", 1), min(count, most)) for kind, count in PROBES.items()]
+    return [task for deck, count in decks for task in islice(deck, count)]
 
 
 def _settle(arm: Arm, log: Log, owner: System, persons: Sequence[Person], seconds: float) -> None:

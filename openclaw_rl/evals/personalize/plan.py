@@ -44,6 +44,7 @@ def run(options: argparse.Namespace, home: Path) -> int:
         limit=options.sessions or (12 if options.quick else 72),
         held_out=12 if options.quick else options.held_out,
         deadline=time.monotonic() + 60 * options.minutes if options.minutes else math.inf,
+        probes=options.probes,
         flags=flags,
         voice=_voice(options),
         running=_running(options.url),
