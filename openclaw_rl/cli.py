@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     link.add_argument("client", choices=tuple(CLIENTS), help=", ".join(c.title for c in CLIENTS.values()))
     link.add_argument("--write", action="store_true", help="change the client's settings; shown, and kept")
     link.add_argument("--undo", action="store_true", help="take that back")
+    link.add_argument("--context", type=int, metavar="TOKENS", help="the model's, where it is not known")
     link.add_argument("--user", default="default", help="whose key the client gets [default]")
     _add_settings(link, only=("home", "host", "port", "model", "served_model_name", "default_max_tokens"))
 
@@ -253,22 +254,31 @@ def _connect(options: argparse.Namespace) -> None:
         raise ValueError(f"user {options.user!r} has no key; make one: openclaw-rl keys add {options.user}")
     name = config.serve.served_model_name or Path(config.engine.model).name.removesuffix(".gguf")
     url = announced(config.home) or f"http://{config.serve.host}:{config.serve.port}"
-    known = {"model": name, **_served(url, key)}
-    server = Server(url, key, **known, max_tokens=config.serve.default_max_tokens)
-    connect.run(options.client, server, print, write=options.write, undo=options.undo)
+    known = {"model": name, "max_tokens": config.serve.default_max_tokens, **_served(url, key)}
+    if options.context:
+        known["context_length"] = options.context
+    connect.run(options.client, Server(url, key, **known), print, write=options.write, undo=options.undo)
 
 
 def _served(url: str, key: str) -> dict[str, Any]:
     """What a running server says it serves; nothing if none answers."""
     import httpx
 
+    from openclaw_rl.connect.client import ROOMY
+
+    headers = {"authorization": f"Bearer {key}"}
     try:
-        answer = httpx.get(f"{url}/v1/status", headers={"authorization": f"Bearer {key}"}, timeout=5)
-        status = answer.raise_for_status().json()
+        with httpx.Client(base_url=url, headers=headers, timeout=5) as client:
+            status = client.get("/v1/status").raise_for_status().json()
+            length = status["engine"]["context_length"]
+            if length:
+                return {"model": status["model"], "context_length": length}
+            # Another server holds the model, and nobody says how much room it has.
+            names = [model["id"] for model in client.get("/v1/models").raise_for_status().json()["data"]]
     except (httpx.HTTPError, ValueError):
         return {}
-    length = status["engine"]["context_length"]  # 0 where another server holds the model
-    return {"model": status["model"], **({"context_length": length} if length else {})}
+    model = status["model"] if status["model"] in names or not names else names[0]
+    return {"model": model, "context_length": ROOMY, "max_tokens": ROOMY // 4}
 
 
 def _policy(options: argparse.Namespace) -> int:

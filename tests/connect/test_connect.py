@@ -6,9 +6,12 @@ import json
 import os
 import stat
 import subprocess
+import threading
 import tomllib
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -199,3 +202,34 @@ def test_the_command(tmp_path: Path) -> None:
     assert "keys add ada" in call("env", "--user", "ada").stderr
     assert call("vim").returncode == 2
     assert os.listdir(tmp_path / ".claude") == []
+
+
+class OtherServersModel(BaseHTTPRequestHandler):
+    """A running server that passes requests on: it knows its models' names, and no more."""
+
+    def do_GET(self) -> None:
+        known: dict[str, Any] = {
+            "/v1/status": {"model": "default", "engine": {"context_length": 0}},
+            "/v1/models": {"data": [{"id": "large"}]},
+        }
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(known[self.path]).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("arguments", "context"), [((), "32768"), (("--context", "131072"), "131072")])
+def test_a_model_that_another_server_holds(arguments: tuple[str, ...], context: str, tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), OtherServersModel) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = str(server.server_address[1])
+        printed = subprocess.run(
+            [command(), "connect", "claude-code", "--port", port, *arguments],
+            env=clean_environment(tmp_path), capture_output=True, text=True, timeout=60, check=True,
+        ).stdout  # fmt: skip
+        server.shutdown()
+    assert "ANTHROPIC_MODEL=large" in printed
+    assert f"CLAUDE_CODE_MAX_CONTEXT_TOKENS={context}" in printed
+    assert "CLAUDE_CODE_SIMPLE" not in printed
