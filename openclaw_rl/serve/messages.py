@@ -189,14 +189,21 @@ def _content(content: str | list[Block], between: str = "\n") -> str | list[Json
     """Text as one string; with anything else in it, parts as chat completions have them."""
     if isinstance(content, str):
         return content
-    if all(block.type == "text" for block in content):
-        return between.join(block.text or "" for block in content)
+    if all(block.type in ("text", "tool_reference") for block in content):
+        return between.join(_words(block) for block in content)
     return [_part(block) for block in content]
 
 
+def _words(block: Block) -> str:
+    """Claude Code searches for tools it has not sent yet; what it finds is among the tools from then on."""
+    if block.type == "tool_reference":
+        return f"The tool {(block.model_extra or {}).get('tool_name')} can be used now."
+    return block.text or ""
+
+
 def _part(block: Block) -> Json:
-    if block.type == "text":
-        return {"type": "text", "text": block.text or ""}
+    if block.type in ("text", "tool_reference"):
+        return {"type": "text", "text": _words(block)}
     source = (block.model_extra or {}).get("source")
     if block.type == "image" and isinstance(source, dict):
         url = source.get("url") or f"data:{source.get('media_type')};base64,{source.get('data')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from openclaw_rl.serve import sse
@@ -85,7 +86,7 @@ def _usage(prompt: int, completion: int) -> Json:
 
 def output_items(turn_id: str, reply: Message, reason: FinishReason) -> list[Json]:
     """The items of a reply that is known as a whole."""
-    items = _Items(turn_id)
+    items = _Items(turn_id, {})
     for delta in (
         Delta(reasoning=reply.get("reasoning", "")),
         Delta(content=reply["content"]),
@@ -102,8 +103,8 @@ def output_items(turn_id: str, reply: Message, reason: FinishReason) -> list[Jso
 class _Items:
     """Output items, and what happens to them, as (event name, fields)."""
 
-    def __init__(self, turn_id: str) -> None:
-        self._turn_id = turn_id
+    def __init__(self, turn_id: str, namespaces: Mapping[str, tuple[str, str]]) -> None:
+        self._turn_id, self._namespaces = turn_id, namespaces
         self.output: list[Json] = []
         self._open: str | None = None
         """Which item is being written: its kind, for calls with their number."""
@@ -140,6 +141,8 @@ class _Items:
             call_id = tool_call_id(self._turn_id, delta.tool_index)
             item: Json = {"id": f"fc_{bare}{number}", "type": "function_call", "status": "in_progress"}
             item |= {"call_id": call_id, "name": delta.tool_name, "arguments": ""}
+            if found := self._namespaces.get(delta.tool_name or ""):
+                item["namespace"], item["name"] = found
         elif kind == "reasoning":
             item = {"id": f"rs_{bare}{number}", "type": "reasoning", "status": "in_progress", "summary": []}
             item |= {"content": []}
@@ -193,8 +196,9 @@ def _copy(value: Json) -> Json:
 
 
 class ResponseWriter:
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange, self._items = exchange, _Items(exchange.turn_id(0))
+    def __init__(self, exchange: Exchange, namespaces: Mapping[str, tuple[str, str]]) -> None:
+        """``namespaces``: of functions that have one, by the name that the model knows."""
+        self._exchange, self._items = exchange, _Items(exchange.turn_id(0), namespaces)
         self._reason: FinishReason | None = None
         self._sequence = 0
 

@@ -36,6 +36,7 @@ class Item(Open):
     summary: list[Part] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
     output: str | list[Part] | None = None
 
@@ -45,6 +46,8 @@ class ToolIn(Open):
     name: Annotated[str, Field(max_length=256)] | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    tools: list[ToolIn] | None = None
+    """Of a namespace: how Codex sends its sub-agents and MCP servers."""
 
 
 class ToolChoice(Open):
@@ -114,7 +117,7 @@ class ResponsesDialect(Dialect[ResponsesRequest]):
         return translated(body, call, self.name)
 
     def writer(self, exchange: Exchange, parsed: ResponsesRequest) -> ResponseWriter:
-        return ResponseWriter(exchange)
+        return ResponseWriter(exchange, _namespaces(parsed.tools or []))
 
     def add_routes(self, router: APIRouter, gateway: Gateway) -> None:
         @router.get(f"{self.path}/{{response_id}}", tags=["serve"])
@@ -185,7 +188,8 @@ def to_messages(given_input: str | list[Item] | None) -> list[Json]:
             if thought:
                 _assistant(messages, lambda last: True)["reasoning_content"] = thought
         elif kind == "function_call":
-            function = {"name": item.name or "", "arguments": item.arguments or "{}"}
+            name = _in_namespace(item.namespace, item.name) if item.namespace else item.name
+            function = {"name": name or "", "arguments": item.arguments or "{}"}
             call = {"id": item.call_id or "", "type": "function", "function": function}
             _assistant(messages, lambda last: False).setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
@@ -239,7 +243,7 @@ def _part(part: Part) -> Json:
 
 def _tools(parsed: ResponsesRequest) -> tuple[list[Json], Any]:
     """The functions that may be called, and the choice among them, in chat completions' words."""
-    tools = [tool for tool in parsed.tools or [] if tool.type == "function"]
+    tools = [flat for tool in parsed.tools or [] for flat in _functions(tool)]
     choice: Any = parsed.tool_choice
     if isinstance(choice, ToolChoice):
         if choice.type == "allowed_tools":
@@ -262,6 +266,32 @@ def _tools(parsed: ResponsesRequest) -> tuple[list[Json], Any]:
         for tool in tools
     ]
     return wire, choice
+
+
+def _functions(tool: ToolIn) -> list[ToolIn]:
+    """A function, or those of a namespace under names that are theirs alone."""
+    if tool.type == "function":
+        return [tool]
+    inner = (tool.tools or []) if tool.type == "namespace" else []
+    return [
+        one.model_copy(update={"name": _in_namespace(tool.name, one.name)})
+        for one in inner
+        if one.type == "function"
+    ]
+
+
+def _namespaces(tools: list[ToolIn]) -> dict[str, tuple[str, str]]:
+    """By the name that the model knows: the namespace, and the name in it."""
+    return {
+        _in_namespace(tool.name, one.name): (tool.name or "", one.name or "")
+        for tool in tools
+        if tool.type == "namespace"
+        for one in tool.tools or []
+    }
+
+
+def _in_namespace(namespace: str | None, name: str | None) -> str:
+    return f"{namespace or ''}__{name or ''}"
 
 
 def _format(text: TextOptions | None) -> Json | None:

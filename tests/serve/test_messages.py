@@ -133,6 +133,19 @@ async def test_tool_choice(
     assert bool(engine.requests[-1].grammar) == called
 
 
+async def test_tools_that_were_searched_for(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    found = [{"type": "tool_reference", "tool_name": "look_up"}]
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "search", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": found}]},
+    ]
+    answer = await client.post(URL, json={**ask(tools=[TOOL]), "messages": messages})
+    assert answer.status_code == 200, answer.text
+    turn = await client.get(f"/v1/sessions/{answer.headers['x-session-id']}?text=true")
+    assert turn.json()["turns"][0]["input"][-1]["content"] == "The tool look_up can be used now."
+
+
 async def test_tokens_can_be_counted(client: httpx.AsyncClient) -> None:
     body = ask("How long is this?", tools=[TOOL], system="Be brief.")
     counted = await client.post(

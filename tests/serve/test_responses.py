@@ -172,6 +172,23 @@ async def test_tool_choice(
     assert bool(engine.requests[-1].grammar) == called
 
 
+async def test_functions_in_a_namespace(
+    client: httpx.AsyncClient, engine: ScriptedEngine, chunks: Chunks
+) -> None:
+    """How Codex sends its sub-agents and MCP servers; the call names both, and so does the history."""
+    engine.say(CALL.replace("look_up", "sea__look_up"))
+    body = ask(tools=[TOOL, {"type": "namespace", "name": "sea", "tools": [TOOL, {"type": "custom"}]}])
+    answer = await client.post(URL, json={**body, "stream": True})
+    done = [e["item"] for e in chunks(answer.text) if e["type"] == "response.output_item.done"]
+    assert [(item["namespace"], item["name"]) for item in done] == [("sea", "look_up")]
+    result = {"type": "function_call_output", "call_id": done[0]["call_id"], "output": "blue"}
+    engine.say("Blue.")
+    said = [{"role": "user", "content": "Hi"}, done[0], result]
+    second = await client.post(URL, json={**body, "input": said})
+    assert [tool["name"] for tool in second.json()["tools"]] == ["look_up", "sea__look_up"]
+    assert second.headers["x-session-id"] == answer.headers["x-session-id"]
+
+
 async def test_a_reply_cut_short_is_incomplete(
     client: httpx.AsyncClient, engine: ScriptedEngine, chunks: Chunks
 ) -> None:
