@@ -63,6 +63,11 @@ test-clients: $(STAMP) ## run the examples of clients that are too heavy for .ve
 	@scripts/client-venvs
 	@$(BIN)/python -m pytest -m clients $(ARGS)
 
+.PHONY: test-openclaw
+test-openclaw: $(STAMP) system-packages ## run the real OpenClaw client against a real server
+	@scripts/openclaw-client
+	@$(BIN)/python -m pytest -m openclaw -s $(ARGS)
+
 .PHONY: test-web
 test-web: $(STAMP) system-packages ## run the long browser tests, on the real model
 	@$(BIN)/python -m pytest -m web $(ARGS)
