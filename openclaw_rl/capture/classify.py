@@ -110,13 +110,11 @@ def next_state_after(
             if not aside and position not in side_replies:
                 break
             following, aside = [], True
+        elif is_aside(message):  # injected context too: of some reports nothing else is left
+            aside = aside or not following
         elif message["role"] == "system" or is_ephemeral(message):
             continue
-        elif message["role"] == "user" and not is_aside(message):
+        elif message["role"] == "user" or not aside:
             following.append({**message, "content": strip_ephemeral(message.get("content") or "")})
             aside = False
-        elif message["role"] == "user":
-            aside = True
-        elif not aside:
-            following.append({**message, "content": strip_ephemeral(message.get("content") or "")})
     return following

@@ -11,6 +11,7 @@ from openclaw_rl.loop import System
 from openclaw_rl.testing import ScriptedEngine, until
 from tests.learn.conftest import TOOLS, Agent, Speaker
 
+BEGIN, END = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
 CALL = '<tool_call>\n{"name": "exec", "arguments": {"command":   "ls  -l"}}\n</tool_call>'
 
 
@@ -118,6 +119,11 @@ async def test_what_happened_on_the_side_may_stay_in_the_history(system: System)
     ]
     second = await agent.main("Is it done?", "Yes.")
     event = await agent.main(report, "The helper says so, too.")
+    # Of a report that comes between two runs, only injected context stays.
+    agent.history += [
+        {"role": "user", "content": f"{BEGIN}\nA background task completed.\n{END}"},
+        {"role": "assistant", "content": "There is a second cake."},
+    ]
     third = await agent.main("Thanks!", "You are welcome.")
     cron = await agent.ask(
         agent.sent([{"role": "user", "content": "Water the plants."}]),
