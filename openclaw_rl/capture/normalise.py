@@ -21,6 +21,12 @@ _EPHEMERAL = re.compile(
     r"|<(?P<tag>system-reminder|environment_context)>.*?</(?P=tag)>",
     re.DOTALL,
 )
+#: OpenClaw says a message once more around these when nobody answered; later histories hold it as it was.
+_REPEATED = re.compile(
+    r"\[Queued user message from a previous active turn;[^\]\n]*\]\n"
+    r"|\n+Continue the current task from the existing transcript, preserving completed work\..*\Z",
+    re.DOTALL,
+)
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 #: "[Mon 2026-09-07 10:11 UTC] " and its relatives, at the start of a user message.
 _TIMESTAMP = re.compile(r"^\s*\[[^\]\n]*\d{1,2}:\d{2}[^\]\n]*\]\s*")
@@ -31,7 +37,7 @@ _MAX_REPLIES = 8
 
 def strip_ephemeral(text: str) -> str:
     """The text without context that the client injected for one request only."""
-    return _EPHEMERAL.sub("", text).strip()
+    return _REPEATED.sub("", _EPHEMERAL.sub("", text)).strip()
 
 
 def is_ephemeral(message: Message) -> bool:

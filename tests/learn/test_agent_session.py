@@ -169,6 +169,23 @@ async def test_a_summarised_past_and_the_last_reply(system: System) -> None:
     assert texts(await speaker.turn(first["id"])) == [("user", "Go on.")]
 
 
+async def test_a_message_that_is_said_once_more_in_other_words(system: System) -> None:
+    """OpenClaw wraps what nobody answered; in the next request it stands there as the person wrote it."""
+    agent = Agent(system)
+    first = await agent.main("Bake a cake.", "It is in the oven.")
+    wrapped = (
+        "[Queued user message from a previous active turn; preserved as context only.]\nAre you there?\n\n"
+        "Continue the current task from the existing transcript, preserving completed work. Do not restart it."
+    )
+    second = await agent.main(wrapped, "Yes.")
+    agent.history[-2]["content"] = "Are you there?"
+    third = await agent.main("Good.", "Yes.")
+    await settled(agent, second["id"], "kind", "main")
+    views = [await agent.turn(turn["id"]) for turn in (first, second, third)]
+    assert [texts(view) for view in views] == [[("user", "Are you there?")], [("user", "Good.")], []]
+    assert [view["continues"] for view in views] == [None, first["id"], second["id"]]
+
+
 async def test_a_run_of_a_person_may_be_told_of_something_else(system: System) -> None:
     """The plugin says "main" for a whole run, although OpenClaw itself speaks in the middle of it."""
     agent = Agent(system)
