@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -40,6 +40,15 @@ def main_line(turns: list[Json]) -> list[Json]:
 def last_kind(world: World) -> str:
     """Of a reply that nobody has answered yet: only the plugin can know."""
     return "main" if world.has_plugin else "unknown"
+
+
+def begin(world: World, pool: ThreadPoolExecutor, user: str, text: str) -> Future[str]:
+    """Ask, and return while the reply is being made."""
+    eventually(lambda: not any(world.status()["queues"][name] for name in ("running", "waiting")), "idle")
+    asked = pool.submit(world.claw.ask, user, text)
+    eventually(lambda: world.status()["queues"]["running"] or asked.done(), "the reply has begun")
+    assert not asked.done()
+    return asked
 
 
 def eventually(check: Callable[[], Any], what: str, timeout_s: float = 300) -> Any:
@@ -171,8 +180,7 @@ def test_two_sessions_at_once_stay_apart(world: World) -> None:
 def test_weights_change_in_the_middle_of_a_reply(world: World) -> None:
     assert world.claw.ask("frank", "Hello there")
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(world.claw.ask, "frank", "Tell me more")
-        eventually(lambda: world.status()["queues"]["running"] or asked.done(), "the reply has begun")
+        asked = begin(world, pool, "frank", "Tell me more")
         with world.http as http:
             assert http.post("/v1/policies/1/promote").is_success
         assert asked.result()
@@ -188,20 +196,23 @@ def test_weights_change_in_the_middle_of_a_reply(world: World) -> None:
 
 
 def test_the_server_is_restarted_in_the_middle(world: World) -> None:
+    """First while it replies, then with nobody there when OpenClaw asks, which then repeats itself."""
     session_id = world.claw.session_id("alice")
     before = world.turns(session_id)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(world.claw.ask, "alice", "Are you there?")
-        eventually(lambda: world.status()["queues"]["running"] or asked.done(), "the reply has begun")
+        asked = begin(world, pool, "alice", "Are you there?")
         assert world.server.stop() == 0
+        assert asked.result()
+        asked = pool.submit(world.claw.ask, "alice", "Anybody?")
+        time.sleep(3)
         world.server.start()
         assert asked.result()
-    assert world.claw.ask("alice", "Still there?")
-    *_, last, first_after, second_after = main_line(world.turns(session_id))
-    assert last["id"] == main_line(before)[-1]["id"]
-    assert next_texts(last) == [("user", "Are you there?")]
-    assert next_texts(first_after) == [("user", "Still there?")]
-    assert second_after["continues"] == first_after["id"]
+    assert world.claw.ask("alice", "Good.")
+    turns = main_line(world.turns(session_id))
+    last = next(number for number, turn in enumerate(turns) if turn["id"] == main_line(before)[-1]["id"])
+    said = [next_texts(turn) for turn in turns[last:]]
+    assert said == [[("user", "Are you there?")], [("user", "Anybody?")], [("user", "Good.")], []]
+    assert [t["continues"] for t in turns[last + 1 :]] == [t["id"] for t in turns[last:-1]]
     assert world.status()["policy_version"] == 1
 
 
