@@ -175,7 +175,7 @@ async def test_a_message_that_is_said_once_more_in_other_words(system: System) -
     first = await agent.main("Bake a cake.", "It is in the oven.")
     wrapped = (
         "[Queued user message from a previous active turn; preserved as context only.]\nAre you there?\n\n"
-        "Continue the current task from the existing transcript, preserving completed work. Do not restart it."
+        "Continue the current task from the existing transcript, preserving completed work. Go on."
     )
     second = await agent.main(wrapped, "Yes.")
     agent.history[-2]["content"] = "Are you there?"
