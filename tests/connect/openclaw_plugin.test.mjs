@@ -6,10 +6,11 @@ import { Runs } from "../../openclaw_rl/connect/openclaw_plugin/turns.js";
 import manifest from "../../openclaw_rl/connect/openclaw_plugin/openclaw.plugin.json" with { type: "json" };
 import packed from "../../openclaw_rl/connect/openclaw_plugin/package.json" with { type: "json" };
 
-function registered() {
+function registered(pluginConfig) {
   const hooks = {};
   let provider;
   plugin.register({
+    pluginConfig,
     on: (name, hook) => (hooks[name] = hook),
     registerProvider: (given) => (provider = given),
   });
@@ -72,6 +73,14 @@ test("of what is not known, nothing is said", () => {
   const { sent, call } = registered();
   call("model", "context", undefined);
   assert.deepEqual(sent[0].options, { headers: {} });
+});
+
+test("a system prompt of one's own is for this provider's models", () => {
+  const hook = registered({ systemPrompt: "Be kind." }).hooks.before_prompt_build;
+  assert.deepEqual(hook({}, { modelProviderId: "openclaw-rl" }), { systemPrompt: "Be kind." });
+  assert.equal(hook({}, { modelProviderId: "acme" }), undefined);
+  assert.equal(registered().hooks.before_prompt_build, undefined);
+  assert.equal(registered({}).hooks.before_prompt_build, undefined);
 });
 
 test("runs are forgotten, the oldest first", () => {

@@ -56,21 +56,25 @@ class OpenClaw:
             "DO_NOT_TRACK": "1",
             "NO_COLOR": "1",
         }
+        self.connected = ""
         self._process: subprocess.Popen[bytes] | None = None
 
     # --- setting it up -----------------------------------------------------------------------
 
-    def set_up(self, *, plugin: bool, tools: Sequence[str] = TOOLS, temperature: float | None = None) -> None:
+    def set_up(self, *, plugin: bool, tools: Sequence[str] = TOOLS, short: bool = False) -> None:
         """Settings as a user has them, then ``openclaw-rl connect openclaw --write``.
 
-        Without the plugin, everything that lets OpenClaw name its sessions is taken out as well.
+        Without the plugin, everything that lets OpenClaw name its sessions is taken out as well. ``short``
+        gives a small model a prompt that it can follow.
         """
         self.settings.write_text(json.dumps(self._users_settings(list(tools)), indent=2))
-        self.connect("--write")
+        self.connected = self.connect("--write")
         tree = json.loads(self.settings.read_text())
-        if temperature is not None:
+        if short:
+            entry = tree["plugins"]["entries"]["openclaw-rl"]
+            entry["config"] = {"systemPrompt": "You are a helpful assistant."}
             model = tree["models"]["providers"]["openclaw-rl"]["models"][0]
-            model["params"] = {"temperature": temperature}
+            model["params"] = {"temperature": 0.7}
         if not plugin:
             del tree["plugins"]["load"], tree["plugins"]["entries"]
             compat = tree["models"]["providers"]["openclaw-rl"]["models"][0]["compat"]
@@ -100,7 +104,7 @@ class OpenClaw:
                         "id": "main",
                         "default": True,
                         "workspace": str(self.workspace),
-                        "tools": {"allow": tools},
+                        "tools": {"allow": tools} if tools else {"deny": ["*"]},
                     },
                     {"id": "boss", "tools": {"allow": ["sessions_spawn"]}},
                 ],

@@ -1,6 +1,7 @@
 // OpenClaw's side of OpenClaw-RL. It adds two headers to requests that go to this provider, and asks OpenClaw to
-// send old messages as they were sent before, so that the server need not read them again. It reads no message,
-// keeps nothing but the ids of recent runs, and sends nothing anywhere else.
+// send old messages as they were sent before, so that the server need not read them again. If its settings hold a
+// system prompt, models of this provider get that one. It reads no message, keeps nothing but the ids of recent
+// runs, and sends nothing anywhere else.
 import { Runs } from "./turns.js";
 
 const ID = "openclaw-rl";
@@ -14,6 +15,12 @@ export default {
     api.on("before_model_resolve", (_event, context) => {
       runs.began(context);
     });
+    const systemPrompt = api.pluginConfig?.systemPrompt;
+    if (systemPrompt) {
+      api.on("before_prompt_build", (_event, context) =>
+        context?.modelProviderId === ID ? { systemPrompt } : undefined,
+      );
+    }
     api.registerProvider({
       id: ID,
       label: "OpenClaw-RL",
