@@ -82,16 +82,16 @@ Then: openclaw agent --local --agent main --message "Hello" """.rstrip()
         }
 
     def _plugin_entries(self, plugin: Path) -> list[Entry]:
+        entry = ("plugins", "entries", _ID)
         return [
             Entry(("plugins", "load", "paths"), str(plugin), "member"),
             # A list of allowed plugins shuts the others out, so ours joins one and never begins one.
             Entry(("plugins", "allow"), _ID, "listed"),
+            # The user may have settings of the plugin there; they go only with the plugin.
+            Entry(entry, {}, "default", prefix=""),
+            Entry((*entry, "enabled"), True),
             # The hook that says who began a run is one of those that could read along; ours does not.
-            Entry(
-                ("plugins", "entries", _ID),
-                {"enabled": True, "hooks": {"allowConversationAccess": True}},
-                prefix="",
-            ),
+            Entry((*entry, "hooks", "allowConversationAccess"), True),
         ]
 
 

@@ -116,8 +116,12 @@ def test_undo_after_the_user_and_openclaw_went_on(settings: Path, tmp_path: Path
 
 
 def test_a_new_key_and_a_new_plugin_replace_the_old_ones(settings: Path, tmp_path: Path) -> None:
+    """What the user set for the plugin stays until the plugin goes."""
     before = settings.read_text()
     run(tmp_path, write=True)
+    tree = json.loads(settings.read_text())
+    tree["plugins"]["entries"]["openclaw-rl"]["config"] = {"systemPrompt": "Be kind."}
+    settings.write_text(json.dumps(tree))
     plugin = settings.parent / "openclaw-rl-plugin"
     (plugin / "index.js").write_text("// an older one\n")
     run(tmp_path, replace(SERVER, key="sk-ocrl-new"), write=True)
@@ -127,6 +131,14 @@ def test_a_new_key_and_a_new_plugin_replace_the_old_ones(settings: Path, tmp_pat
         "index.js", "openclaw.plugin.json", "package.json", "turns.js"
     ]  # fmt: skip
     assert backup_of(settings).read_text() == before
+    entry = {
+        "enabled": True,
+        "hooks": {"allowConversationAccess": True},
+        "config": {"systemPrompt": "Be kind."},
+    }
+    assert json.loads(settings.read_text())["plugins"]["entries"]["openclaw-rl"] == entry
+    run(tmp_path, undo=True)
+    assert json.loads(settings.read_text()) == THEIRS
 
 
 def test_only_a_small_context_needs_a_lean_prompt(tmp_path: Path) -> None:
