@@ -263,7 +263,10 @@ def _plots(out: Path, groups: dict[Group, list[Row]]) -> list[tuple[str, str]]:
         axis.set(title=who.replace("+", ", "), xlabel="sessions", ylim=(-0.02, 1.02))
         axis.xaxis.get_major_locator().set_params(integer=True)
     axes[0][0].set_ylabel("held-out satisfaction, strict")
-    axes[0][-1].legend(frameon=False, fontsize=8)
+    lines = {line.get_label(): line for axis in axes[0] for line in axis.get_lines()}
+    figure.legend(
+        lines.values(), lines.keys(), frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(0.91, 0.5)
+    )
     save(figure, "satisfaction on held-out tasks against sessions", "satisfaction.png")
 
     figure, axes = pyplot.subplots(1, len(users), figsize=(4.2 * len(users), 2.8), sharey=True, squeeze=False)
@@ -271,11 +274,24 @@ def _plots(out: Path, groups: dict[Group, list[Row]]) -> list[tuple[str, str]]:
         rows = [_row(group, arms) for group, arms in _ordered(groups) if group[0] == who]
         for position, row in enumerate(rows):
             mean, low, high = row["strict"]
-            axis.bar(position, mean, color=COLOURS.get(row["method"], "#444"), width=0.65)
+            colour, open_ended = COLOURS.get(row["method"], "#444"), row["at_least"]["strict"]
+            style = (
+                {"facecolor": "white", "edgecolor": colour, "hatch": "//"}
+                if open_ended
+                else {"color": colour}
+            )
+            axis.bar(position, mean, width=0.65, **style)
             axis.errorbar(position, mean, [[mean - low], [high - mean]], color="#333", capsize=3)
-            axis.text(position, high + 0.6, f"{mean:.0f}\n{row['reached']}", ha="center", fontsize=8)
+            axis.text(
+                position,
+                high + 0.6,
+                f"{'≥ ' if open_ended else ''}{mean:.1f}\n{row['reached']}",
+                ha="center",
+                fontsize=8,
+            )
         axis.set_xticks(range(len(rows)), [row["method"] for row in rows], rotation=25)
-        axis.set_title(who.replace("+", ", "))
+        axis.set(title=who.replace("+", ", "), xlim=(-0.6, max(2, len(rows) - 1) + 0.6))
+        axis.margins(y=0.25)
     axes[0][0].set_ylabel("sessions until three\nin a row, strict")
     save(figure, "sessions until three in a row please, and how many users reached it", "sessions.png")
 
