@@ -158,7 +158,7 @@ def test_a_sub_agent_has_its_own_session(world: World) -> None:
     spawned = turns[0]
     assert spawned["reply"]["tool_calls"][0]["name"] == "sessions_spawn"
     assert [role for role, _ in next_texts(spawned)] == ["tool"]
-    # Without the plugin, OpenClaw sends this reply and the one to the report as one message, which nobody said.
+    # Without the plugin, OpenClaw sends this reply and the one to the report as one message.
     assert next_texts(turns[-2]) == ([("user", "Thanks")] if world.has_plugin else [])
     assert report["next_state"] is None
 
