@@ -190,7 +190,8 @@ class OpenClaw:
 
     def errors(self) -> list[str]:
         """What it logged as an error."""
-        lines = (self.folder / "openclaw.log").read_text(errors="replace").splitlines()
+        # Not splitlines: replies are logged, too, and may hold characters that end lines elsewhere.
+        lines = (self.folder / "openclaw.log").read_text(errors="replace").split("\n")
         records = [json.loads(line) for line in lines if line.startswith("{")]
         return [r["message"] for r in records if r["_meta"]["logLevelName"] in ("ERROR", "FATAL")]
 
