@@ -23,7 +23,8 @@ with client.responses.stream(model=model, input="Name three colours.", max_outpu
     for event in stream:
         if event.type == "response.output_text.delta":
             print(event.delta, end="", flush=True)
-    first = stream.get_final_response()
+        if event.type in ("response.completed", "response.incomplete"):  # the latter: cut at 24 tokens
+            first = event.response
 
 second = client.responses.create(
     model=model, input="Which one is warm?", previous_response_id=first.id, max_output_tokens=24
