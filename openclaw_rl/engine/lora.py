@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.numpy import load_file  # here, so that the first swap does not wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,6 @@ def load_adapter(
     """Read a PEFT LoRA folder. ``widths`` gives the output rows of each projection's parts."""
     # numpy, not torch: this runs beside the engine's thread, and a second thread that asks OpenMP for
     # workers would leave the engine's own waiting for a core.
-    from safetensors.numpy import load_file
-
     config = json.loads((path / "adapter_config.json").read_text())
     if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("modules_to_save"):
         raise ValueError(f"{path} is not a plain LoRA adapter; the local engine loads PEFT LoRA only.")
