@@ -5,7 +5,7 @@ restarted. Before and after, the same questions are asked that no conversation c
 
     python -m bench.openclaw [--conversations 10] [--minutes 30]
 
-OpenClaw has no tools here, and the plugin's short system prompt in the place of its own: what a model of 135M
+OpenClaw has one tool here, and the plugin's short system prompt in the place of its own: what a model of 135M
 parameters can follow. Writes docs/results/openclaw.json and docs/img/openclaw.svg: commands that were run
 and what they said, shortened to fit.
 """
@@ -101,7 +101,7 @@ def run(folder: Path, conversations: int, minutes: float) -> dict[str, Any]:
     server = ServerProcess(folder / "home", environment={"PORT": str(free_port())})
     with server:
         claw = OpenClaw(folder / "claw", install(), server, max_tokens=96)
-        claw.set_up(plugin=True, tools=(), short=True)
+        claw.set_up(plugin=True, tools=("read",), short=True)
         claw.start()
         try:
             person = Person(server, claw)

@@ -73,8 +73,7 @@ class OpenClaw:
         if short:
             entry = tree["plugins"]["entries"]["openclaw-rl"]
             entry["config"] = {"systemPrompt": "You are a helpful assistant."}
-            model = tree["models"]["providers"]["openclaw-rl"]["models"][0]
-            model["params"] = {"temperature": 0.7}
+            tree["agents"]["list"][0]["params"] = {"temperature": 0.7}
         if not plugin:
             del tree["plugins"]["load"], tree["plugins"]["entries"]
             compat = tree["models"]["providers"]["openclaw-rl"]["models"][0]["compat"]
@@ -104,7 +103,7 @@ class OpenClaw:
                         "id": "main",
                         "default": True,
                         "workspace": str(self.workspace),
-                        "tools": {"allow": tools} if tools else {"deny": ["*"]},
+                        "tools": {"allow": tools},
                     },
                     {"id": "boss", "tools": {"allow": ["sessions_spawn"]}},
                 ],
