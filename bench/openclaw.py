@@ -33,13 +33,7 @@ QUESTIONS = HELD_OUT[:4]
 #: What OpenClaw adds to a reply that reached the limit.
 _CUT = "⚠️ Reply truncated"
 #: Lines of the change that the picture shows.
-_SHOWN = (
-    '+    "openclaw-rl": {',
-    '+      "openclaw-rl": {',
-    "baseUrl",
-    '"primary"',
-    "openclaw-rl-plugin/index.js: ",
-)
+_SHOWN = ("baseUrl", '"primary"', "openclaw-rl-plugin/index.js: ")
 
 
 def _command(question: str) -> list[str]:
@@ -124,7 +118,11 @@ def run(folder: Path, conversations: int, minutes: float) -> dict[str, Any]:
         "conversations": number + 1,
         "version": status["policy_version"],
         "version_line": line,
-        "connect": [line for line in claw.connected.splitlines() if any(word in line for word in _SHOWN)],
+        "connect": [
+            line.replace(str(claw.state), "~/.openclaw")
+            for line in claw.connected.splitlines()
+            if any(word in line for word in _SHOWN)
+        ],
         "minutes": (time.monotonic() - started) / 60,
     }
 
@@ -135,21 +133,21 @@ WIDTH, LINE, COLUMNS = 860, 19, 98
 INK, DIM, PROMPT, PAPER = "#e6e6e6", "#8b949e", "#7ee787", "#0d1117"
 
 
-def terminal(result: dict[str, Any], shown: int = 2) -> str:
+def terminal(result: dict[str, Any]) -> str:
     """The commands and what they said, as a window."""
     lines: list[tuple[str, str]] = []
 
     def typed(text: str) -> None:
         lines.append(("$ " + text, PROMPT))
 
-    def said(text: str, at_most: int = 4) -> None:
+    def said(text: str, at_most: int = 2) -> None:
         wrapped = textwrap.wrap(" ".join(text.split()), COLUMNS - 2)
         for line in wrapped[:at_most] + (["…"] if len(wrapped) > at_most else []):
             lines.append(("  " + line, INK))
 
     typed("openclaw-rl connect openclaw --write")
     lines.extend((f"  {line}"[:COLUMNS], DIM) for line in result["connect"])
-    for number in range(shown):
+    for number in range(len(QUESTIONS)):
         typed(f'openclaw agent --agent main --message "{result["questions"][number]}"')
         said(result["before"][number])
     told = f'"{COMPLAINTS[3]}"'
@@ -158,7 +156,7 @@ def terminal(result: dict[str, Any], shown: int = 2) -> str:
     lines.append(("", INK))
     typed("openclaw-rl status | grep version")
     said(result["version_line"])
-    for number in range(shown):
+    for number in range(len(QUESTIONS)):
         typed(f'openclaw agent --agent main --message "{result["questions"][number]}"')
         said(result["after"][number])
     height = 44 + LINE * len(lines) + 14
