@@ -58,6 +58,10 @@ def _problem(error: RequestValidationError) -> RequestError:
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
     if first["type"] == "json_invalid":
         return RequestError(f"The body is not valid JSON: {first.get('ctx', {}).get('error', '')}")
+    if not where and first["type"] == "model_attributes_type":
+        return RequestError(
+            "The body is no JSON object; send one, with the header Content-Type: application/json."
+        )
     return RequestError(f"{where or 'body'}: {first['msg']}", code="invalid_value", param=where or None)
 
 
