@@ -25,7 +25,7 @@ from openclaw_rl.serve.dialects import DIALECTS
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.pages import add_pages
 from openclaw_rl.serve.refuse import add_errors
-from openclaw_rl.serve.signin import Authentication, add_signin, require_owner, scope_of
+from openclaw_rl.serve.signin import add_signin, require_owner, scope_of
 from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.types import Json
 
@@ -63,7 +63,6 @@ def create_app(
     """``keys`` None switches authentication off."""
     app = FastAPI(title="OpenClaw-RL", docs_url=None, redoc_url=None, lifespan=lifespan)
     add_errors(app, gateway.metrics)
-    app.add_middleware(Authentication, keys=keys)
     add_signin(app, keys)
     add_pages(app)
     for dialect in DIALECTS:

@@ -1,14 +1,17 @@
 """Who is asking: a key with every request, or a session that was opened with one.
 
 A browser signs in with an API key and gets a cookie that scripts cannot read and other sites cannot
-send. The cookie is signed with the user's own key, so nothing is stored, and removing the key ends its
-sessions. What changes something needs a header besides, which no foreign page can make a browser send.
+send. The cookie is signed with the user's own key, so only sessions that were signed out are stored, and
+removing the key ends them all. What changes something needs a header besides, which no foreign page can
+make a browser send.
 """
 
 from __future__ import annotations
 
 import hmac
+import secrets
 import time
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 
 from fastapi import FastAPI, Request
@@ -20,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.refuse import refusal
+from openclaw_rl.serve.signed_out import SignedOut
 from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.types import Json
 
@@ -38,8 +42,8 @@ class Authentication:
     Health checks and the dashboard's own files are open. ``keys`` None lets everyone in as the default user.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing | None) -> None:
-        self._app, self._keys = app, keys
+    def __init__(self, app: ASGIApp, keys: KeyRing | None, signed_out: SignedOut | None) -> None:
+        self._app, self._keys, self._signed_out = app, keys, signed_out
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -82,12 +86,10 @@ class Authentication:
 
     def _signed_in(self, scope: Scope, headers: Headers) -> str | None:
         assert self._keys is not None
-        try:
-            cookies = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
+        session = _session_of(scope, headers, self._keys)
+        if session is None or (self._signed_out is not None and session.id in self._signed_out):
             return None
-        found = cookies.get(cookie_name(scope))
-        return None if found is None else read_session(found.value, self._keys)
+        return session.user
 
 
 def check_same_site(headers: Headers) -> None:
@@ -116,25 +118,42 @@ def cookie_name(scope: Scope) -> str:
     return f"openclaw_rl_{server[1]}"
 
 
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a cookie says, once its signature was found right."""
+
+    user: str
+    id: str
+
+
 def make_session(user: str, key: str, now: float | None = None) -> str:
     expires = int((time.time() if now is None else now) + _SESSION_S)
-    return f"{user}~{expires}~{_sign(user, expires, key)}"
+    session_id = secrets.token_hex(16)
+    return f"{user}~{expires}~{session_id}~{_sign(user, expires, session_id, key)}"
 
 
-def read_session(value: str, keys: KeyRing) -> str | None:
-    user, _, rest = value.partition("~")
-    expires, _, signature = rest.partition("~")
+def read_session(value: str, keys: KeyRing) -> Session | None:
+    user, expires, session_id, signature = (value.split("~") + [""] * 4)[:4]
     keys.reload()
     key = keys.key_of(user)
     if key is None or not expires.isascii() or not expires.isdigit() or len(expires) > 12:
         return None
-    if not hmac.compare_digest(_sign(user, int(expires), key).encode(), signature.encode()):
+    if not hmac.compare_digest(_sign(user, int(expires), session_id, key).encode(), signature.encode()):
         return None
-    return user if int(expires) > time.time() else None
+    return Session(user, session_id) if int(expires) > time.time() else None
 
 
-def _sign(user: str, expires: int, key: str) -> str:
-    return hmac.digest(key.encode(), f"session {user} {expires}".encode(), "sha256").hex()
+def _session_of(scope: Scope, headers: Headers, keys: KeyRing) -> Session | None:
+    try:
+        cookies = SimpleCookie(headers.get("cookie", ""))
+    except CookieError:
+        return None
+    found = cookies.get(cookie_name(scope))
+    return None if found is None else read_session(found.value, keys)
+
+
+def _sign(user: str, expires: int, session_id: str, key: str) -> str:
+    return hmac.digest(key.encode(), f"session {user} {expires} {session_id}".encode(), "sha256").hex()
 
 
 class Login(WellFormed):
@@ -142,6 +161,10 @@ class Login(WellFormed):
 
 
 def add_signin(app: FastAPI, keys: KeyRing | None) -> None:
+    """Names the user of every request, and lets browsers sign in and out."""
+    signed_out = None if keys is None else SignedOut(keys.path.with_name("signed_out.txt"))
+    app.add_middleware(Authentication, keys=keys, signed_out=signed_out)
+
     @app.post("/v1/login", tags=["sign in"])
     async def login(parsed: Login, request: Request) -> Response:
         check_same_site(request.headers)
@@ -165,6 +188,10 @@ def add_signin(app: FastAPI, keys: KeyRing | None) -> None:
 
     @app.post("/v1/logout", tags=["sign in"])
     async def logout(request: Request) -> Response:
+        if keys is not None and signed_out is not None:
+            session = _session_of(request.scope, request.headers, keys)
+            if session is not None:
+                signed_out.add(session.id)
         answer = JSONResponse({"status": "ok"})
         answer.delete_cookie(cookie_name(request.scope), httponly=True, samesite="strict")
         return answer

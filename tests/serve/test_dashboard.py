@@ -35,6 +35,11 @@ async def sign_in(browser: httpx.AsyncClient, key: str) -> httpx.Response:
     return await browser.post("/v1/login", json={"key": key})
 
 
+def carry(cookie: str) -> dict[str, str]:
+    """That session, whatever port the server is asked on."""
+    return {"cookie": f"openclaw_rl_None={cookie}; openclaw_rl_80={cookie}"}
+
+
 # --- signing in ------------------------------------------------------------------------------
 
 
@@ -52,6 +57,30 @@ async def test_a_key_opens_a_session_and_signing_out_ends_it(
     assert (await browser.get("/v1/me")).json()["user"] == "default"
     await browser.post("/v1/logout")
     assert (await browser.get("/v1/me")).json()["user"] is None
+
+
+async def test_signing_out_revokes_that_cookie_and_no_other(
+    browser: httpx.AsyncClient, system: System, connect: Any
+) -> None:
+    async def user_of(client: httpx.AsyncClient, cookie: str) -> str | None:
+        return (await client.get("/v1/me", headers=carry(cookie))).json()["user"]  # type: ignore[no-any-return]
+
+    key = str(system.keys.key_of("default"))
+    kept, stolen = make_session("default", key), make_session("default", key)
+    assert kept != stolen
+    assert [await user_of(browser, cookie) for cookie in (kept, stolen)] == ["default", "default"]
+    out = await browser.post("/v1/logout", headers=carry(stolen))
+    assert out.status_code == 200
+    assert [await user_of(browser, cookie) for cookie in (kept, stolen)] == ["default", None]
+    used = await browser.post("/v1/flush", headers=carry(stolen))
+    assert used.status_code == 401
+    # Nor does it open anything after a restart, or at another process with this data folder.
+    async with connect(system, key="") as again:
+        assert [await user_of(again, cookie) for cookie in (kept, stolen)] == ["default", None]
+        await again.post("/v1/logout", headers={**GUARD, **carry(kept)})
+    assert await user_of(browser, kept) is None
+    written = (system.config.home / "signed_out.txt").stat()
+    assert written.st_mode & 0o777 == 0o600
 
 
 async def test_a_wrong_key_opens_nothing(browser: httpx.AsyncClient) -> None:
@@ -86,21 +115,23 @@ async def test_forged_expired_and_orphaned_sessions_are_refused(
 ) -> None:
     key = system.keys.add("ada")
     good = make_session("ada", key)
-    user, expires, signature = good.split("~")
+    user, expires, session_id, signature = good.split("~")
     bad = [
         make_session("ada", "another key"),
         make_session("ada", key, now=0),
-        f"default~{expires}~{signature}",
-        f"{user}~{int(expires) + 1}~{signature}",
-        f"{user}~٣~{signature}", "", "~", "~~", "a~b~c",
+        f"default~{expires}~{session_id}~{signature}",
+        f"{user}~{int(expires) + 1}~{session_id}~{signature}",
+        f"{user}~{expires}~another~{signature}",
+        f"{user}~{expires}~{signature}",
+        f"{user}~٣~{session_id}~{signature}", "", "~", "~~", "~~~", "a~b~c", "a~b~c~d",
     ]  # fmt: skip
     for value in bad:
-        answer = await browser.get("/v1/status", headers={b"cookie": f"openclaw_rl_80={value}".encode()})  # type: ignore[dict-item]
+        header = {b"cookie": carry(value)["cookie"].encode()}
+        answer = await browser.get("/v1/status", headers=header)  # type: ignore[arg-type]
         assert answer.status_code == 401, value
-    name = {"cookie": f"openclaw_rl_None={good}; openclaw_rl_80={good}"}
-    assert (await browser.get("/v1/status", headers=name)).status_code == 200
+    assert (await browser.get("/v1/status", headers=carry(good))).status_code == 200
     system.keys.remove("ada")
-    assert (await browser.get("/v1/status", headers=name)).status_code == 401
+    assert (await browser.get("/v1/status", headers=carry(good))).status_code == 401
 
 
 async def test_the_page_is_open_and_nothing_foreign_may_run_on_it(browser: httpx.AsyncClient) -> None:
