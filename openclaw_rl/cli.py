@@ -99,7 +99,14 @@ def _add_terminal(commands: Any) -> None:
         command.add_argument("id", help="the reply's id")
     for command in (sessions, turn, verdict):
         command.add_argument("--json", action="store_true", help="print the API's own JSON")
-    for command in (status, chat, sessions, turn, verdict):
+    exclude = _command(
+        commands, "exclude", "do not learn from a turn or a session", _terminal("decide", "exclude")
+    )
+    include = _command(commands, "include", "take an exclusion back", _terminal("decide", "include"))
+    for command in (exclude, include):
+        command.add_argument("what", choices=("turn", "session"))
+        command.add_argument("id", help="of that turn or session")
+    for command in (status, chat, sessions, turn, verdict, exclude, include):
         _add_settings(command, only=("home",))
     completion = _command(commands, "completion", "a script for your shell's completion", _completion)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))

@@ -71,6 +71,8 @@ class Outlook:
             results=self.results,
             exclude_turn=self.exclude_turn,
             exclude_session=self.exclude_session,
+            include_turn=self.include_turn,
+            include_session=self.include_session,
             export=self.export,
             comparer=Comparer(self._engine, self._renderer, self._load)
             if self._engine is not None and self._renderer is not None
@@ -185,7 +187,7 @@ class Outlook:
             raise ValueError(
                 f"version {turn['step']} has learned from this turn already; roll back to undo that"
             )
-        if turn["state"] != "excluded":
+        if _can_exclude(turn):
             await self._tell(turn_id, events.EXCLUDE, {"by": by})
         return {"id": turn_id, "excluded": True}
 
@@ -194,14 +196,38 @@ class Outlook:
         if session is None:
             return None
         if session["turns"]:
+            before = {turn["id"] for turn in session["turns"] if turn["excluded"]}
             # First: turns that come after this one are then known to belong to such a session.
-            await self._tell(session["turns"][0]["id"], events.EXCLUDE_SESSION, {"by": by})
+            if not session["excluded"]:
+                await self._tell(session["turns"][0]["id"], events.EXCLUDE_SESSION, {"by": by})
             session = await asyncio.to_thread(view_session, self._books, session_id, user) or session
+            for turn in session["turns"]:
+                if turn["id"] not in before and _can_exclude({**turn, "excluded": False}):
+                    await self._tell(turn["id"], events.EXCLUDE, {"by": by})
         learned = [turn["id"] for turn in session["turns"] if turn["state"] == "trained"]
-        for turn in session["turns"]:
-            if turn["state"] not in ("trained", "excluded"):
-                await self._tell(turn["id"], events.EXCLUDE, {"by": by})
         return {"id": session_id, "excluded": True, "learned_already": learned}
+
+    async def include_turn(self, turn_id: str, user: str | None, by: str) -> Json | None:
+        """Takes an exclusion back, also that of its session, for this turn alone."""
+        turn = await asyncio.to_thread(view_turn, self._books, turn_id, user)
+        if turn is None:
+            return None
+        if turn["excluded"]:
+            await self._tell(turn_id, events.INCLUDE, {"by": by})
+        return {"id": turn_id, "excluded": False}
+
+    async def include_session(self, session_id: str, user: str | None, by: str) -> Json | None:
+        """All of it, also turns that were excluded one by one."""
+        session = await asyncio.to_thread(view_session, self._books, session_id, user)
+        if session is None:
+            return None
+        if session["excluded"] or any(turn["excluded"] for turn in session["turns"]):
+            await self._tell(session["turns"][0]["id"], events.INCLUDE_SESSION, {"by": by})
+            # Each of them: those that came later were excluded without an event of their own.
+            session = await asyncio.to_thread(view_session, self._books, session_id, user) or session
+            for turn in session["turns"]:
+                await self._tell(turn["id"], events.INCLUDE, {"by": by})
+        return {"id": session_id, "excluded": False}
 
     async def _load(self, version: int) -> None:
         """Have a version in the engine; whoever follows the ledger lets go of it when nobody asks for it."""
@@ -244,6 +270,15 @@ class Outlook:
                 problem.decode(errors="replace").strip().rpartition("\n")[2] or "the export failed"
             )
         return _exported(version, kind, target)
+
+
+def _can_exclude(turn: Json) -> bool:
+    """Not where it is already, nor what is never learned from anyway, such as a side request."""
+    if turn["excluded"] or turn["state"] == "trained":
+        return False
+    # After an exclusion that was just taken back, the state may still be the old one.
+    by_person = turn["verdict"] is not None and turn["verdict"]["source"] == events.EXCLUDE
+    return turn["state"] != "excluded" or by_person
 
 
 def _exported(version: int, kind: str, target: Path) -> Json:

@@ -100,6 +100,21 @@ def test_looking_things_up(system: System, capsys: pytest.CaptureFixture[str]) -
     assert "There is no turn 'nothing'" in capsys.readouterr().err
 
 
+def test_excluding_and_taking_it_back(system: System, capsys: pytest.CaptureFixture[str]) -> None:
+    chat(system, "What is a lighthouse?")
+    session = system.ledger.list_sessions(1)[0]["id"]
+    turn = system.ledger.turn_summaries(session)[0]["id"]
+    for what, name in (("turn", turn), ("session", session)):
+        assert run(system, "exclude", what, name) == 0
+        assert f"openclaw-rl include {what} {name}" in capsys.readouterr().out
+        assert system.outlook.session(session, None, None, None, False)["turns"][0]["excluded"] is True  # type: ignore[index]
+        assert run(system, "include", what, name) == 0
+        assert "may be learned from again" in capsys.readouterr().out
+        assert system.outlook.session(session, None, None, None, False)["turns"][0]["excluded"] is False  # type: ignore[index]
+    assert run(system, "exclude", "turn", "nothing") == 2
+    assert "There is no turn 'nothing'" in capsys.readouterr().err
+
+
 def test_the_status_fits_one_screen(system: System, capsys: pytest.CaptureFixture[str]) -> None:
     chat(system, "Hello")
     assert run(system, "status") == 0

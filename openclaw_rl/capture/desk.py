@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from openclaw_rl.capture import events
-from openclaw_rl.capture.journal import Journal, NewTurn
+from openclaw_rl.capture.journal import Journal, NewTurn, Task
 from openclaw_rl.capture.ledger import Ledger
 from openclaw_rl.capture.normalise import is_ephemeral, strip_ephemeral
 from openclaw_rl.types import Json, JudgeCase, Message, Verdict
@@ -30,7 +30,7 @@ class LedgerDesk:
             last_turn, last_event = self._journal.cursors()
             # Events first: the turns they point at are then among those read after them.
             found = self._ledger.events_after(last_event, _PAGE)
-            self._journal.pull(self._turns_after(last_turn), found)
+            self._journal.pull(self._turns_after(last_turn), found, self._reopened(found))
             full = len(found) == _PAGE
         self._journal.close_idle(time.time() - self._idle_s)
 
@@ -38,12 +38,32 @@ class LedgerDesk:
         turns: list[NewTurn] = []
         while page := self._ledger.turns_after(turns[-1].seq if turns else seq, _PAGE):
             numbers = [t["session"] for t in page]
-            marked = events.marked_sessions(self._ledger.db, numbers, events.EXCLUDE_SESSION)
+            marked = events.excluded_sessions(self._ledger.db, numbers)
             turns += [
-                NewTurn(t["seq"], t["id"], t["created_at"], _is_judgeable(t), t["session"] in marked)
+                NewTurn(
+                    t["seq"],
+                    t["id"],
+                    t["created_at"],
+                    _is_judgeable(t),
+                    excluded=t["session"] in marked
+                    and events.is_excluded(self._ledger.events_of(t["id"]), session_excluded=True),
+                )
                 for t in page
             ]
         return turns
+
+    def _reopened(self, found: list[events.StoredEvent]) -> dict[str, Task]:
+        """Turns that may be learned from after all, as they would wait had nobody excluded them."""
+        tasks = {}
+        for turn_id in {event.turn_id for event in found if event.kind == events.INCLUDE}:
+            turn = self._ledger.turn_summary(turn_id)
+            known = [event.kind for event in self._ledger.events_of(turn_id)]
+            if turn is None or events.RETRIED in known:
+                continue
+            if _is_judgeable(turn) or events.NEXT_STATE in known:
+                ready = next((kind for kind in known if kind in events.READY_KINDS), None)
+                tasks[turn_id] = Task(turn_id, turn["created_at"], ready)
+        return tasks
 
     def ready(self, limit: int, now: float) -> list[str]:
         return self._journal.ready(limit, now)

@@ -27,14 +27,16 @@ FEEDBACK = "feedback"
 """A person's rating."""
 EXCLUDE = "exclude"
 """A person does not want this turn to be learned from."""
-EXCLUDE_SESSION = "exclude_session"
-"""The same about the session that this turn opened, and about its turns to come."""
+INCLUDE = "include"
+"""They want it after all."""
+EXCLUDE_SESSION, INCLUDE_SESSION = "exclude_session", "include_session"
+"""The same two about the session that this turn opened, and about its turns to come."""
 FLUSH = "flush"
 """Work off now what waits; about no turn in particular."""
 
-#: Kinds that make a turn judgeable. All but feedback and flush are stored once per turn.
+#: Kinds that make a turn judgeable. All but what people may say again are stored once per turn.
 READY_KINDS = (NEXT_STATE, REGENERATED, CLOSED)
-REPEATABLE = (FEEDBACK, FLUSH)
+REPEATABLE = (FEEDBACK, FLUSH, EXCLUDE, INCLUDE, EXCLUDE_SESSION, INCLUDE_SESSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +120,23 @@ def load_events(
     return found
 
 
-def marked_sessions(db: sa.Engine, sessions: Sequence[int], kind: str) -> set[int]:
-    """Those of the sessions, by number, whose first turn has an event of this kind."""
+def excluded_sessions(db: sa.Engine, sessions: Sequence[int]) -> set[int]:
+    """Those of the sessions, by number, that a person excluded and did not take back in."""
     turns, events = schema.turns, schema.events
-    found: set[int] = set()
+    newest: dict[int, str] = {}
     with db.connect() as connection:
         for batch in batched(set(sessions)):
             firsts = sa.select(sa.func.min(turns.c.seq).label("seq"), turns.c.session)
             first = firsts.where(turns.c.session.in_(batch)).group_by(turns.c.session).subquery()
-            marked = sa.and_(events.c.turn == first.c.seq, events.c.once == kind)
-            found.update(connection.scalars(sa.select(first.c.session).join(events, marked)))
-    return found
+            said = sa.and_(
+                events.c.turn == first.c.seq, events.c.kind.in_((EXCLUDE_SESSION, INCLUDE_SESSION))
+            )
+            query = sa.select(first.c.session, events.c.kind).join(events, said).order_by(events.c.seq)
+            newest.update({row.session: row.kind for row in connection.execute(query)})
+    return {session for session, kind in newest.items() if kind == EXCLUDE_SESSION}
+
+
+def is_excluded(of_turn: Sequence[StoredEvent], session_excluded: bool) -> bool:
+    """A person's newest word about the turn itself, or else about its session."""
+    said = [event.kind for event in of_turn if event.kind in (EXCLUDE, INCLUDE)]
+    return said[-1] == EXCLUDE if said else session_excluded

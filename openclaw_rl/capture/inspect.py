@@ -44,11 +44,17 @@ def view_turn(books: Books, turn_id: str, user: str | None = None) -> Json | Non
     summary = books.ledger.turn_summary(turn_id)
     if summary is None or user not in (None, summary["user"]):
         return None
-    return _describe(books, summary)
+    return _describe(books, summary, _is_excluded(books.ledger, summary))
 
 
-def _describe(books: Books, summary: Json) -> Json:
-    known = {event.kind: event for event in reversed(books.ledger.events_of(summary["id"]))}
+def _is_excluded(ledger: Ledger, summary: Json) -> bool:
+    """Whether a person excluded the whole session that a turn is of."""
+    return bool(events.excluded_sessions(ledger.db, [summary["session"]]))
+
+
+def _describe(books: Books, summary: Json, session_excluded: bool) -> Json:
+    happened = books.ledger.events_of(summary["id"])
+    known = {event.kind: event for event in reversed(happened)}
     verdict, lesson = books.journal.verdict(summary["id"]), books.lineage.of_turn(summary["id"])
     state, reason = _state(summary, known, verdict, books.journal.task(summary["id"]), lesson)
     following = known.get(events.NEXT_STATE)
@@ -60,6 +66,8 @@ def _describe(books: Books, summary: Json) -> Json:
         "kind": "main" if following else summary["kind"],
         "state": state,
         "reason": reason,
+        # What a person decided, even before the learn process has taken it up.
+        "excluded": events.is_excluded(happened, session_excluded),
         "continues": summary["continues"],
         "next_state": following.messages if following else None,
         "verdict": _view_verdict(verdict),
@@ -125,7 +133,8 @@ def view_session(
     ids = [summary["id"] for summary in summaries]
     start = ids.index(after) + 1 if after in ids else 0
     page = summaries[start:] if limit is None else summaries[start : start + limit]
-    turns = [_describe(books, summary) for summary in page]
+    excluded = bool(summaries) and _is_excluded(ledger, summaries[0])
+    turns = [_describe(books, summary, excluded) for summary in page]
     if text:
         said = turn_texts(ledger, [turn["id"] for turn in turns])
         turns = [{**turn, **said.get(turn["id"], {})} for turn in turns]
@@ -135,6 +144,7 @@ def view_session(
         "opened_at": session["opened_at"],
         "closed_at": closed_at(ledger, ids[-1]) if ids else None,
         "num_turns": len(ids),
+        "excluded": excluded,
         "turns": turns,
         "has_more": start + len(page) < len(ids),
     }

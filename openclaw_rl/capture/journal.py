@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -24,6 +24,8 @@ from openclaw_rl.capture.events import (
     EXCLUDE_SESSION,
     FEEDBACK,
     FLUSH,
+    INCLUDE,
+    INCLUDE_SESSION,
     NEXT_STATE,
     READY_KINDS,
     StoredEvent,
@@ -86,6 +88,16 @@ class NewTurn:
     """Of a session that is not to be learned from."""
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A turn that waits for its verdict."""
+
+    turn_id: str
+    created_at: float
+    ready: str | None
+    """What made it judgeable; None while nothing has."""
+
+
 class Journal:
     """The learn process's ledger. One writer; readers may be anywhere."""
 
@@ -103,8 +115,16 @@ class Journal:
             values = self.marks(connection)
         return int(values["cursor_turns"]), int(values["cursor_events"])
 
-    def pull(self, turns: Sequence[NewTurn], events: Sequence[StoredEvent]) -> None:
-        """Take up new turns and what became known of earlier ones, with the cursors, at once."""
+    def pull(
+        self,
+        turns: Sequence[NewTurn],
+        events: Sequence[StoredEvent],
+        reopened: Mapping[str, Task] | None = None,
+    ) -> None:
+        """Take up new turns and what became known of earlier ones, with the cursors, at once.
+
+        ``reopened`` are those that the events take back in, unless they cannot be judged.
+        """
         if not turns and not events:
             return
         with database.writing(self.db) as connection:
@@ -112,7 +132,10 @@ class Journal:
             if rows:
                 connection.execute(self._insert(tasks).on_conflict_do_nothing(), rows)
             for event in events:
-                self._take(connection, event)
+                if event.kind == INCLUDE:
+                    self._include(connection, event.turn_id, (reopened or {}).get(event.turn_id))
+                else:
+                    self._take(connection, event)
             for turn in turns:
                 if turn.excluded and turn.judgeable and self._verdict(connection, turn.id) is None:
                     self._add_verdict(connection, turn.id, EXCLUDED)
@@ -126,7 +149,7 @@ class Journal:
             self._add_verdict(connection, event.turn_id, feedback_verdict(event.data))
         elif event.kind == EXCLUDE:
             self._add_verdict(connection, event.turn_id, EXCLUDED)
-        elif event.kind == EXCLUDE_SESSION:
+        elif event.kind in (EXCLUDE_SESSION, INCLUDE_SESSION):
             pass  # its turns so far have events of their own, and new ones come marked
         elif event.kind == FLUSH:
             connection.execute(tasks.update().where(tasks.c.ready.is_not(None)).values(next_try_at=0.0))
@@ -142,6 +165,15 @@ class Journal:
                 self._promote(connection, event)
         else:
             connection.execute(tasks.delete().where(tasks.c.turn_id == event.turn_id))
+
+    def _include(self, connection: sa.Connection, turn_id: str, task: Task | None) -> None:
+        """Back to what was thought of the turn before it was excluded; if nothing was, it waits."""
+        before = self._verdict(connection, turn_id)
+        if before is None or before.source != EXCLUDE:
+            return
+        self._add_verdict(connection, turn_id, INCLUDED)
+        if task is not None and self._verdict(connection, turn_id) is None:
+            connection.execute(self._insert(tasks).on_conflict_do_nothing(), [asdict(task)])
 
     def _promote(self, connection: sa.Connection, event: StoredEvent) -> None:
         """What the main line continues belongs to it, even if it looked like a side request."""
@@ -202,7 +234,8 @@ class Journal:
         )  # fmt: skip
         if before is not None:
             self.add_mark(connection, _state_mark(before), -1)
-        self.add_mark(connection, _state_mark(verdict), 1)
+        if (after := self._verdict(connection, turn_id)) is not None:
+            self.add_mark(connection, _state_mark(after), 1)
 
     # --- looking in --------------------------------------------------------------------------
 
@@ -212,10 +245,15 @@ class Journal:
             return self._verdict(connection, turn_id)
 
     def _verdict(self, connection: sa.Connection, turn_id: str) -> Verdict | None:
-        by_user = sa.case((verdicts.c.source == EXCLUDE, 0), (verdicts.c.source == FEEDBACK, 1), else_=2)
-        query = (
-            sa.select(verdicts).where(verdicts.c.turn_id == turn_id).order_by(by_user, verdicts.c.seq.desc())
+        mine, source = verdicts.c.turn_id == turn_id, verdicts.c.source
+        taken_back = sa.select(sa.func.coalesce(sa.func.max(verdicts.c.seq), 0)).where(
+            mine, source == INCLUDE
         )
+        stands = sa.and_(
+            source != INCLUDE, sa.or_(source != EXCLUDE, verdicts.c.seq > taken_back.scalar_subquery())
+        )
+        by_user = sa.case((source == EXCLUDE, 0), (source == FEEDBACK, 1), else_=2)
+        query = sa.select(verdicts).where(mine, stands).order_by(by_user, verdicts.c.seq.desc())
         row = connection.execute(query.limit(1)).first()
         if row is None:
             return None
@@ -291,6 +329,8 @@ class Journal:
 
 #: A verdict like any other, so that what waits for a step is settled anew; it teaches nothing.
 EXCLUDED = Verdict(0, 1.0, EXCLUDE, reason="a person excluded it from training")
+#: Only takes an exclusion back; never the verdict that counts.
+INCLUDED = Verdict(0, 1.0, INCLUDE, reason="a person took it back in")
 
 
 def feedback_verdict(data: Json) -> Verdict:

@@ -30,7 +30,7 @@ __all__ = ["Delivery", "Entry", "Ledger", "sqlite_url"]
 _PAGE = 20
 _LIGHT_COLUMNS = (
     "id", "user", "kind", "continues", "policy_version", "prompt_tokens", "completion_tokens",
-    "finish_reason", "created_at",
+    "finish_reason", "created_at", "session",
 )  # fmt: skip
 
 

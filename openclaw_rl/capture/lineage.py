@@ -58,8 +58,14 @@ class Lineage:
         return None if turn is None or verdict is None else (turn, verdict)
 
     def skip(self, seq: int) -> None:
-        """Nothing is left of this verdict's turn."""
+        """Nothing is left of this verdict's turn, or of the verdict: an exclusion was taken back."""
+        with self.db.connect() as connection:
+            query = sa.select(verdicts.c.turn_id).where(verdicts.c.seq == seq)
+            turn_id = connection.execute(query).scalar_one()
+        taken_back = self._journal.verdict(turn_id) is None
         with database.writing(self.db) as connection:
+            if taken_back:
+                self._forget(connection, turn_id)
             self._journal.set_mark(connection, "cursor_verdicts", seq)
 
     def settle(
@@ -78,13 +84,7 @@ class Lineage:
         """
         reason = HELD_OUT if held_out else reason
         with database.writing(self.db) as connection:
-            columns = (samples.c.status, samples.c.reason, samples.c.step)
-            query = sa.select(*columns).where(samples.c.turn_id == turn.id)
-            before = connection.execute(query).first()
-            if before is None or before.step is None:
-                if before is not None:
-                    connection.execute(samples.delete().where(samples.c.turn_id == turn.id))
-                    self._count(connection, before.status, before.reason, -1)
+            if self._forget(connection, turn.id):
                 status = READY if sample is not None and reason is None else EXCLUDED
                 row = {
                     "turn_id": turn.id, "verdict": seq, "user": turn.user, "created_at": turn.created_at,
@@ -95,6 +95,17 @@ class Lineage:
                 connection.execute(samples.insert().values(row))
                 self._count(connection, status, reason, 1)
             self._journal.set_mark(connection, "cursor_verdicts", seq)
+
+    def _forget(self, connection: sa.Connection, turn_id: str) -> bool:
+        """Make room for another outcome; False if a step has claimed the turn."""
+        columns = (samples.c.status, samples.c.reason, samples.c.step)
+        query = sa.select(*columns).where(samples.c.turn_id == turn_id)
+        before = connection.execute(query).first()
+        if before is None or before.step is not None:
+            return before is None
+        connection.execute(samples.delete().where(samples.c.turn_id == turn_id))
+        self._count(connection, before.status, before.reason, -1)
+        return True
 
     def _count(self, connection: sa.Connection, status: str, reason: str | None, number: int) -> None:
         name = f"sample:{status}" + (f":{reason}" if reason else "")

@@ -34,6 +34,8 @@ class Insights:
     exclude_turn: Callable[[str, str | None, str], Awaitable[Json | None]]
     """(turn id, user, by whom); ValueError if it was learned from already."""
     exclude_session: Callable[[str, str | None, str], Awaitable[Json | None]]
+    include_turn: Callable[[str, str | None, str], Awaitable[Json | None]]
+    include_session: Callable[[str, str | None, str], Awaitable[Json | None]]
     export: Callable[[int, str], Awaitable[Json]]
     """(version, format)"""
     comparer: Comparer | None
@@ -75,6 +77,16 @@ def dashboard_routes(insights: Insights) -> APIRouter:
     @router.post("/v1/sessions/{session_id}/exclude", tags=["feedback"])
     async def exclude_session(session_id: str, request: Request) -> Json:
         done = await insights.exclude_session(session_id, scope_of(request), request.state.user)
+        return _found(done, "session", session_id)
+
+    @router.post("/v1/turns/{turn_id}/include", tags=["feedback"])
+    async def include_turn(turn_id: str, request: Request) -> Json:
+        done = await insights.include_turn(turn_id, scope_of(request), request.state.user)
+        return _found(done, "turn", turn_id)
+
+    @router.post("/v1/sessions/{session_id}/include", tags=["feedback"])
+    async def include_session(session_id: str, request: Request) -> Json:
+        done = await insights.include_session(session_id, scope_of(request), request.state.user)
         return _found(done, "session", session_id)
 
     @router.get("/v1/policies/{version}", tags=["look in"])

@@ -116,6 +116,75 @@ def test_a_persons_word_outranks_votes_before_and_after(
     assert inspect.view_counts(books(ledger, journal))["by_state"]["judged"] == 2
 
 
+def test_what_was_thought_before_an_exclusion_counts_again(
+    ledger: Ledger, journal: Journal, desk: LedgerDesk
+) -> None:
+    ledger.append([make_turn("t1"), make_turn("t2"), follow("t1")])
+    desk.pull()
+    desk.settle("t1", GOOD)
+    ledger.append([TurnEvent("t1", "exclude", 7.0), TurnEvent("t2", "exclude", 7.0)])
+    desk.pull()
+    assert {getattr(journal.verdict(turn), "source", None) for turn in ("t1", "t2")} == {"exclude"}
+    ledger.append([TurnEvent("t1", "feedback", 8.0, data={"score": -1, "text": "Too long."}), follow("t2")])
+    desk.pull()
+    assert desk.ready(10, 100.0) == []
+    ledger.append([TurnEvent("t1", "include", 9.0), TurnEvent("t2", "include", 9.0)])
+    desk.pull()
+    spoken = journal.verdict("t1")
+    assert spoken is not None
+    assert (spoken.source, spoken.score) == ("feedback", -1)
+    # What followed while it was out makes it ready.
+    assert journal.verdict("t2") is None
+    assert desk.ready(10, 100.0) == ["t2"]
+    desk.settle("t2", GOOD)
+    assert inspect.view_counts(books(ledger, journal))["by_state"]["judged"] == 2
+
+
+def test_a_turn_taken_back_in_is_learned_from(ledger: Ledger, journal: Journal, desk: LedgerDesk) -> None:
+    """As the sampler does it: every verdict comes to something, and the last one counts."""
+    lineage = Lineage(ledger, journal)
+    ledger.append([make_turn("t1"), follow("t1")])
+    desk.pull()
+    desk.settle("t1", GOOD)
+
+    def come_to() -> list[str]:
+        came = []
+        for seq, turn_id in lineage.pending(10):
+            found = lineage.judged(turn_id)
+            assert found is not None
+            turn, verdict = found
+            lineage.settle(seq, turn, verdict, reason=verdict.reason if verdict.source == "exclude" else None)
+            came.append(verdict.source)
+        return came
+
+    ledger.append([TurnEvent("t1", "exclude", 7.0)])
+    desk.pull()
+    assert come_to() == ["exclude", "exclude"]
+    ledger.append([TurnEvent("t1", "include", 8.0)])
+    desk.pull()
+    assert come_to() == ["votes"]
+    assert inspect.view_counts(books(ledger, journal))["by_reason"] == {}
+
+
+@pytest.mark.parametrize("kind", ["side", "main"])
+def test_taking_back_makes_nothing_judgeable_that_was_not(
+    ledger: Ledger, journal: Journal, desk: LedgerDesk, kind: str
+) -> None:
+    ledger.append([make_turn("t1", kind=kind), make_turn("t2")])
+    desk.pull()
+    events = [TurnEvent("t1", "exclude", 2.0), TurnEvent("t1", "include", 3.0)]
+    ledger.append(events if kind == "side" else [events[0], TurnEvent("t1", "retried", 2.5), events[1]])
+    desk.pull()
+    assert journal.verdict("t1") is None
+    assert journal.task("t1") is None
+    # Without an exclusion there is nothing to take back.
+    ledger.append([TurnEvent("t2", "include", 4.0)])
+    desk.pull()
+    waits = journal.task("t2")
+    assert waits is not None
+    assert waits["ready"] is None
+
+
 def test_the_first_next_state_stays(ledger: Ledger, desk: LedgerDesk) -> None:
     ledger.append([make_turn("t1"), follow("t1", "first")])
     ledger.append([follow("t1", "second")])

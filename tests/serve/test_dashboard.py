@@ -161,8 +161,10 @@ async def test_another_user_can_neither_read_nor_rate_nor_exclude_my_turns(
             ("GET", f"/v1/turns/{turn}", None),
             ("GET", f"/v1/turns/{turn}/tokens", None),
             ("POST", f"/v1/turns/{turn}/exclude", None),
+            ("POST", f"/v1/turns/{turn}/include", None),
             ("GET", f"/v1/sessions/{session}?text=true", None),
             ("POST", f"/v1/sessions/{session}/exclude", None),
+            ("POST", f"/v1/sessions/{session}/include", None),
             ("POST", f"/v1/sessions/{session}/close", None),
             ("POST", "/v1/feedback", {"id": turn, "rating": "down"}),
         ):
@@ -322,6 +324,67 @@ async def test_an_excluded_session_stays_excluded(
     await settle(system)
     for turn, state in ((first, "excluded"), (later, "excluded"), (other, "waiting")):
         assert (await client.get(f"/v1/turns/{turn}")).json()["state"] == state
+
+
+async def test_an_exclusion_can_be_taken_back(client: httpx.AsyncClient, system: System, ask: Ask) -> None:
+    turn = (await client.post(URL, json=ask())).json()["id"]
+    await system.gateway.drain()
+
+    async def look() -> tuple[str, bool, dict[str, int]]:
+        pull(system)
+        await settle(system)
+        shown = (await client.get(f"/v1/turns/{turn}")).json()
+        funnel = (await client.get("/v1/status")).json()["funnel"]
+        assert sum(funnel["by_state"].values()) == funnel["turns"] == 1
+        return shown["state"], shown["excluded"], funnel["by_reason"]
+
+    for _ in range(2):  # and again
+        assert (await client.post(f"/v1/turns/{turn}/exclude")).json() == {"id": turn, "excluded": True}
+        assert await look() == ("excluded", True, {"a person excluded it from training": 1})
+        assert (await client.post(f"/v1/turns/{turn}/include")).json() == {"id": turn, "excluded": False}
+        assert await look() == ("waiting", False, {})
+    # A change of mind before anybody took it up.
+    for word in ("exclude", "include", "exclude"):
+        await client.post(f"/v1/turns/{turn}/{word}")
+    assert (await look())[:2] == ("excluded", True)
+    await client.post(f"/v1/turns/{turn}/include")
+    await client.post(f"/v1/turns/{turn}/exclude")
+    assert (await look())[:2] == ("excluded", True)
+
+
+async def test_an_excluded_session_can_be_taken_back_in(
+    client: httpx.AsyncClient, system: System, ask: Ask
+) -> None:
+    async def say(text: str) -> str:
+        answer = await client.post(URL, json=ask(text), headers={"x-session-id": "private"})
+        await system.gateway.drain()
+        return str(answer.json()["id"])
+
+    async def look() -> list[tuple[str, bool]]:
+        pull(system)
+        await settle(system)
+        session = (await client.get("/v1/sessions/private")).json()
+        return [(turn["state"], turn["excluded"]) for turn in session["turns"]]
+
+    first = await say("one")
+    await client.post("/v1/sessions/private/exclude")
+    later = await say("two")
+    assert await look() == [("excluded", True)] * 2
+    assert (await client.get("/v1/sessions/private")).json()["excluded"] is True
+
+    # One turn of it; those to come stay out.
+    await client.post(f"/v1/turns/{later}/include")
+    third = await say("three")
+    await client.post(f"/v1/turns/{third}/include")  # before anybody has seen it
+    await say("four")
+    assert await look() == [("excluded", True), ("waiting", False), ("waiting", False), ("excluded", True)]
+
+    assert (await client.post("/v1/sessions/private/include")).json()["excluded"] is False
+    await say("five")
+    assert await look() == [("waiting", False)] * 5
+    assert (await client.get("/v1/sessions/private")).json()["excluded"] is False
+    await client.post(f"/v1/turns/{first}/exclude")
+    assert [state for state, _ in await look()] == ["excluded", *["waiting"] * 4]
 
 
 async def test_half_a_character_is_shown_as_a_question_mark(

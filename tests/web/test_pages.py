@@ -96,6 +96,42 @@ def test_everybody_sees_their_own(live: Any, visit: Callable[..., Any]) -> None:
     owner.page.get_by_text("Bob's own question").wait_for()
 
 
+def test_an_exclusion_is_asked_for_first_and_can_be_taken_back(live: Any, visit: Callable[..., Any]) -> None:
+    ask(live, "What is a lighthouse?", **{"x-session-id": "private"})
+    ask(live, "And a buoy?", **{"x-session-id": "private"})
+
+    def excluded() -> list[bool]:
+        found = live.system.outlook.session("private", None, None, None, False)
+        return [found["excluded"], *(turn["excluded"] for turn in found["turns"])]
+
+    guest = visit(live.url)
+    guest.sign_in(live.key)
+    guest.open("Sessions")
+    page = guest.page
+    page.get_by_text("What is a lighthouse?").click()
+    turn = page.locator("article.turn").first
+    turn.get_by_role("button", name="Exclude turn").click()
+    assert excluded() == [False, False, False]
+    page.get_by_role("dialog").get_by_role("button", name="Exclude").click()
+    turn.get_by_role("button", name="Include turn").wait_for()
+    assert excluded() == [False, True, False]
+    guest.check()
+    turn.get_by_role("button", name="Include turn").click()
+    turn.get_by_role("button", name="Exclude turn").wait_for()
+    assert excluded() == [False, False, False]
+
+    page.get_by_role("button", name="Exclude session").click()
+    page.get_by_role("dialog").get_by_role("button", name="Exclude").click()
+    page.get_by_role("button", name="Include turn").nth(1).wait_for()
+    assert excluded() == [True, True, True]
+    page.reload()
+    page.get_by_role("button", name="Include session").click()
+    page.get_by_role("button", name="Exclude turn").nth(1).wait_for()
+    assert excluded() == [False, False, False]
+    page.get_by_role("button", name="Exclude session").wait_for()
+    guest.check()
+
+
 def test_the_keyboard_is_enough(live: Any, visit: Callable[..., Any]) -> None:
     guest = visit(live.url)
     guest.page.goto(live.url)

@@ -14,14 +14,21 @@ export async function render(main, { rest, keep }) {
   const more = h("button", { type: "button", class: "hidden", onclick: () => load().catch((error) => toast(error.message)) }, "Show later turns");
   const shown = new Map();
   const first = await get(sessionPath(id), { limit: PAGE, text: true });
+  const whole = h("button", { type: "button", onclick: () => (whole.dataset.excluded ? include() : exclude()) });
   const title = first.turns[0]?.input?.findLast((message) => message.role === "user")?.content ?? id;
   fill(main, h("div", { class: "page-head" },
     h("h1", {}, title.length > 70 ? `${title.slice(0, 69)}…` : title),
-    h("div", { class: "actions" }, h("button", { type: "button", onclick: exclude }, "Exclude session")),
+    h("div", { class: "actions" }, whole),
     h("p", { class: "lead small" }, h("a", { href: "#/sessions" }, "Sessions"), " / ", h("span", { class: "mono" }, id), ` · ${plural(first.num_turns, "turn")} · opened `, when(first.opened_at))),
   h("div", { class: "stack" }, turns, more));
+  offer(first.excluded);
   add(first);
 
+  /** The other thing than what was decided. */
+  function offer(excluded) {
+    whole.dataset.excluded = excluded ? "yes" : "";
+    fill(whole, excluded ? "Include session" : "Exclude session");
+  }
   function add(page) {
     for (const turn of page.turns) {
       const place = h("article", { class: "card turn", "data-turn": turn.id, "aria-label": "Turn" });
@@ -45,10 +52,20 @@ export async function render(main, { rest, keep }) {
   }
   async function exclude() {
     const sure = await confirm({ title: "Exclude this session?", action: "Exclude",
-      text: "Nothing of it will be learned from, its later turns included. What was learned already stays; a rollback undoes that." });
+      text: "Nothing of it will be learned from, its later turns included, unless you include it again. What was learned already stays; a rollback undoes that." });
     if (!sure) return;
     const done = await post(`${sessionPath(id)}/exclude`).catch((error) => toast(error.message));
-    if (done) toast(done.learned_already.length ? `Excluded; ${plural(done.learned_already.length, "turn")} had been learned from before.` : "Excluded from training.");
+    if (!done) return;
+    offer(true);
+    toast(done.learned_already.length ? `Excluded; ${plural(done.learned_already.length, "turn")} had been learned from before.` : "Excluded from training.");
+    await refresh([...shown.keys()]).catch(() => null);
+  }
+  async function include() {
+    const done = await post(`${sessionPath(id)}/include`).catch((error) => toast(error.message));
+    if (!done) return;
+    offer(false);
+    toast("It may be learned from again.");
+    await refresh([...shown.keys()]).catch(() => null);
   }
   keep(onChange((status) => [status.funnel?.by_state, status.policy_version, status.funnel?.turns], async (status) => {
     await refresh([...shown.keys()].slice(-PAGE)).catch(() => null);
@@ -56,7 +73,7 @@ export async function render(main, { rest, keep }) {
   }));
 }
 
-const facts = (turn) => JSON.stringify([turn.state, turn.reason, turn.verdict, turn.step]);
+const facts = (turn) => JSON.stringify([turn.state, turn.reason, turn.excluded, turn.verdict, turn.step]);
 
 function draw(place, turn, refresh) {
   const { text, kind } = fate(turn);
@@ -73,7 +90,7 @@ function draw(place, turn, refresh) {
     turn.verdict && verdict(turn.verdict),
     h("div", { class: "turn-actions" }, feedback(turn.id, refresh),
       h("button", { type: "button", class: "plain", onclick: () => showTokens(said, details, turn.id) }, "What was pushed"),
-      !["trained", "excluded"].includes(turn.state) && h("button", { type: "button", class: "plain", onclick: () => excludeTurn(turn.id, refresh) }, "Exclude turn")));
+      decision(turn, refresh)));
 }
 
 function reply(message) {
@@ -108,8 +125,20 @@ async function showTokens(said, place, id) {
   }
 }
 
+/** Excluding it, or taking that back; neither where it would change nothing. */
+function decision(turn, refresh) {
+  if (turn.state === "trained") return null;
+  if (turn.excluded) return h("button", { type: "button", class: "plain", onclick: () => includeTurn(turn.id, refresh) }, "Include turn");
+  return turn.state !== "excluded" && h("button", { type: "button", class: "plain", onclick: () => excludeTurn(turn.id, refresh) }, "Exclude turn");
+}
+
+async function includeTurn(id, refresh) {
+  await post(`${turnPath(id)}/include`).then(() => toast("It may be learned from again."), (error) => toast(error.message));
+  await refresh();
+}
+
 async function excludeTurn(id, refresh) {
-  const sure = await confirm({ title: "Exclude this turn?", text: "It will not be learned from, whatever is said about it later.", action: "Exclude" });
+  const sure = await confirm({ title: "Exclude this turn?", text: "It will not be learned from, whatever is said about it later, unless you include it again.", action: "Exclude" });
   if (!sure) return;
   await post(`${turnPath(id)}/exclude`).then(() => toast("Excluded from training."), (error) => toast(error.message));
   await refresh();

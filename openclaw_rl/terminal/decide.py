@@ -1,0 +1,31 @@
+"""``openclaw-rl exclude | include``: what may be learned from."""
+
+from __future__ import annotations
+
+import argparse
+from urllib.parse import quote
+
+from openclaw_rl.config import Config
+from openclaw_rl.terminal.client import Server
+
+
+def exclude(options: argparse.Namespace, config: Config) -> int:
+    with Server(config) as server:
+        done = server.post(f"{_path(options)}/exclude")
+    learned = len(done.get("learned_already", ()))
+    print(f"this {options.what} will not be learned from; take it back: "
+          f"openclaw-rl include {options.what} {options.id}")  # fmt: skip
+    if learned:
+        print(f"{learned} of its turns had been learned from before; a rollback undoes that")
+    return 0
+
+
+def include(options: argparse.Namespace, config: Config) -> int:
+    with Server(config) as server:
+        server.post(f"{_path(options)}/include")
+    print(f"this {options.what} may be learned from again")
+    return 0
+
+
+def _path(options: argparse.Namespace) -> str:
+    return f"/v1/{options.what}s/{quote(options.id, safe='')}"
