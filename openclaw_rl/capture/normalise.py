@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from openclaw_rl.capture.content import digest, to_json
 from openclaw_rl.types import Message
 
-#: What OpenClaw, Claude Code and Codex put into a user's message beside their words.
+#: What OpenClaw, Claude Code and Codex put into a user's message beside their words; the last is OpenClaw's
+#: whole message when nothing of a reply could be shown, and is gone from later histories.
 _EPHEMERAL = re.compile(
     r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
-    r"|<(?P<tag>system-reminder|environment_context)>.*?</(?P=tag)>",
+    r"|<(?P<tag>system-reminder|environment_context)>.*?</(?P=tag)>"
+    r"|\A(?:\[[^\]\n]*\] )?The previous (?:attempt|assistant turn)\b[^.]{0,80}"
+    r"\bdid not produce a user-visible answer\. Continue .*\Z",
     re.DOTALL,
 )
 #: OpenClaw says a message once more around these when nobody answered; later histories hold it as it was.

@@ -186,6 +186,27 @@ async def test_a_message_that_is_said_once_more_in_other_words(system: System) -
     assert [view["continues"] for view in views] == [None, first["id"], second["id"]]
 
 
+async def test_a_reply_that_showed_nothing_is_asked_for_again_by_the_client(system: System) -> None:
+    """OpenClaw's own words for that are nobody's reaction, and the next request no longer holds them."""
+    agent = Agent(system)
+    called = await agent.main("Count the words.", CALL)
+    broken = await agent.tool("2", "<tool_call>[0000")
+    agent.history.append(
+        {
+            "role": "user",
+            "content": "The previous assistant turn completed its tool calls but did not produce a "
+            "user-visible answer. Continue from the current transcript and produce the final answer now.",
+        }
+    )
+    again = await agent.ask(agent.sent(), "Two words.")
+    agent.history[-1] = {"role": "assistant", "content": "Two words."}
+    last = await agent.main("Thanks.", "Yes.")
+    await settled(agent, again["id"], "kind", "main")
+    views = [await agent.turn(turn["id"]) for turn in (called, broken, again, last)]
+    assert [texts(view) for view in views] == [[("tool", "2")], [], [("user", "Thanks.")], []]
+    assert [view["continues"] for view in views] == [None, called["id"], broken["id"], again["id"]]
+
+
 async def test_a_run_of_a_person_may_be_told_of_something_else(system: System) -> None:
     """The plugin says "main" for a whole run, although OpenClaw itself speaks in the middle of it."""
     agent = Agent(system)

@@ -22,7 +22,7 @@ from openclaw_rl.serve.chat import stored_request
 from openclaw_rl.testing import wait_until
 from tests.openclaw.client import session_key
 from tests.openclaw.conftest import World
-from tests.openclaw.scripted import SAYS
+from tests.openclaw.scripted import SAYS, SHOWS_NOTHING
 
 pytestmark = pytest.mark.openclaw
 Json = dict[str, Any]
@@ -93,6 +93,23 @@ def test_first_tokens_come_sooner_once_the_prompt_is_known(world: World) -> None
           f"{first:.1f} s, then {', '.join(f'{seconds:.1f}' for seconds in later)} s")  # fmt: skip
     assert 2500 < len(turns[0].prompt_ids) < 4500
     assert statistics.median(later) < first / 2
+
+
+def test_a_reply_that_shows_nothing_is_asked_for_again(world: World) -> None:
+    """By OpenClaw itself, in words that later requests do not hold: nobody's reaction."""
+    assert world.claw.ask("gina", "Please look around") == "There is nothing here."
+    assert world.claw.ask("gina", "Thanks")
+    turns = world.turns(world.claw.session_id("gina"))
+    assert len(turns) == 4
+    called, hidden, again, last = turns
+    assert next_texts(called) == [("tool", "there is nothing to show")]
+    assert hidden["reply"]["content"] == SHOWS_NOTHING
+    assert hidden["next_state"] is None
+    assert again["reply"]["content"] == "There is nothing here."
+    assert again["continues"] == hidden["id"]
+    # Without the plugin, OpenClaw sends both replies as one message from then on.
+    assert next_texts(again) == ([("user", "Thanks")] if world.has_plugin else [])
+    assert last["continues"] == (again if world.has_plugin else called)["id"]
 
 
 def test_a_heartbeat_is_on_the_side(world: World) -> None:
@@ -235,7 +252,7 @@ def test_every_token_is_the_engine_s_own(world: World) -> None:
             len(turn.tokens) - 1
         ) + [True]
     scripted = [turn for turn in turns if turn.reply.get("tool_calls")]
-    assert len(scripted) == 4 == len(SAYS)
+    assert len(scripted) == sum(said.startswith("<tool_call>[{") for said in SAYS.values()) == 5
 
 
 def test_openclaw_saw_no_error(world: World) -> None:
