@@ -33,6 +33,8 @@ _REPEATED = re.compile(
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 #: "[Mon 2026-09-07 10:11 UTC] " and its relatives, at the start of a user message.
 _TIMESTAMP = re.compile(r"^\s*\[[^\]\n]*\d{1,2}:\d{2}[^\]\n]*\]\s*")
+#: As the server makes them, without the underscores that some clients take out.
+_OWN_CALL = re.compile(r"call[0-9a-z]{16,}t\d+")
 _RUNTIME = re.compile(r"^Runtime: agent=.*$", re.MULTILINE)
 #: Requests rarely drop more than this many replies from the end of their history.
 _MAX_REPLIES = 8
@@ -119,8 +121,17 @@ def said_key(user: str, session_id: str, reply: Message) -> str | None:
     return digest(b"said", _encode(user), _encode(session_id), folded).hex() if folded else None
 
 
+def call_key(user: str, reply: Message) -> str | None:
+    """For a reply that called tools under ids of ours, which nobody else can have: it survives any past."""
+    ids = [re.sub(r"\W|_", "", call.get("id") or "") for call in reply.get("tool_calls") or []]
+    ours = next((call_id for call_id in ids if _OWN_CALL.fullmatch(call_id)), None)
+    return digest(b"call", _encode(user), _encode(ours)).hex() if ours else None
+
+
 def reply_keys(user: str, messages: Sequence[Message], reply: Message) -> dict[str, str]:
     """The keys under which a turn with this request and reply will be found again."""
     found = conversation_keys(user, [*messages, reply])
     own = found[0][1] if found and found[0][0] == len(messages) else {}
-    return {**own, "context": fold_conversation(user, messages).context}
+    called = call_key(user, reply)
+    named = {"call": called} if called else {}
+    return {**own, **named, "context": fold_conversation(user, messages).context}

@@ -16,7 +16,7 @@ from typing import Any
 
 from openclaw_rl.capture.content import digest
 from openclaw_rl.capture.ledger import Ledger
-from openclaw_rl.capture.normalise import ConversationKeys, fold_conversation, said_key
+from openclaw_rl.capture.normalise import ConversationKeys, call_key, fold_conversation, said_key
 from openclaw_rl.types import Message
 
 _RECENT = 20_000
@@ -73,6 +73,8 @@ class SessionFinder:
         """Decide the session. Raises only if the ledger is asked and cannot be read."""
         keys = fold_conversation(user, messages)
         replies, again = self._find(keys, memory_only)
+        if not replies:
+            replies = self._called(user, messages, keys, memory_only)
         newest = replies[0].session_id if replies else None
         stated = explicit_session(headers, body) or runtime_session(messages)
         named = body.get("prompt_cache_key") or headers.get(_CLAUDE_CODE)
@@ -121,6 +123,12 @@ class SessionFinder:
                 self._owners.popitem(last=False)
         return owner
 
+    def _called(
+        self, user: str, messages: Sequence[Message], keys: ConversationKeys, memory_only: bool
+    ) -> list[KnownReply]:
+        """Replies whose past was summarised, known by the ids of the tools they called."""
+        return self._known({i: call_key(user, messages[i]) for i, _ in keys.replies}, memory_only)
+
     def _said(
         self,
         user: str,
@@ -131,12 +139,18 @@ class SessionFinder:
     ) -> tuple[KnownReply, ...]:
         """Replies of a session whose past was summarised: nothing before them is as it was."""
         said = {index: said_key(user, session_id, messages[index]) for index, _ in keys.replies}
-        wanted = [key for key in said.values() if key]
+        return tuple(self._known(said, memory_only))
+
+    def _known(self, at: Mapping[int, str | None], memory_only: bool) -> list[KnownReply]:
+        """The turns under these keys, by where their replies stand."""
+        wanted = [key for key in at.values() if key]
+        if not wanted:
+            return []
         known = {} if memory_only else self._ledger.find_by_keys(wanted)
         known |= {key: hit for key in wanted if (hit := self._recent.get(key))}
-        return tuple(
-            KnownReply(*known[key], index) for index, key in said.items() if key is not None and key in known
-        )
+        return [
+            KnownReply(*known[key], index) for index, key in at.items() if key is not None and key in known
+        ]
 
     def _find(self, keys: ConversationKeys, memory_only: bool) -> tuple[list[KnownReply], KnownReply | None]:
         """The replies of the history that we know, and the turn that answered just this request."""

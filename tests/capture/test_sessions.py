@@ -261,6 +261,32 @@ def test_tool_calls_in_the_middle_of_a_turn(chats: Chats, ledger: Ledger) -> Non
     assert (placed.session_id, placed.continues) == (placement.session_id, "t1")
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["from memory", "from the ledger"])
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_a_call_is_known_by_its_id_when_nothing_before_it_is_as_it_was(
+    chats: Chats, ledger: Ledger, restarted: bool, rewritten: bool
+) -> None:
+    """Cline summarises the past between a call and its result, and names no session."""
+    history = [user("count the words")]
+    called = assistant(None, ("run", '{"command": "wc"}'))
+    called["tool_calls"][0]["id"] = "call_6b66a548250b9d61372d3236t0"
+    placement = chats.finder.place("alice", history, {}, {})
+    keys = reply_keys("alice", history, called)
+    ledger.append([make_turn("t1", placement.session_id, messages=history, keys=keys)])
+    chats.finder.remember(keys, "t1", placement.session_id)
+    if restarted:
+        chats.restart()
+    if rewritten:
+        called["tool_calls"][0]["id"] = "call6b66a548250b9d61372d3236t0"
+    later = [user("Context summary: words are to be counted."), called, tool("2")]
+    placed = chats.finder.place("alice", later, {}, {})
+    assert (placed.session_id, placed.continues) == (placement.session_id, "t1")
+    other = chats.finder.place("bob", later, {}, {})
+    assert (other.session_id != placement.session_id, other.continues) == (True, None)
+    called["tool_calls"][0]["id"] = "call_0"  # of another server
+    assert chats.finder.place("alice", later, {}, {}).continues is None
+
+
 # --- explicit ids ----------------------------------------------------------------------------
 
 
