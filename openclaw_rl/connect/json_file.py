@@ -39,16 +39,16 @@ def json_entries(path: Path, entries: Mapping[tuple[str, ...], Any] | Sequence[E
         entries = [Entry(keys, value) for keys, value in entries.items()]
 
     def apply(text: str) -> str:
-        tree = _parse(path, text)
+        tree = parse(path, text)
         for entry in entries:
             _put(path, tree, entry)
-        return text if tree == _parse(path, text) else _to_text(tree)
+        return text if tree == parse(path, text) else to_text(tree)
 
     def remove(text: str, original: str) -> str:
-        tree, before = _parse(path, text), _parse(path, original)
+        tree, before = parse(path, text), parse(path, original)
         for entry in entries:
             _take_out(tree, before, entry.keys, entry)
-        return text if tree == _parse(path, text) else _to_text(tree)
+        return text if tree == parse(path, text) else to_text(tree)
 
     return Edit(path, apply, remove)
 
@@ -109,7 +109,7 @@ def _exclude(now: Tree, before: Tree, key: str, value: Any) -> None:
             del now[key]
 
 
-def _parse(path: Path, text: str) -> Tree:
+def parse(path: Path, text: str) -> Tree:
     try:
         tree = json.loads(text or "{}")
     except ValueError as error:
@@ -122,5 +122,5 @@ def _parse(path: Path, text: str) -> Tree:
     return tree
 
 
-def _to_text(tree: Tree) -> str:
+def to_text(tree: Tree) -> str:
     return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"

@@ -26,11 +26,14 @@ FILES = {
     "claude-code": ".claude/settings.json",
     "codex": ".codex/openclaw-rl.config.toml",
     "aider": ".aider.conf.yml",
+    "cline": ".cline/data/settings/providers.json",
 }
 THEIRS = {
     "claude-code": '{\n  "env": {"ANTHROPIC_MODEL": "opus", "A": "b"}, "theme": "dark"\n}',
     "codex": "# mine\n",
     "aider": "dark-mode: true\n",
+    "cline": '{"version": 1, "lastUsedProvider": "cline", "modes": {}, "providers": {"openai-compatible": '
+    '{"settings": {"provider": "openai-compatible", "model": "m"}, "updatedAt": "2026"}}}',
 }
 
 
@@ -80,7 +83,7 @@ def test_what_was_changed_since_stays(name: str, tmp_path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(THEIRS[name])
     run(name, tmp_path, write=True)
-    if name == "claude-code":
+    if name in ("claude-code", "cline"):
         tree = json.loads(path.read_text())
         path.write_text(json.dumps({**tree, "new": 1}))
     else:
@@ -129,6 +132,27 @@ def test_agents_with_long_prompts_leave_things_out_where_there_is_no_room(
     assert ("CLAUDE_CODE_SIMPLE" in variables, "features" in profile) == (lean, lean)
 
 
+def test_cline_s_other_providers_stay(tmp_path: Path) -> None:
+    path = tmp_path / FILES["cline"]
+    path.parent.mkdir(parents=True)
+    path.write_text(THEIRS["cline"])
+    run("cline", tmp_path, write=True)
+    tree = json.loads(path.read_text())
+    assert tree["lastUsedProvider"] == "openai-compatible"
+    assert tree["providers"]["openai-compatible"]["settings"]["baseUrl"] == SERVER.base_url
+    assert tree["providers"]["openai-compatible"]["settings"]["contextWindow"] == SERVER.context_length
+    # Cline dates it when it is used, and keeps what else somebody chooses.
+    tree["providers"]["openai-compatible"]["updatedAt"] = "2027"
+    tree["providers"]["other"] = {"settings": {"provider": "other"}, "updatedAt": "2027"}
+    path.write_text(json.dumps(tree))
+    assert "already" in run("cline", tmp_path, write=True)
+    run("cline", tmp_path, undo=True)
+    left, before = json.loads(path.read_text()), json.loads(THEIRS["cline"])
+    assert left["lastUsedProvider"] == "cline"
+    assert left["providers"]["openai-compatible"] == before["providers"]["openai-compatible"]
+    assert "other" in left["providers"]
+
+
 def test_aider_is_told_the_limits(tmp_path: Path) -> None:
     run("aider", tmp_path, write=True)
     limits = json.loads((tmp_path / ".aider.model.metadata.json").read_text())
@@ -168,7 +192,7 @@ def test_a_file_that_cannot_be_changed_safely_is_left_alone(
 
 def test_a_client_without_a_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no settings file"):
-        run("cline", tmp_path, write=True)
+        run("open-webui", tmp_path, write=True)
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -112,6 +113,27 @@ def test_heavy_clients(
     shown = run([*program], {**environment, "PATH": path})
     assert len(shown.split()) > 5
     assert sessions(http, before) == conversations
+
+
+@pytest.mark.clients
+def test_langchain_s_own_suite(environment: dict[str, str], tmp_path: Path) -> None:
+    """What it skips and expects to fail is said in ``tests/conformance/langchain_chat.py``."""
+    settings = {"asyncio_mode": "auto", "asyncio_default_test_loop_scope": "session"}
+    done = subprocess.run(
+        [
+            VENVS / "all" / "bin" / "python", "-m", "pytest", "--noconftest", "-q", "-rfExX", "--tb=short",
+            *("-c", os.devnull, "--rootdir", tmp_path, "-p", "no:cacheprovider", "-W", "ignore"),
+            *(f"--override-ini={name}={value}" for name, value in settings.items()),
+            ROOT / "tests" / "conformance" / "langchain_chat.py",
+        ],
+        env={**environment, "ANTHROPIC_API_URL": environment["ANTHROPIC_BASE_URL"]},
+        cwd=tmp_path, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    print(done.stdout[-6000:])
+    assert done.returncode == 0, done.stdout
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) > 90
 
 
 @pytest.mark.clients
