@@ -62,7 +62,7 @@ class EngineConfig(_Section):
     dtype: str = "auto"
     """Precision of activations and of the cache: fp32, bf16, or auto (fp32 on a CPU)."""
     kernel: str = "auto"
-    """Products of the frozen base: float, bf16, int4, int4+bf16, or auto (measured at start)."""
+    """Products of the frozen base: float, bf16, int4, int4+bf16, native, or auto (measured at start)."""
     num_threads: int = Field(default=0, ge=0)
     """CPU threads of the engine; 0 leaves it to torch."""
     max_running: int = Field(default=16, ge=1)
@@ -117,6 +117,8 @@ class LearnConfig(_Section):
     """Among several hints, the one that fits the whole reply best, or each position."""
     top_k: int = Field(default=4, ge=1, le=8)
     """Candidates per position that distillation looks at."""
+    teacher_k: int = Field(default=2, ge=0, le=8)
+    """Hybrid: tokens of the hinted teacher's own that are taught where the student did not think of them."""
     gap_clip: float = Field(default=1.0, gt=0)
     """Bound of the gap between teacher and student, in nats."""
     rl_weight: float = Field(default=1.0, ge=0)

@@ -17,6 +17,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from openclaw_rl.engine.native import Native, Unavailable, load_native, pack_int4, pack_int8
+
 _GROUP = 32
 
 
@@ -24,6 +26,10 @@ class Kernel(Protocol):
     """``x_RI -> y_RO`` for one projection; the result may be in a lower precision than ``x``."""
 
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor: ...
+
+    def takes(self, rows: int) -> torch.dtype:
+        """What the product computes with; an input of this type is not converted again."""
+        ...
 
 
 Weights = Sequence[torch.Tensor]
@@ -45,8 +51,16 @@ class FloatKernel:
             return F.linear(x_RI, weight, bias)
         return torch.cat([F.linear(x_RI, weight, bias) for weight, bias in self._parts], dim=-1)
 
+    def takes(self, rows: int) -> torch.dtype:
+        return self._parts[0][0].dtype
 
-class Bf16Kernel:
+
+class _TakesBf16:
+    def takes(self, rows: int) -> torch.dtype:
+        return torch.bfloat16
+
+
+class Bf16Kernel(_TakesBf16):
     """bf16 weights and products, fp32 outside: half the bytes, twice the arithmetic."""
 
     def __init__(self, weights: Weights, biases: Biases) -> None:
@@ -66,7 +80,7 @@ class Bf16Kernel:
         return y_RO if self._bias is None else y_RO + self._bias
 
 
-class Int4Kernel:
+class Int4Kernel(_TakesBf16):
     """int4 weights in groups of 32 with scale and zero point, bf16 activations.
 
     Weights that came from a 4-bit file lie on such a grid already; ``quantise_int4`` finds it, so
@@ -84,7 +98,7 @@ class Int4Kernel:
         return y_RO if self._bias is None else y_RO + self._bias
 
 
-class WideInt4Kernel:
+class WideInt4Kernel(_TakesBf16):
     """8-bit weights as two int4 products, high and low digit: twice the cost, 1/16 the step.
 
     For matrices that 4-bit files keep in 8 bits, such as the token embedding.
@@ -134,6 +148,9 @@ class Int8Kernel:
         )  # fmt: skip
         return product
 
+    def takes(self, rows: int) -> torch.dtype:
+        return torch.float32
+
     @staticmethod
     def is_exact() -> bool:
         """Whether sums of large codes come out right here: older instructions overflow silently."""
@@ -162,6 +179,65 @@ class RefinedHead:
         exact_RN = torch.bmm(x_RI.unsqueeze(1), rows_RNH.transpose(1, 2)).squeeze(1)
         return logits_RV.scatter_(1, best_RN, exact_RN)
 
+    def takes(self, rows: int) -> torch.dtype:
+        return self._weight_VH.dtype
+
+
+class NativeInt4Kernel(_TakesBf16):
+    """The grid of ``Int4Kernel`` multiplied by ``native.c``: scales unrounded, sums and results in fp32.
+
+    What is left of the error is the rounding of inputs to bf16.
+    """
+
+    def __init__(self, weights: Weights, biases: Biases) -> None:
+        self._native = _native_products()
+        codes, scale, low = (
+            torch.cat(parts) for parts in zip(*(quantise_int4(w.float()) for w in weights), strict=True)
+        )
+        self._width = _check_tiles(codes)
+        self._tiles = pack_int4(codes, scale, low)
+        self._bias = _join_biases(weights, biases)
+
+    def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
+        y_RO = self._native.int4_product(x_RI.bfloat16().contiguous(), self._tiles, self._width)
+        return y_RO if self._bias is None else y_RO.add_(self._bias)
+
+
+class NativeHead:
+    """Logits from weights of 8 bits in groups of 32, the likeliest again in full precision."""
+
+    def __init__(self, weight_VH: torch.Tensor, num_exact: int = 512) -> None:
+        self._native = _native_products()
+        self._weight_VH, self._num_exact = weight_VH, num_exact
+        self._width = _check_tiles(weight_VH)
+        groups = weight_VH.reshape(self._width, -1, _GROUP)
+        scale = (groups.abs().amax(-1) / 127).half().float().clamp_min(1e-7)
+        codes = (groups / scale.unsqueeze(-1)).round_().clamp_(-127, 127)
+        self._tiles = pack_int8(codes.view_as(weight_VH).to(torch.int8), scale)
+
+    def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
+        x_RI = x_RI.contiguous()
+        logits_RV = self._native.int8_product(x_RI, self._tiles, self._width)
+        self._native.refine(logits_RV, x_RI, self._weight_VH, self._num_exact)
+        return logits_RV
+
+    def takes(self, rows: int) -> torch.dtype:
+        return torch.float32
+
+
+def _native_products() -> Native:
+    native = load_native()
+    if not native.has_products:
+        raise Unavailable("this processor lacks AVX-512 with bf16 and VNNI")
+    return native
+
+
+def _check_tiles(weight_OI: torch.Tensor) -> int:
+    rows, columns = weight_OI.shape
+    if rows % 16 or columns % _GROUP:
+        raise Unavailable(f"a matrix of {rows} x {columns} does not divide into tiles")
+    return rows
+
 
 class SplitKernel:
     """One kernel for few rows (decoding), another for many (prompts)."""
@@ -170,7 +246,13 @@ class SplitKernel:
         self._few, self._many, self._threshold = few, many, threshold
 
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
-        return self._few(x_RI) if x_RI.shape[0] < self._threshold else self._many(x_RI)
+        return self._for(x_RI.shape[0])(x_RI)
+
+    def takes(self, rows: int) -> torch.dtype:
+        return self._for(rows).takes(rows)
+
+    def _for(self, rows: int) -> Kernel:
+        return self._few if rows < self._threshold else self._many
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +271,10 @@ def _int4_head(weight_VH: torch.Tensor) -> Kernel:
     return SplitKernel(RefinedHead(weight_VH), _float_head(weight_VH), threshold=16)
 
 
+def _native_head(weight_VH: torch.Tensor) -> Kernel:
+    return SplitKernel(NativeHead(weight_VH), _float_head(weight_VH), threshold=16)
+
+
 #: Kernels by name. ``float`` is the reference, in whatever dtype the engine runs. The thresholds
 #: are where the two products cross on AVX-512 machines; being a little off costs little.
 KERNELS: dict[str, KernelSet] = {
@@ -196,6 +282,7 @@ KERNELS: dict[str, KernelSet] = {
     "bf16": KernelSet(Bf16Kernel, _float_head),
     "int4": KernelSet(lambda w, b: SplitKernel(Int4Kernel(w, b), FloatKernel(w, b), 64), _int4_head),
     "int4+bf16": KernelSet(lambda w, b: SplitKernel(Int4Kernel(w, b), Bf16Kernel(w, b), 9), _int4_head),
+    "native": KernelSet(lambda w, b: SplitKernel(NativeInt4Kernel(w, b), Bf16Kernel(w, b), 20), _native_head),
 }
 
 

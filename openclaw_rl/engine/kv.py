@@ -53,6 +53,11 @@ class SequenceCache:
     def ids(self) -> np.ndarray:
         return self._ids[: self.length]
 
+    @property
+    def pointer(self) -> int:
+        """Where the keys of layer 0 begin; valid until the next ``reserve``."""
+        return self._kv_L2HTD.data_ptr()
+
     def reserve(self, length: int) -> None:
         """Make room for ``length`` tokens, keeping what is there."""
         if length <= self.capacity:

@@ -26,6 +26,7 @@ from openclaw_rl.engine.kernels import KERNELS
 from openclaw_rl.engine.kv import CachePool, SequenceCache
 from openclaw_rl.engine.lora import ADAPTER_FILE, Adapter, load_adapter
 from openclaw_rl.engine.model import Decoder
+from openclaw_rl.engine.native import Native, Unavailable, load_native
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.scheduler import Job, Scheduler
 from openclaw_rl.engine.threads import ThreadTuner
@@ -58,6 +59,8 @@ class LocalEngineOptions:
     dtype: str = "auto"
     kernel: str = "auto"
     num_threads: int = 0
+    native: bool = True
+    """Whether decoding may use ``native.c``; without it torch's operators do the same."""
     max_running: int = 16
     chunk_tokens: int = 256
     idle_chunk_tokens: int = 512
@@ -104,7 +107,10 @@ class LocalEngine:
         choice = choose_kernel(self._checkpoint, self.device, self._dtype, options.kernel)
         self.kernel = choice.name
         log.info("kernel %s; %s", choice.name, "; ".join(choice.reasons))
-        self._decoder = Decoder(self._checkpoint, self.device, self._dtype, KERNELS[choice.name])
+        self._native = self._load_native()
+        self._decoder = Decoder(
+            self._checkpoint, self.device, self._dtype, KERNELS[choice.name], self._native
+        )
         new_cache = partial(
             SequenceCache, shape.num_layers, shape.num_kv_heads, shape.head_dim, self.device, self._dtype
         )
@@ -121,6 +127,15 @@ class LocalEngine:
                 torch.get_num_threads() if self.device.type == "cpu" else 1, torch.set_num_threads
             ),
         )
+
+    def _load_native(self) -> Native | None:
+        if self.device.type != "cpu" or not self._options.native:
+            return None
+        try:
+            return load_native()
+        except Unavailable as problem:
+            log.info("decoding with torch's operators: %s", problem)
+            return None
 
     # --- Engine protocol ---------------------------------------------------------------------
 
@@ -220,7 +235,7 @@ class LocalEngine:
 
         def build() -> None:
             try:
-                decoder = Decoder(checkpoint, self.device, self._dtype, KERNELS[name])
+                decoder = Decoder(checkpoint, self.device, self._dtype, KERNELS[name], self._native)
                 built.get_loop().call_soon_threadsafe(built.set_result, decoder)
             except Exception as error:
                 built.get_loop().call_soon_threadsafe(built.set_exception, error)

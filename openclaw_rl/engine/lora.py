@@ -20,13 +20,19 @@ from safetensors.numpy import load_file  # here, so that the first swap does not
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """``y += (x @ a) @ b`` for one projection; the scale is already in ``b``."""
+    """``y += (x @ a.T) @ b`` for one projection; the scale is already in ``b``."""
 
-    a_IK: torch.Tensor
+    a_KI: torch.Tensor
     b_KO: torch.Tensor
+    parts_P4: torch.Tensor
+    """Where ``b`` is not zero: (first rank, last, first column, last) of each joined projection."""
 
     def add_to(self, y_RO: torch.Tensor, x_RI: torch.Tensor) -> None:
-        y_RO.addmm_(x_RI @ self.a_IK, self.b_KO)
+        y_RO.addmm_(x_RI @ self.a_KI.T, self.b_KO)
+
+    @property
+    def pointers(self) -> tuple[int, int, int]:
+        return self.a_KI.data_ptr(), self.b_KO.data_ptr(), self.parts_P4.data_ptr()
 
 
 #: (layer, projection) -> its low-rank part; absent where the adapter does not touch it.
@@ -86,12 +92,14 @@ def _join(
 ) -> LowRank:
     a_KI = np.concatenate([part[0] for part in parts if part])
     b_KO = np.zeros((a_KI.shape[0], sum(widths)), np.float32)
+    placed: list[tuple[int, int, int, int]] = []
     row = column = 0
     for part, width in zip(parts, widths, strict=True):
         if part:
             rank = part[0].shape[0]
             b_KO[row : row + rank, column : column + width] = part[1].T
+            placed.append((row, row + rank, column, column + width))
             row += rank
         column += width
-    a_IK = np.ascontiguousarray(a_KI.T)
-    return LowRank(*(torch.from_numpy(x).to(device=device, dtype=dtype) for x in (a_IK, b_KO)))
+    a, b = (torch.from_numpy(x).to(device=device, dtype=dtype) for x in (a_KI, b_KO))
+    return LowRank(a, b, torch.tensor(placed))

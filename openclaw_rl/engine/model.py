@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from openclaw_rl.engine.decode import NativeDecode
 from openclaw_rl.engine.kernels import KERNELS, Kernel, KernelSet
 from openclaw_rl.engine.kv import OpenRows, SequenceCache
 from openclaw_rl.engine.lora import PROJECTIONS, Adapter
+from openclaw_rl.engine.native import Native
 from openclaw_rl.engine.weights import Checkpoint, load_tensors
 
 #: Below this many rows operators cost more than arithmetic.
@@ -78,14 +80,14 @@ class Norm:
     """RMS norm over the last dimension."""
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
-        self._weight, self._eps = weight, eps
+        self.weight, self.eps = weight, eps
         size = weight.shape[0]
         self._scaled = weight * size**0.5
         self._floor = torch.tensor((size * eps) ** 0.5, device=weight.device, dtype=weight.dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if x.dtype != torch.float32 or x.shape[0] >= _MANY_ROWS:
-            return F.rms_norm(x, (x.shape[-1],), self._weight, self._eps)
+            return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
         # The same number in half the operators: sqrt(mean(x^2) + eps) = hypot(|x|, sqrt(n eps)) / sqrt(n).
         length = torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self._floor)
         normed: torch.Tensor = x * (self._scaled / length)
@@ -93,7 +95,7 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class Layer:
     input_norm: Norm
     post_norm: Norm
     projections: dict[str, Kernel]
@@ -110,6 +112,7 @@ class Decoder:
         device: torch.device,
         dtype: torch.dtype,
         kernels: KernelSet = KERNELS["float"],
+        native: Native | None = None,
     ) -> None:
         self.shape = checkpoint.shape
         self.device, self.dtype = device, dtype
@@ -128,15 +131,21 @@ class Decoder:
             projection: [tensors[f"model.layers.0.{module}.weight"].shape[0] for module in modules]
             for projection, modules in PROJECTIONS.items()
         }
+        self.input_widths = {
+            projection: tensors[f"model.layers.0.{modules[0]}.weight"].shape[1]
+            for projection, modules in PROJECTIONS.items()
+        }
         self._rope = _rope_table(checkpoint, device, dtype)
+        is_plain = device.type == "cpu" and dtype == torch.float32
+        self._native_decode = NativeDecode(self, native) if native and is_plain else None
 
-    def _layer(self, tensors: dict[str, torch.Tensor], index: int, project: Callable[..., Kernel]) -> _Layer:
+    def _layer(self, tensors: dict[str, torch.Tensor], index: int, project: Callable[..., Kernel]) -> Layer:
         prefix = f"model.layers.{index}"
 
         def norm(name: str) -> Norm:
             return Norm(tensors[f"{prefix}.{name}.weight"], self.shape.norm_eps)
 
-        return _Layer(
+        return Layer(
             input_norm=norm("input_layernorm"),
             post_norm=norm("post_attention_layernorm"),
             projections={
@@ -154,10 +163,27 @@ class Decoder:
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Run the chunks, extend their caches, return fp32 logits of the wanted rows, in order."""
         ids = torch.tensor([i for chunk in chunks for i in chunk.token_ids], device=self.device)
+        groups = _adapter_groups(chunks)
+        hidden_RH = self.embedding_VH[ids]
+        if self._native_decode and self._native_decode.suits(chunks):
+            hidden_RH = self._native_decode(hidden_RH, chunks, groups)
+        else:
+            self._run_layers(hidden_RH, chunks, groups)
+        for chunk in chunks:
+            chunk.cache.extend(chunk.token_ids)
+        wanted = _wanted_rows(chunks)
+        if not wanted:
+            return torch.empty(0, self.shape.vocab)
+        if len(wanted) < len(ids):
+            hidden_RH = hidden_RH[torch.tensor(wanted, device=self.device)]
+        return self.head(self.final_norm(hidden_RH)).float()
+
+    def _run_layers(
+        self, hidden_RH: torch.Tensor, chunks: Sequence[Chunk], groups: list[tuple[slice, Adapter]]
+    ) -> None:
+        """All layers over ``hidden_RH``, in place."""
         heads = self._heads(chunks)
         spans = self._spans(chunks, heads)
-        groups = _adapter_groups(chunks, spans)
-        hidden_RH = self.embedding_VH[ids]
         for index, layer in enumerate(self.layers):
             normed = layer.input_norm(hidden_RH)
             qkv = self._project(layer, index, "qkv", normed, groups)
@@ -169,20 +195,15 @@ class Decoder:
             for chunk, span in zip(chunks, spans, strict=True):
                 if chunk.hidden_layer == index:
                     chunk.hidden = hidden_RH[span.batch.stop - 1].float().cpu().clone()
-        for chunk in chunks:
-            chunk.cache.extend(chunk.token_ids)
-        wanted = _wanted_rows(chunks, spans)
-        if not wanted:
-            return torch.empty(0, self.shape.vocab)
-        last_WH = self.final_norm(hidden_RH[torch.tensor(wanted, device=self.device)])
-        return self.head(last_WH).float()
+
+    def rope(self, positions: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of these positions, a row each."""
+        rows = torch.tensor(positions, device=self.device)
+        return self._rope[0][rows], self._rope[1][rows]
 
     def _heads(self, chunks: Sequence[Chunk]) -> _Heads:
-        positions = torch.tensor(
-            [i for c in chunks for i in range(c.cache.length, c.cache.length + len(c.token_ids))],
-            device=self.device,
-        )
-        cos_RD, sin_RD = (table[positions] for table in self._rope)
+        positions = [i for c in chunks for i in range(c.cache.length, c.cache.length + len(c.token_ids))]
+        cos_RD, sin_RD = self.rope(positions)
         return _Heads(cos_RD, sin_RD, self.shape.num_heads, self.shape.num_kv_heads, self.dtype)
 
     def _spans(self, chunks: Sequence[Chunk], heads: _Heads) -> list[_Span]:
@@ -208,7 +229,7 @@ class Decoder:
         return mask.triu_(start + 1)
 
     def _project(
-        self, layer: _Layer, index: int, name: str, x_RI: torch.Tensor, groups: list[tuple[slice, Adapter]]
+        self, layer: Layer, index: int, name: str, x_RI: torch.Tensor, groups: list[tuple[slice, Adapter]]
     ) -> torch.Tensor:
         y_RO = layer.projections[name](x_RI)
         if groups:
@@ -219,7 +240,7 @@ class Decoder:
         return y_RO
 
     def _attend(
-        self, layer: _Layer, index: int, qkv_RO: torch.Tensor, heads: _Heads, spans: Sequence[_Span]
+        self, layer: Layer, index: int, qkv_RO: torch.Tensor, heads: _Heads, spans: Sequence[_Span]
     ) -> torch.Tensor:
         heads.qkv_RO.copy_(qkv_RO)
         if layer.q_norm is not None and layer.k_norm is not None:
@@ -252,22 +273,25 @@ def _rope_table(
     )
 
 
-def _adapter_groups(chunks: Sequence[Chunk], spans: Sequence[_Span]) -> list[tuple[slice, Adapter]]:
+def _adapter_groups(chunks: Sequence[Chunk]) -> list[tuple[slice, Adapter]]:
     """Neighbouring chunks with the same adapter share one product."""
     groups: list[tuple[slice, Adapter]] = []
-    for chunk, span in zip(chunks, spans, strict=True):
+    end = 0
+    for chunk in chunks:
+        start, end = end, end + len(chunk.token_ids)
         if chunk.adapter is None:
             continue
-        if groups and groups[-1][1] is chunk.adapter and groups[-1][0].stop == span.batch.start:
-            groups[-1] = (slice(groups[-1][0].start, span.batch.stop), chunk.adapter)
+        if groups and groups[-1][1] is chunk.adapter and groups[-1][0].stop == start:
+            groups[-1] = (slice(groups[-1][0].start, end), chunk.adapter)
         else:
-            groups.append((span.batch, chunk.adapter))
+            groups.append((slice(start, end), chunk.adapter))
     return groups
 
 
-def _wanted_rows(chunks: Sequence[Chunk], spans: Sequence[_Span]) -> list[int]:
-    return [
-        row
-        for chunk, span in zip(chunks, spans, strict=True)
-        for row in range(span.batch.stop - chunk.num_logits, span.batch.stop)
-    ]
+def _wanted_rows(chunks: Sequence[Chunk]) -> list[int]:
+    rows: list[int] = []
+    end = 0
+    for chunk in chunks:
+        end += len(chunk.token_ids)
+        rows += range(end - chunk.num_logits, end)
+    return rows

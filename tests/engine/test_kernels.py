@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from openclaw_rl.engine.choose import MAX_ERROR, choose_kernel
-from openclaw_rl.engine.kernels import KERNELS, Int8Kernel, RefinedHead, WideInt4Kernel, quantise_int4
+from openclaw_rl.engine.kernels import (
+    KERNELS,
+    Int8Kernel,
+    Kernel,
+    NativeHead,
+    NativeInt4Kernel,
+    RefinedHead,
+    WideInt4Kernel,
+    quantise_int4,
+)
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.native import Unavailable, load_native
 from openclaw_rl.engine.weights import read_checkpoint
 from tests.engine.conftest import Reference, run_generation
 
 #: Mean and largest |log-prob - transformers' fp32| over sampled tokens, per kernel. The low-precision
 #: bounds are twice what docs/benchmarks.md measured; raising one is a change users must be told of.
-BOUNDS = {"float": (1e-4, 1e-3), "bf16": (0.04, 0.4), "int4": (0.04, 0.4), "int4+bf16": (0.04, 0.4)}
+BOUNDS = {
+    "float": (1e-4, 1e-3),
+    "bf16": (0.04, 0.4),
+    "int4": (0.04, 0.4),
+    "int4+bf16": (0.04, 0.4),
+    "native": (0.02, 0.2),
+}
+
+
+def _has_products() -> bool:
+    try:
+        return load_native().has_products
+    except Unavailable:
+        return False
+
+
+needs_products = pytest.mark.skipif(
+    not _has_products(), reason="no compiler, or no AVX-512 with bf16 and VNNI"
+)
+EVERY = [pytest.param(name, marks=needs_products) if name == "native" else name for name in KERNELS]
 
 
 def test_weights_from_a_4_bit_grid_are_found_exactly() -> None:
@@ -36,7 +66,7 @@ def test_constant_groups_do_not_divide_by_zero() -> None:
     assert torch.allclose(codes * step + low, torch.full((16, 32), 0.25))
 
 
-@pytest.mark.parametrize("name", [name for name in KERNELS if name != "float"])
+@pytest.mark.parametrize("name", EVERY[1:])
 @pytest.mark.parametrize("rows", [1, 8, 13, 70])
 def test_products_are_close_to_the_reference(name: str, rows: int) -> None:
     torch.manual_seed(0)
@@ -52,14 +82,42 @@ def test_products_are_close_to_the_reference(name: str, rows: int) -> None:
 needs_int8 = pytest.mark.skipif(not Int8Kernel.is_exact(), reason="int8 sums overflow on this processor")
 
 
-@pytest.mark.parametrize("kernel", [WideInt4Kernel, pytest.param(Int8Kernel, marks=needs_int8)])
-def test_8_bit_weights_keep_their_precision(kernel: type[WideInt4Kernel | Int8Kernel]) -> None:
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        WideInt4Kernel,
+        pytest.param(Int8Kernel, marks=needs_int8),
+        pytest.param(lambda weight: NativeHead(weight, num_exact=0), marks=needs_products),
+    ],
+)
+def test_8_bit_weights_keep_their_precision(kernel: Callable[[torch.Tensor], Kernel]) -> None:
     torch.manual_seed(0)
     weight = torch.randint(-127, 128, (64, 96)).float() * 0.01
     x = torch.randn(3, 96)
     x[:, 5] *= 30  # hidden states have a few large entries; the small ones must survive beside them
     expected = x @ weight.T
     assert float((kernel(weight)(x) - expected).norm() / expected.norm()) < MAX_ERROR
+
+
+@needs_products
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 11, 19])
+def test_native_int4_differs_only_by_the_rounding_of_its_input(rows: int) -> None:
+    torch.manual_seed(0)
+    # Steps and lows as a Q4_1 file has them, in fp16; 176 outputs leave tiles over.
+    step, low = torch.rand(176, 3, 1).half().float() / 8, torch.randn(176, 3, 1).half().float()
+    codes = torch.randint(0, 16, (176, 3, 32)).float()
+    codes[..., 0], codes[..., 1] = 0, 15
+    weight = (codes * step + low).view(176, 96)
+    x = torch.randn(rows, 96)
+    kernel = NativeInt4Kernel([weight], [None])
+    assert torch.allclose(kernel(x), x.bfloat16().float() @ weight.T, rtol=1e-4, atol=1e-4)
+    assert torch.equal(kernel(x)[rows - 1], kernel(x[rows - 1 :])[0])  # a row does not depend on its company
+
+
+@needs_products
+def test_native_products_refuse_shapes_that_leave_half_a_tile() -> None:
+    with pytest.raises(Unavailable, match="tiles"):
+        NativeInt4Kernel([torch.randn(40, 64)], [None])
 
 
 @needs_int8
@@ -73,12 +131,17 @@ def test_refined_head_is_exact_where_it_matters() -> None:
     torch.manual_seed(0)
     weight, x = torch.randn(1024, 64), torch.randn(2, 64)
     exact = x @ weight.T
-    logits = RefinedHead(weight, num_exact=32)(x)
-    best = exact.topk(16, dim=-1).indices
-    assert torch.allclose(logits.gather(1, best), exact.gather(1, best), atol=1e-5)
+    heads = [
+        RefinedHead(weight, num_exact=32),
+        *([NativeHead(weight, num_exact=32)] if _has_products() else []),
+    ]
+    for head in heads:
+        logits = head(x)
+        best = exact.topk(16, dim=-1).indices
+        assert torch.allclose(logits.gather(1, best), exact.gather(1, best), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", list(KERNELS))
+@pytest.mark.parametrize("name", EVERY)
 async def test_log_probs_stay_within_the_stated_bound(
     name: str, model_path: Path, reference: Reference, tokenizer, adapters: dict[int, Path]
 ) -> None:
