@@ -68,6 +68,11 @@ test-openclaw: $(STAMP) system-packages ## run the real OpenClaw client against 
 	@scripts/openclaw-client
 	@$(BIN)/python -m pytest -m openclaw -s $(ARGS)
 
+.PHONY: test-open-webui
+test-open-webui: $(STAMP) system-packages ## talk to a real server through Open WebUI's page (3 GB)
+	@scripts/open-webui
+	@$(BIN)/python -m pytest -m open_webui $(ARGS)
+
 .PHONY: test-web
 test-web: $(STAMP) system-packages ## run the long browser tests, on the real model
 	@$(BIN)/python -m pytest -m web $(ARGS)

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from openclaw_rl.connect.client import Edit, Server
+from openclaw_rl.connect.client import ROOMY, Edit, Server
+
+#: Its 28 tools take 5k tokens to describe.
+_LEAN = 'DEFAULT_MODEL_METADATA=\'{"capabilities":{"builtin_tools":false}}\''
 
 
 class OpenWebUI:
@@ -14,13 +17,17 @@ class OpenWebUI:
 
     def explain(self, server: Server) -> str:
         port = urlsplit(server.url).port or 80
+        is_small = server.context_length < ROOMY
         return f"""\
 docker run -d -p 3000:8080 --add-host=host.docker.internal:host-gateway \\
   -e OPENAI_API_BASE_URL=http://host.docker.internal:{port}/v1 -e OPENAI_API_KEY={server.key} \\
-  -e ENABLE_OLLAMA_API=false -v open-webui:/app/backend/data ghcr.io/open-webui/open-webui:main
+  {f"-e {_LEAN} " if is_small else ""}-e ENABLE_OLLAMA_API=false \\
+  -v open-webui:/app/backend/data ghcr.io/open-webui/open-webui:main
 
 The container reaches the server only if it listens on the bridge too: openclaw-rl serve --host 0.0.0.0
-Without a container: OPENAI_API_BASE_URL={server.base_url} OPENAI_API_KEY={server.key} open-webui serve
+Without a container:
+  {f"{_LEAN} " if is_small else ""}OPENAI_API_BASE_URL={server.base_url} OPENAI_API_KEY={server.key} \\
+  ENABLE_OLLAMA_API=false open-webui serve
 In a running one: Settings → Connections → OpenAI API → +, the same URL and key."""
 
     def edits(self, server: Server, home: Path) -> Sequence[Edit]:
