@@ -125,7 +125,7 @@ class LearnConfig(_Section):
     """Weight of the verdict itself."""
     opd_weight: float = Field(default=1.0, ge=0)
     """Weight of the distilled hint."""
-    accepted_weight: float = Field(default=0.3, ge=0)
+    accepted_weight: float = Field(default=1.0, ge=0)
     """Of rl_weight, what hybrid gives accepted replies."""
     reward_baseline: bool = True
     """Binary RL: subtract each user's running mean of verdicts."""

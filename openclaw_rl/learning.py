@@ -228,6 +228,7 @@ def build_algorithm(config: Config) -> Algorithm:
         rl_weight=wanted.rl_weight,
         opd_weight=wanted.opd_weight,
         accepted_weight=wanted.accepted_weight,
+        teacher_k=wanted.teacher_k,
         baseline=wanted.reward_baseline,
         importance_cap=wanted.importance_cap,
         hint_choice=wanted.hint_choice,

@@ -300,7 +300,11 @@ def _push(sample: Sample | None, index: int, factor: float, text: Callable[[int]
     for token_id, value in zip(ids, signal, strict=True):
         pushes[token_id] = pushes.get(token_id, 0.0) + value * factor
     others = [
-        {"text": text(i), "advantage": value, "logprob": old[ids.index(i)]}
+        {
+            "text": text(i),
+            "advantage": value,
+            "logprob": old[ids.index(i)] if old[ids.index(i)] <= 0 else None,
+        }
         for i, value in pushes.items()
         if i != ids[0] and value
     ]

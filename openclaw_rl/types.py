@@ -409,6 +409,8 @@ class Teaching:
     """Of the tokens that were asked for."""
     top_ids_NK: IntArray
     """Its own likeliest tokens, as many as were asked for."""
+    top_logprobs_NK: FloatArray
+    """Of those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +423,7 @@ class Sample:
 
     ids_NK: IntArray
     old_NK: FloatArray
-    """Raw log-probs under the version that sampled the reply."""
+    """Raw log-probs under the version that sampled the reply; above 0 where they were not recorded."""
     signal_NK: FloatArray
     """Zero where a candidate has nothing to say, such as tokens forced by a grammar."""
     strength: float = 1.0

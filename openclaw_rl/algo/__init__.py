@@ -28,10 +28,11 @@ class AlgorithmOptions:
     gap_clip: float = 1.0
     rl_weight: float = 1.0
     opd_weight: float = 1.0
-    accepted_weight: float = 0.3
+    accepted_weight: float = 1.0
     baseline: bool = True
     importance_cap: float = 2.0
     hint_choice: Literal["sequence", "token"] = "sequence"
+    teacher_k: int = 2
 
 
 def _binary(o: AlgorithmOptions) -> Binary:
@@ -42,13 +43,14 @@ def _opd(o: AlgorithmOptions) -> Opd:
     return Opd(o.gap_clip, o.opd_weight, importance_cap=o.importance_cap, hint_choice=o.hint_choice)
 
 
-def _opd_topk(o: AlgorithmOptions, centred: bool = False) -> OpdTopK:
-    return OpdTopK(o.top_k, o.gap_clip, o.opd_weight, centred, o.hint_choice)
+def _opd_topk(o: AlgorithmOptions) -> OpdTopK:
+    return OpdTopK(o.top_k, o.gap_clip, o.opd_weight, hint_choice=o.hint_choice)
 
 
 def _hybrid(o: AlgorithmOptions) -> Hybrid:
     accepting = Binary(weight=o.rl_weight * o.accepted_weight, importance_cap=o.importance_cap)
-    return Hybrid(_opd_topk(o, centred=True), accepting)
+    teaching = replace(_opd_topk(o), centred=True, teacher_k=o.teacher_k)
+    return Hybrid(teaching, accepting)
 
 
 def _hybrid_sum(o: AlgorithmOptions) -> HybridSum:

@@ -24,6 +24,9 @@ class Taught:
     hint: str
     logprobs_NK: FloatArray
     """The teacher's, of the student's candidates."""
+    top_ids_NK: IntArray
+    """The teacher's own."""
+    top_logprobs_NK: FloatArray
 
 
 async def teach(lesson: Lesson, scorer: Scorer, ids_NK: IntArray, choice: Choice) -> Taught | None:
@@ -38,10 +41,15 @@ async def teach(lesson: Lesson, scorer: Scorer, ids_NK: IntArray, choice: Choice
         return None
     overlaps_HN = np.stack([overlap(ids_NK, teaching.top_ids_NK) for _, teaching in taught])
     best = int(overlaps_HN.sum(axis=1).argmax())
-    if choice == "sequence":
-        return Taught(taught[best][0], taught[best][1].logprobs_NK)
-    logprobs_HNK = np.stack([teaching.logprobs_NK for _, teaching in taught])
-    return Taught(taught[best][0], logprobs_HNK[overlaps_HN.argmax(axis=0), np.arange(len(reply_ids))])
+    choices_N = np.full(len(reply_ids), best) if choice == "sequence" else overlaps_HN.argmax(axis=0)
+    rows_N = np.arange(len(reply_ids))
+    teachings = [teaching for _, teaching in taught]
+    return Taught(
+        taught[best][0],
+        np.stack([teaching.logprobs_NK for teaching in teachings])[choices_N, rows_N],
+        np.stack([teaching.top_ids_NK for teaching in teachings])[choices_N, rows_N],
+        np.stack([teaching.top_logprobs_NK for teaching in teachings])[choices_N, rows_N],
+    )
 
 
 def overlap(student_NK: IntArray, teacher_NK: IntArray) -> np.ndarray:

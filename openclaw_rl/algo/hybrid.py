@@ -1,6 +1,6 @@
 """The two signals together. ``Hybrid`` is the default, ``HybridSum`` the published sum.
 
-``Hybrid`` distils the hint of a complaint (centred top-k) and pushes accepted replies up a little. It
+``Hybrid`` distils the hint of a complaint (centred top-k) and pushes accepted replies up. It
 never pushes a reply down as a whole: that says nothing about what to do instead, and was measured to
 hurt. The step is scaled by the share of complaints, so that a nearly satisfied user does not make the
 optimizer amplify what little is left, and by the root of the number of samples up to eight: Adam's steps are
@@ -26,8 +26,8 @@ _ENOUGH_SAMPLES = 8
 
 @dataclass(frozen=True)
 class Hybrid:
-    teaching: OpdTopK = field(default_factory=lambda: OpdTopK(centred=True))
-    accepting: Binary = field(default_factory=lambda: Binary(weight=0.3))
+    teaching: OpdTopK = field(default_factory=lambda: OpdTopK(centred=True, teacher_k=2))
+    accepting: Binary = field(default_factory=Binary)
     least_scale: float = 0.05
     loss: Surrogate = SURROGATE
 

@@ -8,6 +8,8 @@ import torch
 
 #: Beyond this, a ratio of probabilities is 0 or infinite for every purpose.
 _MAX_LOG_RATIO = 20.0
+#: For ``old``, which is never positive: the reply's own version did not record this candidate.
+NOT_RECORDED = 1.0
 #: In a signal of log-probs, which are never positive: this candidate has none.
 NO_SIGNAL = 1.0
 
@@ -22,6 +24,8 @@ class Surrogate:
     """Bounds the loss of what is pushed down although it has become likely."""
 
     def __call__(self, new_NK: torch.Tensor, old_NK: torch.Tensor, signal_NK: torch.Tensor) -> torch.Tensor:
+        # One pass per batch and few versions in between: what was not recorded is taken to be as it is now.
+        old_NK = torch.where(old_NK > 0, new_NK.detach(), old_NK)
         ratio = (new_NK - old_NK).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
         clipped = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
         loss = torch.maximum(-signal_NK * ratio, -signal_NK * clipped)

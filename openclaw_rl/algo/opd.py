@@ -4,6 +4,10 @@ The teacher is the same model with the user's correction in its prompt. ``Opd`` 
 sampled tokens; ``OpdTopK`` on the k likeliest tokens of the student at each position, weighted by how
 likely the student held them, which needs a third of the samples.
 
+Where the hinted teacher would say something that the student did not consider at all ("1." where a
+paragraph began), none of the student's candidates leads there. ``teacher_k`` therefore adds the teacher's own
+likeliest tokens where they are missing, weighted by how likely the teacher holds them.
+
 Centred, a position's pushes add up to zero, each taking its share back: probability then moves among
 the student's own candidates, and none is driven out of them without a place to go.
 """
@@ -16,9 +20,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from openclaw_rl.algo.base import free, importance, sampled, student_top
-from openclaw_rl.algo.hints import Choice, teach
-from openclaw_rl.algo.losses import SURROGATE, Surrogate
-from openclaw_rl.types import Batch, BatchItem, Json, Lesson, Sample, Scorer
+from openclaw_rl.algo.hints import Choice, Taught, teach
+from openclaw_rl.algo.losses import NOT_RECORDED, SURROGATE, Surrogate
+from openclaw_rl.types import (
+    Batch,
+    BatchItem,
+    FloatArray,
+    IntArray,
+    Json,
+    Lesson,
+    Sample,
+    Scorer,
+    TurnRecord,
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,7 @@ class OpdTopK:
     weight: float = 1.0
     centred: bool = False
     hint_choice: Choice = "sequence"
+    teacher_k: int = 0
     loss: Surrogate = SURROGATE
 
     async def sample(self, lesson: Lesson, scorer: Scorer) -> Sample | None:
@@ -64,9 +79,14 @@ class OpdTopK:
             return None
         share = np.exp(old - old.max(axis=1, keepdims=True))
         share /= share.sum(axis=1, keepdims=True)
-        signal = share * np.clip(taught.logprobs_NK - old, -self.gap_clip, self.gap_clip)
+        gap = taught.logprobs_NK - old
+        if self.teacher_k:
+            more_ids, more_old, more_share, more_gap = self._of_teacher(turn, ids, taught)
+            ids, old = np.concatenate([ids, more_ids], axis=1), np.concatenate([old, more_old], axis=1)
+            share, gap = np.concatenate([share, more_share], axis=1), np.concatenate([gap, more_gap], axis=1)
+        signal = share * np.clip(gap, -self.gap_clip, self.gap_clip)
         if self.centred:
-            signal -= share * signal.sum(axis=1, keepdims=True)
+            signal -= share * signal.sum(axis=1, keepdims=True) / share.sum(axis=1, keepdims=True)
         weight = self.weight * lesson.verdict.confidence
         # The sampled token leads, with no signal of its own: every sample has it in the first column.
         first_ids, first_old = sampled(turn)
@@ -76,6 +96,22 @@ class OpdTopK:
             np.concatenate([np.zeros_like(first_old), signal * free(turn) * weight], axis=1),
             hint=taught.hint,
         )
+
+    def _of_teacher(
+        self, turn: TurnRecord, ids_NK: IntArray, taught: Taught
+    ) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
+        """The teacher's tokens that are not among the student's: ids, old log-probs, weights, gaps.
+
+        A turn records few candidates; one that is not among them was less likely than the last of them.
+        """
+        ids = taught.top_ids_NK[:, : self.teacher_k]
+        own = taught.top_logprobs_NK[:, : self.teacher_k]
+        recorded = [dict(zip(token.top_ids, token.top_logprobs, strict=True)) for token in turn.tokens]
+        pairs = list(zip(ids.tolist(), recorded, strict=True))
+        old = np.array([[known.get(i, NOT_RECORDED) for i in row] for row, known in pairs], np.float32)
+        least = np.array([[min(known.values())] for known in recorded], np.float32)
+        is_new = (ids[:, :, None] != ids_NK[:, None, :]).all(axis=2)
+        return ids, old, np.exp(own) * is_new, own - np.where(old > 0, least, old)
 
     def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
         return Batch(items, self.loss)

@@ -83,7 +83,11 @@ class EngineScorer:
             priority=Priority.JUDGE,
             candidates=ids_NK.tolist(),
         )
-        return Teaching(np.array(scores.candidate_logprobs, np.float32), np.array(scores.top_ids, np.int32))
+        return Teaching(
+            np.array(scores.candidate_logprobs, np.float32),
+            np.array(scores.top_ids, np.int32),
+            np.array(scores.top_logprobs, np.float32),
+        )
 
 
 class Prompts:

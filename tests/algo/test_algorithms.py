@@ -14,6 +14,7 @@ from openclaw_rl.algo.base import importance
 from openclaw_rl.algo.binary import Binary
 from openclaw_rl.algo.hints import overlap
 from openclaw_rl.algo.hybrid import Hybrid, HybridSum
+from openclaw_rl.algo.losses import NOT_RECORDED
 from openclaw_rl.algo.opd import Opd, OpdTopK
 from openclaw_rl.types import (
     Algorithm,
@@ -70,7 +71,9 @@ class Teacher:
         logprobs = [[old[i] + gaps[k % len(gaps)] for k, i in enumerate(row)] for row in ids_NK.tolist()]
         known = self.agrees.get(hint_length, ids_NK.shape[1])
         top = [[i if k < known else -1 for k, i in enumerate(row)] for row in ids_NK.tolist()]
-        return Teaching(np.array(logprobs, np.float32), np.array(top, np.int32))
+        return Teaching(
+            np.array(logprobs, np.float32), np.array(top, np.int32), np.array(logprobs, np.float32)
+        )
 
 
 def sample(algorithm: Algorithm, given: Lesson, teacher: Teacher | None = None) -> Sample | None:
@@ -193,13 +196,41 @@ def test_the_hint_the_student_can_follow_is_chosen() -> None:
     assert got.signal_NK[0, 1] == pytest.approx(0.5 / 0.85 * 0.1, rel=1e-4)
 
 
+class Surprising(Teacher):
+    """At the first position it would say 99, which the student never thought of, or 13, its third choice."""
+
+    async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching:
+        got = await super().score(prompt_ids, reply_ids, ids_NK)
+        top, logprobs = got.top_ids_NK.copy(), got.top_logprobs_NK.copy()
+        top[0, :2], logprobs[0, :2] = [99, TOP[0][0][2]], np.log([0.6, 0.3])
+        return Teaching(got.logprobs_NK, top, logprobs)
+
+
+def test_the_teachers_own_tokens_are_taught_where_the_student_had_none_of_them() -> None:
+    teacher = Surprising({4: [0.0]})
+    plain = made(OpdTopK(top_k=2), lesson(-1, "hint"), teacher)
+    got = made(OpdTopK(top_k=2, teacher_k=2), lesson(-1, "hint"), teacher)
+    np.testing.assert_allclose(got.signal_NK[:, :3], plain.signal_NK)  # the student's own are as they were
+    assert got.ids_NK[0, 3:].tolist() == [99, TOP[0][0][2]]
+    third = TOP[0][1][2]
+    np.testing.assert_allclose(got.signal_NK[0, 3:], [0.6, 0.3 * min(1.0, math.log(0.3 / third))], rtol=1e-5)
+    np.testing.assert_allclose(got.old_NK[0, 3:], [NOT_RECORDED, math.log(third)], rtol=1e-6)
+    assert np.abs(got.signal_NK[1:, 3:]).sum() == 0  # elsewhere it wants what the student considered
+
+
+def test_centred_the_teachers_tokens_take_their_probability_from_the_students() -> None:
+    got = made(OpdTopK(top_k=2, teacher_k=2, centred=True), lesson(-1, "hint"), Surprising({4: [0.0]}))
+    assert got.signal_NK[0].sum() == pytest.approx(0, abs=1e-6)
+    assert got.signal_NK[0, 3] > 0 > got.signal_NK[0, 1]
+
+
 def test_token_optimal_takes_the_better_hint_at_each_position() -> None:
     class Mixed(Teacher):
         async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching:
             got = await super().score(prompt_ids, reply_ids, ids_NK)
             own = got.top_ids_NK.copy()
             own[0 if prompt_ids[2] == 1 else 2] = -1
-            return Teaching(got.logprobs_NK, own)
+            return Teaching(got.logprobs_NK, own, got.top_logprobs_NK)
 
     got = made(OpdTopK(hint_choice="token"), lesson(-1, "a", "bb"), Mixed({1: [0.9], 2: [0.1]}))
     gaps = got.signal_NK[:, 1] / (np.array([0.5 / 0.85, 0.7 / 0.89, 0.4 / 0.85]))
@@ -261,7 +292,7 @@ def test_the_default_never_pushes_a_reply_down_as_a_whole() -> None:
     complaint = made(Hybrid(), lesson(-1, "hint"), Teacher({4: [-0.5, 0.5]}))
     np.testing.assert_allclose(complaint.signal_NK.sum(axis=1), 0, atol=1e-6)
     accepted = made(Hybrid(), lesson(1, turn=make_turn(temperature=0.0)))
-    np.testing.assert_allclose(accepted.signal_NK, [[0.3]] * 3, rtol=1e-6)
+    np.testing.assert_allclose(accepted.signal_NK, [[1.0]] * 3, rtol=1e-6)
     assert accepted.strength < complaint.strength
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from openclaw_rl.algo.losses import NO_SIGNAL, Surrogate, TailKL
+from openclaw_rl.algo.losses import NO_SIGNAL, NOT_RECORDED, Surrogate, TailKL
 
 
 def row(*values: float) -> torch.Tensor:
@@ -58,6 +58,7 @@ def test_surrogate_equals_an_independent_formula(seed: int) -> None:
     """min(Aρ, A·clip ρ) negated, case by case, in plain Python."""
     torch.manual_seed(seed)
     new, old, signal = (torch.randn(7, 3, dtype=torch.float64) for _ in range(3))
+    new, old = -new.abs(), -old.abs()
     expected = []
     for n, o, a in zip(new.tolist(), old.tolist(), signal.tolist(), strict=True):
         total = 0.0
@@ -108,3 +109,13 @@ def test_tail_kl_leaves_out_what_has_no_signal() -> None:
     assert loss.item() == 0
     assert new.grad is not None
     assert new.grad.abs().max() == 0
+
+
+def test_a_candidate_that_was_not_recorded_is_taken_as_it_is_now() -> None:
+    new = torch.tensor([[-3.0, -0.5]], requires_grad=True)
+    old = torch.tensor([[NOT_RECORDED, -0.5]])
+    loss = Surrogate()(new, old, torch.tensor([[0.6, -0.2]]))
+    assert loss.item() == pytest.approx(-0.6 + 0.2)
+    loss.sum().backward()
+    assert new.grad is not None
+    assert new.grad.tolist() == [pytest.approx([-0.6, 0.2])]
