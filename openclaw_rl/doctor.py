@@ -56,6 +56,7 @@ def run_doctor(
         ("python", check_python),
         ("torch", check_torch),
         ("cpu", check_cpu),
+        ("compiler", check_compiler),
         ("gpu", check_gpu),
         ("memory", check_memory),
         ("disk: data", lambda: check_disk("disk: data", home)),
@@ -117,6 +118,16 @@ def check_cpu() -> Check:
     return Check(
         "cpu", True, f"{platform.machine()}, {os.cpu_count()} cores, {known or 'no vector flags seen'}"
     )
+
+
+def check_compiler() -> Check:
+    """Optional: with one, the embedded engine builds its fast path for this very processor."""
+    from openclaw_rl.engine.native import find_compiler
+
+    if compiler := find_compiler():
+        return Check("compiler", True, compiler, required=False)
+    detail = "no C compiler: decoding on a CPU takes about twice as long"
+    return Check("compiler", False, detail, "install one, for example: apt-get install gcc", required=False)
 
 
 def _cpu_flags(cpuinfo: Path) -> frozenset[str]:

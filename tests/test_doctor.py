@@ -11,6 +11,7 @@ import pytest
 from openclaw_rl.doctor import (
     Check,
     _cpu_flags,
+    check_compiler,
     check_disk,
     check_key_file,
     check_model,
@@ -123,3 +124,11 @@ def test_exit_code_counts_required_checks_only(capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     assert "fix: do that" in out
     assert "FAIL  c  broken" in out
+
+
+def test_a_missing_compiler_is_a_note_with_its_cost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    check = check_compiler()
+    assert not check.ok
+    assert not check.required
+    assert "apt-get install gcc" in check.fix

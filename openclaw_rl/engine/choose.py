@@ -18,7 +18,7 @@ from openclaw_rl.engine.weights import Checkpoint, load_tensors
 
 #: Relative error of a layer's products; bf16 rounding alone gives about 0.003.
 MAX_ERROR = 0.01
-#: A kernel must win by more than the noise of the measurement.
+#: A kernel must beat the reference by more than the noise of the measurement.
 _MIN_GAIN = 1.15
 _ROUNDS = 3
 _LAYERS = 4
@@ -63,11 +63,10 @@ def _choose(weights: list[torch.Tensor]) -> Choice:
             reasons.append(f"{name}: not on this machine ({str(problem).splitlines()[0]})")
     costs = _measure(candidates)
     reasons += [f"{name}: {cost}, relative error {errors[name]:.4f}" for name, cost in costs.items()]
-    best = "float"
-    for name, cost in costs.items():
-        if errors[name] <= MAX_ERROR and cost.total * _MIN_GAIN < costs[best].total:
-            best = name
-    return Choice(best, tuple(reasons))
+    close = [name for name in costs if errors[name] <= MAX_ERROR]
+    best = min(close, key=lambda name: costs[name].total)
+    worth_it = costs[best].total * _MIN_GAIN < costs["float"].total
+    return Choice(best if worth_it else "float", tuple(reasons))
 
 
 _Kernels = list[tuple[torch.Tensor, Kernel]]

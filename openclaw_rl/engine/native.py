@@ -238,8 +238,12 @@ def _share_openmp() -> None:
     ctypes.CDLL((of_torch or loaded)[0], mode=ctypes.RTLD_GLOBAL)
 
 
+def find_compiler() -> str | None:
+    return shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+
+
 def _built() -> Path:
-    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    compiler = find_compiler()
     if compiler is None:
         raise Unavailable("no C compiler (cc) was found; with one, decoding is faster")
     source = _SOURCE.read_text()

@@ -27,12 +27,12 @@ Group = tuple[str, str]
 
 
 def write(out: Path, dashboard: Path | None = None) -> dict[str, Any]:
-    """``report.md``, ``results.json`` and the plots, from whatever arms have ended so far.
+    """``report.md``, ``results.json`` and the plots, from whatever arms have ended or got anywhere so far.
 
     ``dashboard``: the folder whose files the dashboard's Results page draws.
     """
     logs = [(path.parent.name, Log(path)) for path in sorted(out.glob("arms/*/log.jsonl"))]
-    arms = [summarise(log) | _identity(name) for name, log in logs if log.of("end")]
+    arms = [summarise(log) | _identity(name) for name, log in logs if _has_looks(log)]
     groups: dict[Group, list[Row]] = defaultdict(list)
     for arm in arms:
         groups[arm["users"], arm["method"]].append(arm)
@@ -43,9 +43,19 @@ def write(out: Path, dashboard: Path | None = None) -> dict[str, Any]:
             dashboard.mkdir(parents=True, exist_ok=True)
             (dashboard / f"{out.name}-{name}.json").write_text(json.dumps(curves), encoding="utf-8")
     pictures = _plots(out, groups)
-    parts = [_table(results["rows"]), *(f"![{title}]({name})" for title, name in pictures), _samples(groups)]
+    parts = [
+        _table(results["rows"]),
+        _costs(results["rows"]),
+        *(f"![{title}]({name})" for title, name in pictures),
+        _samples(groups),
+    ]
     (out / "report.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
     return results
+
+
+def _has_looks(log: Log) -> bool:
+    """An arm that was interrupted counts as far as it came, once there is a second look to compare."""
+    return len({row["number"] for row in log.of("held_out")}) > 1
 
 
 def _identity(folder: str) -> Row:
@@ -63,7 +73,8 @@ def _split_long(name: str) -> tuple[str, str]:
 
 def summarise(log: Log) -> Row:
     """One arm's figures."""
-    sessions, looks, end = log.of("session"), log.of("held_out"), log.of("end")[0]
+    sessions, looks = log.of("session"), log.of("held_out")
+    end = next(iter(log.of("end")), {"verdicts": [], "policies": [], "seconds": None})
     names = sorted({row["user"] for row in sessions})
     limit = max(row["number"] for row in sessions) + 1
     until = {
@@ -92,8 +103,10 @@ def summarise(log: Log) -> Row:
             }
             for number, rows in sorted(curve.items())
         ],
-        "before": [_bit(row) for row in probes[0]["rows"]],
-        "after": [_bit(row) for row in probes[-1]["rows"]],
+        # Without a look at the end there is nothing to compare.
+        "before": [_bit(row) for row in probes[0]["rows"] if len(probes) > 1],
+        "after": [_bit(row) for row in probes[-1]["rows"] if len(probes) > 1],
+        "interrupted": end["seconds"] is None,
         "judged": len(verdicts),
         "judge_right": sum(v["score"] == v["truth"] for v in verdicts),
         "judge_negative_right": sum((v["score"] < 0) == (v["truth"] < 0) for v in verdicts),
@@ -157,11 +170,27 @@ def _row(group: Group, arms: Sequence[Row]) -> Row:
         "worse": worse_kinds(before, after),
         "judge": sum(arm["judge_right"] for arm in arms) / judged if judged else None,
         "judge_negative": sum(arm["judge_negative_right"] for arm in arms) / judged if judged else None,
-        "versions": statistics.mean(arm["versions"] for arm in arms),
+        "versions": statistics.mean(
+            [arm["versions"] for arm in arms if not arm["interrupted"]] or [math.nan]
+        ),
         "rejected": sum(arm["rejected"] for arm in arms),
-        "seconds_per_session": statistics.mean(arm["seconds"] / arm["limit"] for arm in arms),
+        "interrupted": sum(arm["interrupted"] for arm in arms),
+        "seconds_per_session": statistics.mean(
+            [arm["seconds"] / arm["limit"] for arm in arms if not arm["interrupted"]] or [math.nan]
+        ),
+        "drift": statistics.mean(
+            [d for arm in arms if (d := _drift(arm["drift"])) is not None] or [math.nan]
+        ),
+        "tokens_per_session": statistics.mean(arm["tokens"] / arm["limit"] for arm in arms),
         "prompt_tokens": statistics.mean(arm["prompt_tokens"] for arm in arms),
     }
+
+
+def _drift(gate: Row | None) -> float | None:
+    """How much less likely the last version holds texts it should still know than the base does, in nats."""
+    checks = {check["name"]: check["value"] for check in (gate or {}).get("checks", ())}
+    value: float | None = checks.get("forgetting")
+    return value
 
 
 def worse_kinds(before: Sequence[Row], after: Sequence[Row]) -> list[str]:
@@ -185,7 +214,7 @@ def interval(values: Sequence[float], rounds: int = 2000) -> tuple[float, float,
 
 
 def _share(rows: Sequence[Any], test: Callable[[Any], bool]) -> float:
-    return sum(map(test, rows)) / len(rows)
+    return sum(map(test, rows)) / len(rows) if rows else math.nan
 
 
 def _ordered(groups: dict[Group, list[Row]]) -> Iterable[tuple[Group, list[Row]]]:
@@ -204,13 +233,32 @@ def _table(rows: Sequence[Row]) -> str:
     for row in rows:
         judge = "–" if row["judge"] is None else f"{row['judge']:.2f} ({row['judge_negative']:.2f})"
         lines.append(
-            f"| {row['users']} | {row['method']} | {row['seeds']} | {_until(row, 'strict')} "
+            f"| {row['users']} | {row['method']} | {row['seeds']}{_cut(row)} | {_until(row, 'strict')} "
             f"| {_until(row, 'published')} | {row['reached']} "
             f"| {row['held_out_before']:.2f} → {_range(row['held_out'], '.2f')} | {row['words']:.0f} "
             f"| {row['right_before']:.2f} → {row['right']:.2f} | {', '.join(row['worse']) or 'none'} "
             f"| {judge} | {row['versions']:.1f} ({row['rejected']}) | {row['prompt_tokens']:.0f} |"
         )
     return "\n".join(lines)
+
+
+def _costs(rows: Sequence[Row]) -> str:
+    lines = [
+        "| users | method | seconds a session | tokens a session (in and out) | drift from the base (nats) |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = (row["seconds_per_session"], row["tokens_per_session"], row["drift"])
+        shown = [
+            "–" if math.isnan(x) else f"{x:{form}}"
+            for x, form in zip(cells, (".0f", ".0f", "+.3f"), strict=True)
+        ]
+        lines.append(f"| {row['users']} | {row['method']} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def _cut(row: Row) -> str:
+    return f" ({row['interrupted']} interrupted)" if row["interrupted"] else ""
 
 
 def _until(row: Row, rule: str) -> str:
