@@ -17,7 +17,7 @@ from openclaw_rl.engine.decode import NativeDecode
 from openclaw_rl.engine.kernels import KERNELS, Kernel, KernelSet
 from openclaw_rl.engine.kv import OpenRows, SequenceCache
 from openclaw_rl.engine.lora import PROJECTIONS, Adapter
-from openclaw_rl.engine.native import Native
+from openclaw_rl.engine.native import VECTOR, Native
 from openclaw_rl.engine.weights import Checkpoint, load_tensors
 
 #: Below this many rows operators cost more than arithmetic.
@@ -137,7 +137,10 @@ class Decoder:
         }
         self._rope = _rope_table(checkpoint, device, dtype)
         is_plain = device.type == "cpu" and dtype == torch.float32
-        self._native_decode = NativeDecode(self, native) if native and is_plain else None
+        has_whole_vectors = self.shape.head_dim % VECTOR == 0
+        self._native_decode = (
+            NativeDecode(self, native) if native and is_plain and has_whole_vectors else None
+        )
 
     def _layer(self, tensors: dict[str, torch.Tensor], index: int, project: Callable[..., Kernel]) -> Layer:
         prefix = f"model.layers.{index}"

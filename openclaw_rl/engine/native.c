@@ -167,7 +167,6 @@ typedef struct {
 typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t lanes __attribute__((vector_size(64)));
 #define LANES 16
-#define MOST_VECS 16 /* of a head: sizes up to 256 */
 
 /* One halving step of `sum_lanes`: lanes whose number has `bit` come from b, the others from a. */
 #define PICK(l, bit, side) ((((l) & (bit)) ? 16 : 0) + (((l) & ~(bit)) | ((side) ? (bit) : 0)))

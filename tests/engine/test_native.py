@@ -12,7 +12,9 @@ from openclaw_rl.engine import native
 from openclaw_rl.engine.kv import SequenceCache
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.engine.lora import LowRank
-from openclaw_rl.engine.native import DecodeStep, Native, Out, Unavailable, load_native
+from openclaw_rl.engine.native import VECTOR, DecodeStep, Native, Out, Unavailable, load_native
+from openclaw_rl.engine.weights import read_checkpoint
+from openclaw_rl.testing import tiny_model
 from tests.engine.conftest import Reference, run_generation
 
 CPU = torch.device("cpu")
@@ -142,6 +144,21 @@ async def test_a_whole_model_is_as_exact_as_with_torchs_operators(
             await engine.close()
     assert len(prompt) > 256
     assert [replies[True, v] for v in (0, 1)] == [replies[False, v] for v in (0, 1)]
+
+
+async def test_heads_of_half_a_vector_are_left_to_torch(built: Native, tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "model")
+    assert read_checkpoint(model).shape.head_dim % VECTOR
+    replies = []
+    for is_native in (True, False):
+        engine = LocalEngine(model, LocalEngineOptions(device="cpu", kernel="float", native=is_native))
+        try:
+            replies.append(
+                [token.id for token in await run_generation(engine, [5, 6, 7], max_tokens=8, seed=1)]
+            )
+        finally:
+            await engine.close()
+    assert replies[0] == replies[1]
 
 
 @pytest.fixture
