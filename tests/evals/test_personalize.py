@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from openclaw_rl.evals.personalize import report
 from openclaw_rl.evals.personalize.arm import sessions_until
 from openclaw_rl.evals.personalize.plan import as_hint
 from openclaw_rl.evals.personalize.report import interval, worse_kinds
+from openclaw_rl.evals.personalize.talk import Log
 from openclaw_rl.evals.personalize.tasks import KINDS, draw, rambles
 from openclaw_rl.evals.personalize.users import FileUser, built_in, load_user
 
@@ -145,3 +147,41 @@ def test_an_interval_holds_its_mean() -> None:
     mean, low, high = interval([4, 8, 6, 7, 5])
     assert low < mean == 6 < high
     assert interval([3]) == (3, 3, 3)
+
+
+def _write_arm(folder: Path, *, is_interrupted: bool) -> None:
+    log = Log(folder / "log.jsonl")
+    turn = {"prompt_tokens": 20, "completion_tokens": 10, "said": None, "truth": None, "id": "t"}
+    look = {"ask": "Why?", "liked": True, "answered": True, "wishes": [True], "kind": "question"}
+    for number in (0, 5):
+        rows = [{**look, "reply": f"reply {number}", "liked": number == 5}]
+        log.write("held_out", {"number": number, "user": "short", "stage": "", "rows": rows})
+    log.write("probes", {"number": 0, "rows": [{**look, "reply": "4"}]})
+    for number in range(5):
+        session = {
+            "user": "short",
+            "number": number,
+            "turns": [turn],
+            "published": True,
+            "strict": number > 1,
+        }
+        log.write("session", session)
+    if not is_interrupted:
+        log.write("probes", {"number": 5, "rows": [{**look, "reply": "5", "answered": False}]})
+        log.write("end", {"seconds": 50.0, "verdicts": [], "policies": [], "status": {}})
+
+
+def test_an_interrupted_arm_counts_as_far_as_it_came(tmp_path: Path) -> None:
+    for seed, is_interrupted in ((0, False), (1, True)):
+        folder = tmp_path / "arms" / f"hybrid-short-{seed}"
+        folder.mkdir(parents=True)
+        _write_arm(folder, is_interrupted=is_interrupted)
+    (row,) = report.write(tmp_path)["rows"]
+    assert (row["seeds"], row["interrupted"], row["reached"]) == (2, 1, "2/2")
+    assert row["strict"][0] == 5
+    assert row["held_out"][0] == 1.0
+    assert (row["right_before"], row["right"]) == (1.0, 0.0)  # of the one that was looked at twice
+    assert row["seconds_per_session"] == 10
+    table = (tmp_path / "report.md").read_text()
+    assert "2 (1 interrupted)" in table
+    assert "| short | hybrid | 10 | 30 | – |" in table
