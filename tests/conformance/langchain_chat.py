@@ -38,8 +38,8 @@ def model_is_small(request: pytest.FixtureRequest) -> None:
 class Server(ChatModelIntegrationTests):
     """Text and tools; no pictures, sound or files."""
 
-    #: So short that the suite takes minutes; without chance, so that it ends the same every time.
-    params = {"model": MODEL, "max_tokens": 200, "temperature": 0}  # noqa: RUF012
+    #: Room for two texts of a schema at their longest; without chance, so that it ends the same every time.
+    params = {"model": MODEL, "max_tokens": 600, "temperature": 0}  # noqa: RUF012
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
