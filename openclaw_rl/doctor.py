@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openclaw_rl.models import DEFAULT_MODEL, cached_model, default_cache_dir
+from openclaw_rl.toolchain import find_compiler
 
 _GIB = 1 << 30
 _MIN_TORCH = (2, 11)
@@ -122,8 +123,6 @@ def check_cpu() -> Check:
 
 def check_compiler() -> Check:
     """Optional: with one, the embedded engine builds its fast path for this very processor."""
-    from openclaw_rl.engine.native import find_compiler
-
     if compiler := find_compiler():
         return Check("compiler", True, compiler, required=False)
     detail = "no C compiler: decoding on a CPU takes about twice as long"

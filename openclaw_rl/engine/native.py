@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import platform
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -25,6 +23,7 @@ import torch
 from openclaw_rl.engine.kv import SequenceCache
 from openclaw_rl.engine.lora import LowRank
 from openclaw_rl.models import default_cache_dir
+from openclaw_rl.toolchain import find_compiler
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _WIDE = ["-mprefer-vector-width=512"] if platform.machine() == "x86_64" else []
@@ -237,10 +236,6 @@ def _share_openmp() -> None:
     if len(of_torch or loaded) != 1:
         raise Unavailable(f"torch's OpenMP library was not found among {loaded or 'those loaded'}")
     ctypes.CDLL((of_torch or loaded)[0], mode=ctypes.RTLD_GLOBAL)
-
-
-def find_compiler() -> str | None:
-    return shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
 
 
 def _built() -> Path:
