@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--then", metavar="USER", help="a second wish, taught when the first is learned")
     group.add_argument("--parallel", type=int, default=1, metavar="N", help="systems at a time [1]")
     group.add_argument(
-        "--quick", action="store_true", help="one user, one seed, 12 sessions: ten minutes on two cores"
+        "--quick", action="store_true", help="one user, one seed, 12 sessions: minutes on two cores"
     )
     group.add_argument(
         "--measure", action="store_true", help="only: can the model do what users want when told?"
