@@ -126,7 +126,9 @@ def check_compiler() -> Check:
     if compiler := find_compiler():
         return Check("compiler", True, compiler, required=False)
     detail = "no C compiler: decoding on a CPU takes about twice as long"
-    return Check("compiler", False, detail, "install one, for example: apt-get install gcc", required=False)
+    return Check(
+        "compiler", False, detail, "install one, for example: apt-get install gcc libc6-dev", required=False
+    )
 
 
 def _cpu_flags(cpuinfo: Path) -> frozenset[str]:
