@@ -256,12 +256,19 @@ def test_leaving_a_reply_that_is_not_streamed_frees_the_engine(
 ) -> None:
     before = http.get("/v1/status").json()["funnel"]["turns"]
     impatient = httpx.Timeout(1.0, connect=10.0)
+    # The schema keeps the model from ending early, however fast the machine is.
+    schema = {"type": "array", "items": {"type": "string", "minLength": 20}, "minItems": 200}
     with pytest.raises(httpx.ReadTimeout):
         http.post(
             "/v1/chat/completions",
-            json={"model": MODEL, "messages": HELLO, "max_tokens": 2000, "n": 4},
+            json={
+                "model": MODEL, "messages": HELLO, "max_tokens": 2000, "n": 4,
+                "response_format": {
+                    "type": "json_schema", "json_schema": {"name": "many", "schema": schema}
+                },
+            },
             timeout=impatient,
-        )
+        )  # fmt: skip
     wait_until(lambda: _is_idle(http), "the engine is free")
     wait_until(
         lambda: http.get("/v1/status").json()["funnel"]["turns"] == before + 4, "all four are recorded"
