@@ -1,12 +1,14 @@
 """What a turn costs in the ledger, in time and bytes, as the ledger grows.
 
-    python bench/ledger.py --sizes 1000,100000 [--url postgresql://…] [--folder /path/on/the/disk]
+    python bench/ledger.py [--sizes 1000,100000] [--runs 3] [--url postgresql://…] [--folder DISK] [--fill]
 
 Turns are those of an agent that resends everything: sessions of 8 turns, prompts that grow from
 2,000 to 3,500 tokens of which 1,900 are a system prompt shared by all, replies of 60 tokens with
-their top 8. The ledger is filled in bulk up to each size; then, through the same classes that serve:
-turns of 1 client and of 8 at once, look-ups of random old sessions as after a restart, and the
-counts that ``/v1/status`` shows.
+their top 8. Every size has a ledger of its own, filled in bulk; then all are measured in turn, as often as
+asked, so that whatever else the machine does meets every size alike. Measured, through the same classes that
+serve: turns of 1 client and of 8 at once, look-ups of random old sessions as after a restart, and the counts
+that ``/v1/status`` shows. With ``--folder`` or ``--url`` the filled ledgers stay and are used again; filling
+a million turns takes a quarter of an hour, and ``--fill`` does only that.
 
 It measures the ledger alone: no engine and no gateway compete for the cores.
 """
@@ -20,7 +22,6 @@ import platform
 import random
 import sqlite3
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -98,18 +99,18 @@ def _text(source: random.Random, num_tokens: int, unique: str) -> str:
     return f"{unique} {_POOL[start : start + num_tokens * LETTERS_PER_TOKEN]}"
 
 
-def fill(ledger: Ledger, start: int, stop: int, now: float) -> None:
-    """Sessions ``start`` to ``stop`` in bulk."""
+def fill(ledger: Ledger, size: int, now: float) -> None:
+    """Sessions in bulk until there are ``size`` turns; those that are there already stay."""
+    start, stop = ledger.counts()["turns"] // TURNS, size // TURNS
     batch: list[TurnRecord] = []
-    bar = tqdm(total=(stop - start) * TURNS, desc=f"filling to {stop * TURNS}", unit=" turns", mininterval=1)
-    for number in range(start, stop):
-        batch += session(number, now)
-        if len(batch) >= BATCH or number == stop - 1:
-            ledger.append([*batch, *(Delivery(turn.id, True, now) for turn in batch)])
-            ledger.checkpoint()
-            bar.update(len(batch))
-            batch = []
-    bar.close()
+    with tqdm(total=size, initial=start * TURNS, desc=f"filling to {size}", unit=" turns") as bar:
+        for number in range(start, stop):
+            batch += session(number, now)
+            if len(batch) >= BATCH or number == stop - 1:
+                ledger.append([*batch, *(Delivery(turn.id, True, now) for turn in batch)])
+                ledger.checkpoint()
+                bar.update(len(batch))
+                batch = []
 
 
 async def record(
@@ -159,7 +160,7 @@ def look_up(ledger: Ledger, stored: int, samples: int) -> list[float]:
 
 
 def measure(ledger: Ledger, size: int, samples: int, now: float) -> tuple[str, ...]:
-    stored = size // TURNS
+    stored = ledger.counts()["turns"] // TURNS
     new = [session(stored + i, now) for i in range(samples * 2 // TURNS)]
     latencies, _ = asyncio.run(record(ledger, new[: len(new) // 2], clients=1))
     cpu = time.process_time()
@@ -202,30 +203,49 @@ def describe_machine(ledger: Ledger) -> str:
     return f"{database}, {python}, {os.cpu_count()} × {cpu}, {platform.system()} {platform.release()}"
 
 
+def open_ledger(size: int, url: str | None, folder: Path) -> Ledger:
+    """The ledger of that size: a file in the folder, or a database beside the one that the URL names."""
+    if url is None:
+        return Ledger(sqlite_url(folder / f"ledger-{size}.db"))
+    server = sa.make_url(url)
+    name = f"{server.database}_{size}"
+    engine = sa.create_engine(server.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        known = sa.text("SELECT 1 FROM pg_database WHERE datname = :name")
+        if connection.scalar(known, {"name": name}) is None:
+            connection.execute(sa.text(f'CREATE DATABASE "{name}"'))
+    engine.dispose()
+    return Ledger(server.set(database=name).render_as_string(hide_password=False))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--sizes", default="1000,100000,1000000", help="turns already stored, ascending")
-    parser.add_argument("--url", help="an empty database; by default a temporary SQLite file")
-    parser.add_argument("--folder", type=Path, help="where to put that file: the disk to measure")
+    parser.add_argument("--sizes", default="1000,100000,1000000", help="turns already stored")
+    parser.add_argument("--runs", type=int, default=3, help="how often every size is measured")
+    parser.add_argument("--url", help="PostgreSQL, where databases for the sizes are made; by default SQLite")
+    parser.add_argument("--folder", type=Path, help="the disk to measure; the ledgers stay in it")
     parser.add_argument("--samples", type=int, default=800, help="turns measured per size and way")
+    parser.add_argument("--fill", action="store_true", help="fill the ledgers and stop")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        ledger = Ledger(options.url or sqlite_url(Path(folder) / "ledger.db"))
-        if ledger.counts()["turns"]:
-            sys.exit("the ledger is not empty; its turns would be counted with ours")
-        run(ledger, [int(size) for size in options.sizes.split(",")], options.samples)
-        ledger.close()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        sizes = [int(size) for size in options.sizes.split(",")]
+        ledgers = {size: open_ledger(size, options.url, folder) for size in sizes}
+        now = time.time()
+        for size, ledger in ledgers.items():
+            fill(ledger, size, now)
+        if not options.fill:
+            run(ledgers, options.runs, options.samples, now)
+        for ledger in ledgers.values():
+            ledger.close()
 
 
-def run(ledger: Ledger, sizes: Sequence[int], samples: int) -> None:
-    now = time.time()
-    print(describe_machine(ledger))
+def run(ledgers: dict[int, Ledger], runs: int, samples: int, now: float) -> None:
+    print(describe_machine(next(iter(ledgers.values()))))
     print(f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-    stored = 0
-    for size in sizes:
-        fill(ledger, stored, size // TURNS, now)
-        print(f"| {' | '.join(measure(ledger, size, samples, now))} |", flush=True)
-        stored = size // TURNS + samples * 2 // TURNS
+    for _ in range(runs):
+        for size, ledger in ledgers.items():
+            print(f"| {' | '.join(measure(ledger, size, samples, now))} |", flush=True)
 
 
 if __name__ == "__main__":
