@@ -139,6 +139,8 @@ class LearnConfig(_Section):
     """A batch that has less to say than this waits for more."""
     max_staleness: int = Field(default=8, ge=0)
     """Versions between the one that answered and the one that learns from it."""
+    replay: int = Field(default=0, ge=0)
+    """Replies accepted earlier that a step hears again, spread over the users."""
     sinks: str = "jsonl,prometheus"
     """Where numbers of each step go: jsonl, prometheus, tensorboard, wandb, otel or your own."""
     held_out_share: float = Field(default=0.06, ge=0, lt=1)
@@ -149,7 +151,9 @@ class TrainConfig(_Section):
     finetune: Literal["lora", "full"] = "lora"
     """A low-rank adapter beside the frozen base, or all weights."""
     lora_rank: int = Field(default=16, ge=1)
-    """Rank of the adapter, on all linear layers."""
+    """Rank of the adapter."""
+    lora_targets: str = "all-linear"
+    """Layers with an adapter: all-linear, attention, mlp, or their names with commas between."""
     lora_alpha: int = Field(default=32, ge=1)
     """The adapter counts alpha over rank."""
     learning_rate: float = Field(default=1e-3, gt=0)

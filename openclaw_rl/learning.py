@@ -205,6 +205,7 @@ def build_learner(
             max_age_s=wanted.batch_max_age_s,
             min_signal=wanted.min_signal,
             max_staleness=wanted.max_staleness,
+            replay=wanted.replay,
             config_hash=hash_of(settings),
         ),
         say,
@@ -246,6 +247,7 @@ def build_trainer(config: Config, model: Path) -> Trainer:
         LocalTrainerOptions(
             finetune=wanted.finetune,
             rank=wanted.lora_rank,
+            targets=wanted.lora_targets,
             alpha=wanted.lora_alpha,
             learning_rate=wanted.learning_rate,
             weight_decay=wanted.weight_decay,

@@ -13,6 +13,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -183,6 +184,29 @@ class Lineage:
         )
         with self.db.connect() as connection:
             rows = connection.execute(query).all()
+        return self._batch_items(rows)
+
+    def accepted_before(self, version: int, limit: int) -> list[BatchItem]:
+        """Replies that people accepted and an earlier step learned from: the latest, the users taking turns.
+
+        Not those that were excluded or found wanting since.
+        """
+        latest = sa.func.row_number().over(
+            partition_by=samples.c.user, order_by=(samples.c.created_at.desc(), samples.c.turn_id)
+        )
+        query = (
+            sa.select(samples.c.turn_id, samples.c.score, samples.c.data)
+            .where(samples.c.status == TRAINED, samples.c.step < version, samples.c.score > 0)
+            .order_by(latest, samples.c.user)
+            .limit(2 * limit)
+        )
+        with self.db.connect() as connection:
+            rows = connection.execute(query).all()
+        said = [(row, self._journal.verdict(row.turn_id)) for row in rows]
+        still = [row for row, now in said if now and now.score > 0 and now.source != "exclude"]
+        return self._batch_items(still[:limit])
+
+    def _batch_items(self, rows: Sequence[Any]) -> list[BatchItem]:
         found = [(self._ledger.load_turn(row.turn_id), row) for row in rows]
         return [BatchItem(turn, decode_sample(row.data), row.score) for turn, row in found if turn]
 

@@ -23,6 +23,11 @@ from openclaw_rl.train.policies import ADAPTER, ADAPTER_CONFIG, AVERAGE, TRAINER
 from openclaw_rl.types import Batch, Json, StepReport
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_TARGETS: dict[str, str | list[str]] = {
+    "all-linear": "all-linear",
+    "attention": ["q_proj", "k_proj", "v_proj", "o_proj"],
+    "mlp": ["gate_proj", "up_proj", "down_proj"],
+}
 _NEW_LINE = "or start a new line from the base: openclaw-rl policy promote 0"
 log = logging.getLogger(__name__)
 
@@ -32,6 +37,8 @@ class LocalTrainerOptions:
     finetune: str = "lora"
     """lora, or full."""
     rank: int = 16
+    targets: str = "all-linear"
+    """all-linear, attention, mlp, or names of layers with commas between."""
     alpha: int = 32
     learning_rate: float = 5e-4
     weight_decay: float = 0.0
@@ -277,8 +284,8 @@ class LocalTrainer:
         shapes = {name: p.shape for name, p in zip(names, self._parameters, strict=True)}
         if shapes != {name: tensor.shape for name, tensor in tensors.items()}:
             raise ValueError(
-                f"version {folder.name} was trained from another model than this one; "
-                f"name that with --model, {_NEW_LINE}"
+                f"version {folder.name} was trained from another model or on other layers; "
+                f"name those with --model and --lora-targets, {_NEW_LINE}"
             )
         return [tensors[name] for name in names]
 
@@ -323,7 +330,7 @@ def _with_lora(base: Any, options: LocalTrainerOptions) -> Any:
     config = LoraConfig(
         r=options.rank,
         lora_alpha=options.alpha,
-        target_modules="all-linear",
+        target_modules=_TARGETS.get(options.targets, options.targets.split(",")),
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )

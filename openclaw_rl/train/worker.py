@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from openclaw_rl.train.gate import Gate, GateResult
@@ -52,6 +52,8 @@ class Desk(Protocol):
     def claim(self, limit: int, parent: int, config_hash: str) -> Policy | None: ...
 
     def items(self, version: int) -> list[BatchItem]: ...
+
+    def accepted_before(self, version: int, limit: int) -> list[BatchItem]: ...
 
     def claimed(self, version: int) -> list[str]: ...
 
@@ -93,6 +95,8 @@ class LearnOptions:
     """Mean strength below which a batch waits for more, until it is four times its size."""
     max_staleness: int = 8
     """Versions between the one that answered and the one that learns from it."""
+    replay: int = 0
+    """Replies accepted earlier that a step hears again."""
     keep_states: int = 4
     """Versions whose optimizer is kept; training from an older one starts with a fresh one."""
     config_hash: str = ""
@@ -251,13 +255,16 @@ class LearnWorker:
             self._at = parent
         state = trainer.state
         batch = self._algorithm.batch(items, state)
+        again = self._desk.accepted_before(version, self._options.replay) if self._options.replay else []
+        batch = replace(batch, items=[*batch.items, *again])
         self._at = None  # neither the one nor the other, should it break here
         report = trainer.step(batch, parent)
         manifest = {
             "version": version,
             "parent": parent,
             "samples": [item.turn.id for item in items],
-            "factors": _factors(items, batch.items),
+            "replayed": [item.turn.id for item in again],
+            "factors": _factors(items, batch.items[: len(items)]),
             "config_hash": self._options.config_hash,
             "metrics": {**asdict(report), "scale": batch.scale},
             "created_at": time.time(),

@@ -180,6 +180,35 @@ async def test_the_manifest_says_what_the_version_is_made_of(make: Make) -> None
     assert manifest["metrics"]["num_samples"] == 4
 
 
+async def test_replies_accepted_earlier_are_heard_again_the_users_taking_turns(make: Make) -> None:
+    stack = make(replay=3, min_signal=0.0)
+    await talk(stack, 2, then="good, thanks")
+    late = await talk(stack, 1, then="good, thanks")
+    guest = {"authorization": f"Bearer {stack.system.keys.add('guest')}"}
+    owner = stack.http.headers["authorization"]
+    stack.http.headers.update(guest)
+    [of_guest] = await talk(stack, 1, then="good, thanks")
+    stack.http.headers["authorization"] = owner
+    taken_back = await stack.chat("question 9", "good, thanks", seed=9)
+    await stack.http.post("/v1/flush")
+    await stack.judge()
+    worker = stack.worker()
+    await run(worker)
+    assert stack.system.store.manifest(1)["replayed"] == []
+    rated = await stack.http.post("/v1/feedback", json={"id": taken_back, "rating": "down"})
+    assert rated.status_code == 200, rated.text
+    new = await talk(stack, 4)
+    await stack.judge()
+    await run(worker)
+    manifest = stack.system.store.manifest(2)
+    assert manifest["samples"] == new
+    assert len(manifest["replayed"]) == 3
+    assert set(manifest["replayed"][:2]) == {late[0], of_guest}
+    assert taken_back not in manifest["replayed"]
+    assert manifest["metrics"]["num_samples"] == 7
+    assert stack.lineage.policy(2).num_samples == 4  # type: ignore[union-attr]
+
+
 async def test_a_step_waits_for_its_batch_and_a_flush_does_not(make: Make) -> None:
     stack = make()
     await talk(stack, 3)

@@ -196,6 +196,16 @@ def test_all_weights_train_and_load_as_a_checkpoint(
     )
 
 
+def test_only_the_layers_that_were_asked_for_are_trained(tiny_model: Path, tmp_path: Path) -> None:
+    trainer = LocalTrainer(tiny_model, replace(OPTIONS, targets="attention"))
+    assert all("self_attn" in name for name, _ in trainer._named)
+    trainer.save(tmp_path / "1", {})
+    with pytest.raises(ValueError, match="--lora-targets"):
+        LocalTrainer(tiny_model, OPTIONS).resume(tmp_path / "1")
+    named = LocalTrainer(tiny_model, replace(OPTIONS, targets="q_proj,down_proj"))
+    assert {name.split(".lora")[0].rpartition(".")[2] for name, _ in named._named} == {"q_proj", "down_proj"}
+
+
 def test_unknown_settings_are_refused(tiny_model: Path) -> None:
     with pytest.raises(ValueError, match="fine-tuning"):
         LocalTrainer(tiny_model, replace(OPTIONS, finetune="most"))
