@@ -102,6 +102,8 @@ def _text(source: random.Random, num_tokens: int, unique: str) -> str:
 def fill(ledger: Ledger, size: int, now: float) -> None:
     """Sessions in bulk until there are ``size`` turns; those that are there already stay."""
     start, stop = ledger.counts()["turns"] // TURNS, size // TURNS
+    if ledger.counts()["turns"] % TURNS:
+        raise SystemExit(f"{ledger.url.database}: a run was broken off in the middle of a session; delete it")
     batch: list[TurnRecord] = []
     with tqdm(total=size, initial=start * TURNS, desc=f"filling to {size}", unit=" turns") as bar:
         for number in range(start, stop):
@@ -144,8 +146,8 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def look_up(ledger: Ledger, stored: int, samples: int) -> list[float]:
-    """The next request of random old sessions, asked of a server that has just started."""
-    source = random.Random(1)
+    """The next request of random old sessions, others each time, asked of a server that has just started."""
+    source = random.Random(stored)
     times = []
     for _ in range(samples):
         turn = session(source.randrange(stored), 0)[-1]

@@ -11,12 +11,13 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from openclaw_rl.models import DEFAULT_MODEL
+from openclaw_rl.train.targets import ALL, lora_modules
 
 _PREFIX = "OPENCLAW_RL_"
 #: Short variables that scripts may use without a prefix.
@@ -140,11 +141,17 @@ class LearnConfig(_Section):
     max_staleness: int = Field(default=8, ge=0)
     """Versions between the one that answered and the one that learns from it."""
     replay: int = Field(default=0, ge=0)
-    """Replies accepted earlier that a step hears again, spread over the users."""
+    """Hybrid: replies accepted earlier that a step hears again, spread over the users."""
     sinks: str = "jsonl,prometheus"
     """Where numbers of each step go: jsonl, prometheus, tensorboard, wandb, otel or your own."""
     held_out_share: float = Field(default=0.06, ge=0, lt=1)
     """Judged turns kept from training, to check new versions with."""
+
+    @model_validator(mode="after")
+    def _replays_where_it_can(self) -> Self:
+        if self.replay and self.algo != "hybrid":
+            raise ValueError("--replay is for --algo hybrid: other algorithms weigh a sample by its batch")
+        return self
 
 
 class TrainConfig(_Section):
@@ -152,7 +159,7 @@ class TrainConfig(_Section):
     """A low-rank adapter beside the frozen base, or all weights."""
     lora_rank: int = Field(default=16, ge=1)
     """Rank of the adapter."""
-    lora_targets: str = "all-linear"
+    lora_targets: str = ALL
     """Layers with an adapter: all-linear, attention, mlp, or their names with commas between."""
     lora_alpha: int = Field(default=32, ge=1)
     """The adapter counts alpha over rank."""
@@ -178,6 +185,12 @@ class TrainConfig(_Section):
     """CPU threads of the trainer; 0 leaves it to torch. They run only when nobody else wants the core."""
     seed: int = 0
     """Of the adapter's first weights."""
+
+    @field_validator("lora_targets")
+    @classmethod
+    def _known_targets(cls, targets: str) -> str:
+        lora_modules(targets)
+        return targets
 
 
 class LedgerConfig(_Section):

@@ -6,6 +6,7 @@ import os
 import shutil
 
 
-def find_compiler() -> str | None:
-    """A C compiler: ``$CC``, else cc or gcc."""
-    return shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+def find_compilers() -> list[str]:
+    """C compilers, the likeliest to work first: ``$CC``, gcc, cc. The code needs GCC's vector extensions."""
+    named = (os.environ.get("CC"), "gcc", "cc")
+    return list(dict.fromkeys(path for name in named if name and (path := shutil.which(name))))

@@ -443,7 +443,11 @@ class BatchItem:
 
 
 class Loss(Protocol):
-    """Loss per position from log-probs now, before, and the signal; torch tensors, all ``[N, K]``."""
+    """Loss per position from log-probs now, before, and the signal; torch tensors, all ``[N, K]``.
+
+    Samples with fewer candidates than others get columns with a signal of 0, or of the loss's ``padding``
+    where it has one; such a column must count for nothing.
+    """
 
     def __call__(self, new_NK: Any, old_NK: Any, signal_NK: Any) -> Any: ...
 

@@ -100,3 +100,22 @@ def test_the_tree_is_frozen() -> None:
 
 def test_no_setting_is_a_secret() -> None:
     assert not [name for _, name, _ in fields() if "key" in name or "secret" in name or name == "token"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "remedy"),
+    [
+        ({"lora_targets": "attention, down_proj"}, None),
+        ({"lora_targets": "q_proj,lm_head"}, "unknown lora target 'lm_head'; known: all-linear"),
+        ({"replay": 4}, None),
+        ({"replay": 4, "algo": "binary"}, "--algo hybrid"),
+    ],
+)
+def test_training_settings_are_checked_before_anything_is_trained(
+    tmp_path: Path, flags: dict[str, Any], remedy: str | None
+) -> None:
+    if remedy is None:
+        load(tmp_path, **flags)
+        return
+    with pytest.raises(ValueError, match=remedy):
+        load(tmp_path, **flags)

@@ -20,6 +20,7 @@ from openclaw_rl.doctor import (
     print_doctor,
     run_doctor,
 )
+from openclaw_rl.engine import native
 from openclaw_rl.models import DEFAULT_MODEL
 
 
@@ -128,6 +129,8 @@ def test_exit_code_counts_required_checks_only(capsys: pytest.CaptureFixture[str
 
 def test_a_missing_compiler_is_a_note_with_its_cost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(native, "load_native", native._load)
     check = check_compiler()
     assert not check.ok
     assert not check.required

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -36,6 +37,8 @@ class Surrogate:
 @dataclass(frozen=True)
 class TailKL:
     """Reverse KL over the candidates and one bin for the rest; the signal is the teacher's log-probs."""
+
+    padding: ClassVar[float] = NO_SIGNAL
 
     def __call__(self, new_NK: torch.Tensor, old_NK: torch.Tensor, signal_NK: torch.Tensor) -> torch.Tensor:
         asked = signal_NK != NO_SIGNAL

@@ -245,7 +245,7 @@ def view_policy(policy: Policy) -> Json:
 def view_learning(lineage: Lineage) -> Json:
     """How far the next step is, and what the last one came to."""
     unfinished = lineage.unfinished()
-    last = next((p for p in lineage.list_policies(2) if p.metrics), None)
+    last = next((p for p in lineage.list_policies(2) if "loss" in p.metrics), None)
     return {
         "samples": lineage.waiting()[0],
         "stage": None if unfinished is None else unfinished.status,

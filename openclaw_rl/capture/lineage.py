@@ -142,12 +142,13 @@ class Lineage:
                     return number
         return batch_size + more * (min(_MOST_USERS, max(1, len(users))) - 1)
 
-    def claim(self, limit: int, parent: int, config_hash: str) -> Policy | None:
-        """Take the oldest samples for a new version.
+    def claim(self, limit: int, parent: int, config_hash: str, replay: int = 0) -> Policy | None:
+        """Take the oldest samples for a new version, and choose up to ``replay`` earlier ones to hear again.
 
         In the order of their turns: one that is being judged for the first time holds later ones back,
         so that what a batch holds does not depend on who was judged how fast.
         """
+        planned = {"replay": self._accepted(replay)} if replay else {}
         with database.writing(self.db) as connection:
             held = connection.execute(
                 sa.select(sa.func.min(tasks.c.created_at)).where(
@@ -166,7 +167,7 @@ class Lineage:
             connection.execute(
                 policies.insert().values(
                     version=version, parent=parent, status=TRAINING, created_at=time.time(),
-                    num_samples=len(ids), config_hash=config_hash, metrics="{}", gate="{}",
+                    num_samples=len(ids), config_hash=config_hash, metrics=to_json(planned), gate="{}",
                 )
             )  # fmt: skip
             mine = samples.c.turn_id.in_(ids)
@@ -186,8 +187,19 @@ class Lineage:
             rows = connection.execute(query).all()
         return self._batch_items(rows)
 
-    def accepted_before(self, version: int, limit: int) -> list[BatchItem]:
-        """Replies that people accepted and an earlier step learned from: the latest, the users taking turns.
+    def replayed(self, version: int) -> list[BatchItem]:
+        """What a step that was claimed hears again."""
+        policy = self.policy(version)
+        ids: list[str] = policy.metrics.get("replay", []) if policy else []
+        query = sa.select(samples.c.turn_id, samples.c.score, samples.c.data).where(
+            samples.c.turn_id.in_(ids)
+        )
+        with self.db.connect() as connection:
+            rows = {row.turn_id: row for row in connection.execute(query)}
+        return self._batch_items([rows[turn_id] for turn_id in ids if turn_id in rows])
+
+    def _accepted(self, limit: int) -> list[str]:
+        """Replies that people accepted and a step learned from: the latest, the users taking turns.
 
         Not those that were excluded or found wanting since.
         """
@@ -195,16 +207,16 @@ class Lineage:
             partition_by=samples.c.user, order_by=(samples.c.created_at.desc(), samples.c.turn_id)
         )
         query = (
-            sa.select(samples.c.turn_id, samples.c.score, samples.c.data)
-            .where(samples.c.status == TRAINED, samples.c.step < version, samples.c.score > 0)
+            sa.select(samples.c.turn_id)
+            .where(samples.c.status == TRAINED, samples.c.score > 0)
             .order_by(latest, samples.c.user)
             .limit(2 * limit)
         )
         with self.db.connect() as connection:
-            rows = connection.execute(query).all()
-        said = [(row, self._journal.verdict(row.turn_id)) for row in rows]
-        still = [row for row, now in said if now and now.score > 0 and now.source != "exclude"]
-        return self._batch_items(still[:limit])
+            found = list(connection.scalars(query))
+        said = [(turn_id, self._journal.verdict(turn_id)) for turn_id in found]
+        still = [turn_id for turn_id, now in said if now and now.score > 0 and now.source != "exclude"]
+        return still[:limit]
 
     def _batch_items(self, rows: Sequence[Any]) -> list[BatchItem]:
         found = [(self._ledger.load_turn(row.turn_id), row) for row in rows]

@@ -58,7 +58,7 @@ def _choose(weights: list[torch.Tensor]) -> Choice:
         try:
             candidates[name] = _build(name, weights)
             errors[name] = _error(candidates[name], candidates["float"])
-        except RuntimeError as problem:
+        except (RuntimeError, AttributeError) as problem:  # the latter: torch was built without the operator
             candidates.pop(name, None)
             reasons.append(f"{name}: not on this machine ({str(problem).splitlines()[0]})")
     costs = _measure(candidates)

@@ -134,7 +134,7 @@ class LocalEngine:
         try:
             return load_native()
         except Unavailable as problem:
-            log.info("decoding with torch's operators: %s", problem)
+            log.warning("decoding with torch's operators, which is slower: %s", problem)
             return None
 
     # --- Engine protocol ---------------------------------------------------------------------
@@ -214,7 +214,13 @@ class LocalEngine:
         base, adapter, decoder = self._decoder, None, None
         if (path / ADAPTER_FILE).exists():
             adapter = await asyncio.to_thread(
-                load_adapter, path, base.shape.num_layers, base.widths, self.device, base.dtype
+                load_adapter,
+                path,
+                base.shape.num_layers,
+                base.widths,
+                base.input_widths,
+                self.device,
+                base.dtype,
             )
         else:
             decoder = await self._build_beside(read_checkpoint(path))
@@ -230,7 +236,7 @@ class LocalEngine:
         if checkpoint.shape != self._checkpoint.shape:
             raise ValueError(f"{checkpoint.path} is another model than the one being served")
         # Trained weights no longer lie on a 4-bit grid.
-        name = "bf16" if "bf16" in self.kernel else "float"
+        name = "bf16" if self.kernel in ("bf16", "int4+bf16", "native") else "float"
         built: asyncio.Future[Decoder] = asyncio.get_running_loop().create_future()
 
         def build() -> None:

@@ -49,7 +49,12 @@ PROJECTIONS = {
 
 
 def load_adapter(
-    path: Path, num_layers: int, widths: Mapping[str, Sequence[int]], device: torch.device, dtype: torch.dtype
+    path: Path,
+    num_layers: int,
+    widths: Mapping[str, Sequence[int]],
+    input_widths: Mapping[str, int],
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> Adapter:
     """Read a PEFT LoRA folder. ``widths`` gives the output rows of each projection's parts."""
     # numpy, not torch: this runs beside the engine's thread, and a second thread that asks OpenMP for
@@ -63,6 +68,8 @@ def load_adapter(
     for layer in range(num_layers):
         for projection, modules in PROJECTIONS.items():
             parts = [_part(tensors, f"model.layers.{layer}.{module}", config, used) for module in modules]
+            if any(part and part[0].shape[1] != input_widths[projection] for part in parts):
+                raise ValueError(f"{path} was trained from another model than the one being served.")
             if any(parts):
                 adapter[layer, projection] = _join(parts, widths[projection], device, dtype)
     if unused := sorted(set(tensors) - used):

@@ -162,6 +162,7 @@ typedef struct {
     const long *capacity_R, *length_R; /* tokens that fit, tokens before this one */
     const long *first_item_R;     /* where a row's blocks begin; the last entry is their number */
     float *partial;               /* items x (heads a key head serves) x (size + 2) */
+    float *q_RND;                 /* room for the turned queries */
 } Step;
 
 typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
@@ -326,9 +327,8 @@ static void combine(const Step *s, Output out_RO) {
 void attend(const Step *s, const void *qkv, int qkv_is_bf16, long layer, uint16_t *out_bf16, float *out_fp32) {
     Input qkv_RO = {qkv, qkv_is_bf16};
     Output out_RO = {out_bf16, out_fp32};
-    float q_RND[s->rows * s->heads * s->size];
-    place(s, qkv_RO, layer, q_RND);
-    attend_items(s, q_RND, layer);
+    place(s, qkv_RO, layer, s->q_RND);
+    attend_items(s, s->q_RND, layer);
     combine(s, out_RO);
 }
 

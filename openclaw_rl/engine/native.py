@@ -1,6 +1,6 @@
 """``native.c`` for Python: built where a C compiler is found, called through ctypes.
 
-Built once per machine into the user's cache, in less than a second. It shares torch's own OpenMP threads: a
+Built once per machine into the user's cache, in a second or two. It shares torch's own OpenMP threads: a
 second team on the same cores would make both wait. Without a compiler torch's operators are used, and the
 reason is said at the start.
 """
@@ -23,7 +23,7 @@ import torch
 from openclaw_rl.engine.kv import SequenceCache
 from openclaw_rl.engine.lora import LowRank
 from openclaw_rl.models import default_cache_dir
-from openclaw_rl.toolchain import find_compiler
+from openclaw_rl.toolchain import find_compilers
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _WIDE = ["-mprefer-vector-width=512"] if platform.machine() == "x86_64" else []
@@ -45,7 +45,7 @@ class _Step(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("eps", "scale")),
         *(
             (name, ctypes.c_void_p)
-            for name in ("cache_R", "capacity_R", "length_R", "first_item_R", "partial")
+            for name in ("cache_R", "capacity_R", "length_R", "first_item_R", "partial", "q_RND")
         ),
     ]
 
@@ -158,12 +158,13 @@ class DecodeStep:
             longs(*(sequence.length for sequence in caches)),
             (ctypes.c_long * (rows + 1))(*first_items),
             torch.empty(first_items[-1] * num_heads * (size + 2)),
+            torch.empty(rows * num_heads * size),
         )
-        cos, sin, pointers, capacities, lengths, items, partial = self._kept
+        cos, sin, pointers, capacities, lengths, items, partial, q_RND = self._kept
         self.struct = _Step(
             rows, num_heads, num_kv_heads, size, cos.data_ptr(), sin.data_ptr(), None, None, eps, size**-0.5,
             ctypes.addressof(pointers), ctypes.addressof(capacities), ctypes.addressof(lengths),
-            ctypes.addressof(items), partial.data_ptr(),
+            ctypes.addressof(items), partial.data_ptr(), q_RND.data_ptr(),
         )  # fmt: skip
         self.pointer = ctypes.addressof(self.struct)
 
@@ -205,16 +206,31 @@ def _read(tensor: torch.Tensor | None) -> tuple[int | None, int]:
 # --- building ------------------------------------------------------------------------------------
 
 
-@cache
 def load_native() -> Native:
     """Build if need be and load; ``Unavailable`` says what is missing."""
+    found = _load_once()
+    if isinstance(found, Unavailable):
+        raise found
+    return found
+
+
+@cache
+def _load_once() -> Native | Unavailable:
+    """What fails is not tried again in this process."""
+    try:
+        return _load()
+    except Unavailable as problem:
+        return problem
+
+
+def _load() -> Native:
     if platform.system() != "Linux":
         raise Unavailable(f"native operators are built on Linux only, this is {platform.system()}")
-    _share_openmp()
     try:
-        library = ctypes.CDLL(str(_built()))
+        _share_openmp()
+        library = _open_built()
     except OSError as problem:
-        raise Unavailable(f"the built operators do not load ({problem})") from problem
+        raise Unavailable(f"the operators could not be built or loaded ({problem})") from problem
     pointer, long, single, flag = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
     out = [pointer, pointer]
     library.add_norm.argtypes = [pointer, pointer, flag, pointer, single, *out, long, long]
@@ -229,8 +245,7 @@ def load_native() -> Native:
 
 def _share_openmp() -> None:
     """Make torch's OpenMP library visible to ours, which is linked against none."""
-    maps = Path("/proc/self/maps").read_text()
-    loaded = sorted({line.split()[-1] for line in maps.splitlines() if "libgomp" in line})
+    loaded = _openmp_files(Path("/proc/self/maps").read_text())
     # Other packages bring copies of their own; torch's lies beside it.
     of_torch = [path for path in loaded if Path(path).parent.parent.name == "torch" or "torch.libs" in path]
     if len(of_torch or loaded) != 1:
@@ -238,12 +253,29 @@ def _share_openmp() -> None:
     ctypes.CDLL((of_torch or loaded)[0], mode=ctypes.RTLD_GLOBAL)
 
 
-def _built() -> Path:
-    compiler = find_compiler()
-    if compiler is None:
-        raise Unavailable("no C compiler (cc) was found; with one, decoding is faster")
-    source = _SOURCE.read_text()
-    library = default_cache_dir() / f"native-{_digest(source, compiler)}.so"
+def _openmp_files(maps: str) -> list[str]:
+    """The sixth column to its end: a path may have spaces."""
+    return sorted({line.split(maxsplit=5)[-1] for line in maps.splitlines() if "libgomp" in line})
+
+
+def _open_built() -> ctypes.CDLL:
+    """With the first compiler that can; a file that does not load was cut off, and is built again."""
+    problems: list[str] = []
+    for compiler in find_compilers():
+        try:
+            library = _built(compiler)
+            try:
+                return ctypes.CDLL(str(library))
+            except OSError:
+                library.unlink(missing_ok=True)
+                return ctypes.CDLL(str(_built(compiler)))
+        except Unavailable as problem:
+            problems.append(str(problem))
+    raise Unavailable("; ".join(problems) or "no C compiler (gcc) was found; with one, decoding is faster")
+
+
+def _built(compiler: str) -> Path:
+    library = default_cache_dir() / f"native-{_digest(_SOURCE.read_text(), compiler)}.so"
     if library.exists():
         return library
     library.parent.mkdir(parents=True, exist_ok=True)
@@ -256,13 +288,14 @@ def _built() -> Path:
     return library
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise Unavailable(f"{command[0]} did not finish ({type(problem).__name__})") from problem
     if done.returncode:
         raise Unavailable(f"{command[0]} failed: {(done.stderr.strip() or 'no message').splitlines()[0]}")
+    return done.stdout
 
 
 def _digest(source: str, compiler: str) -> str:
@@ -271,5 +304,6 @@ def _digest(source: str, compiler: str) -> str:
     flags = next(
         (line for line in cpu.splitlines() if line.startswith(("flags", "Features"))), platform.machine()
     )
-    key = "\n".join([source, compiler, *_FLAGS, flags, torch.__version__])
+    version = _run([compiler, "--version"])
+    key = "\n".join([source, compiler, version, *_FLAGS, flags, torch.__version__])
     return hashlib.sha256(key.encode()).hexdigest()[:16]

@@ -30,6 +30,8 @@ from openclaw_rl.types import (
 
 log = logging.getLogger(__name__)
 _PAGE = 50
+#: Tokens of the teacher's own that are asked for; ``--teacher-k`` is at most this.
+_TEACHER_TOP = 8
 NEUTRAL = "neutral: neither praise nor correction followed"
 NO_LESSON = (
     "the algorithm finds nothing to learn here, such as a complaint without a word on what to do instead"
@@ -78,7 +80,7 @@ class EngineScorer:
         scores = await self._engine.score(
             [*prompt_ids, *reply_ids],
             len(prompt_ids),
-            top_k=ids_NK.shape[1],
+            top_k=max(ids_NK.shape[1], _TEACHER_TOP),
             policy_version=self._version,
             priority=Priority.JUDGE,
             candidates=ids_NK.tolist(),

@@ -20,14 +20,10 @@ import torch
 from openclaw_rl.train.export import copy_tokenizer
 from openclaw_rl.train.packed import ATTENTION, Packed, logprobs, pack
 from openclaw_rl.train.policies import ADAPTER, ADAPTER_CONFIG, AVERAGE, TRAINER_STATE
+from openclaw_rl.train.targets import ALL, lora_modules
 from openclaw_rl.types import Batch, Json, StepReport
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-_TARGETS: dict[str, str | list[str]] = {
-    "all-linear": "all-linear",
-    "attention": ["q_proj", "k_proj", "v_proj", "o_proj"],
-    "mlp": ["gate_proj", "up_proj", "down_proj"],
-}
 _NEW_LINE = "or start a new line from the base: openclaw-rl policy promote 0"
 log = logging.getLogger(__name__)
 
@@ -37,7 +33,7 @@ class LocalTrainerOptions:
     finetune: str = "lora"
     """lora, or full."""
     rank: int = 16
-    targets: str = "all-linear"
+    targets: str = ALL
     """all-linear, attention, mlp, or names of layers with commas between."""
     alpha: int = 32
     learning_rate: float = 5e-4
@@ -125,7 +121,8 @@ class LocalTrainer:
         loss_sum, differences, ratios = 0.0, [], []
         num_tokens = num_reply = 0
         self._optimizer.zero_grad(set_to_none=True)
-        for packed in pack(batch.items, options.micro_batch_tokens, self.device):
+        padding = getattr(batch.loss, "padding", 0.0)
+        for packed in pack(batch.items, options.micro_batch_tokens, self.device, padding):
             before = time.monotonic()
             new = self._logprobs(packed)
             loss = (batch.loss(new, packed.old_NK, packed.signal_NK) * packed.weights_N).sum()
@@ -330,7 +327,7 @@ def _with_lora(base: Any, options: LocalTrainerOptions) -> Any:
     config = LoraConfig(
         r=options.rank,
         lora_alpha=options.alpha,
-        target_modules=_TARGETS.get(options.targets, options.targets.split(",")),
+        target_modules=lora_modules(options.targets),
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )

@@ -78,8 +78,13 @@ class Packed:
         return self.ids_1T.shape[1]
 
 
-def pack(items: Sequence[BatchItem], max_tokens: int, device: torch.device) -> Iterator[Packed]:
-    """Rows of at most so many tokens, longest samples first; a longer sample gets a row of its own."""
+def pack(
+    items: Sequence[BatchItem], max_tokens: int, device: torch.device, padding: float = 0.0
+) -> Iterator[Packed]:
+    """Rows of at most so many tokens, longest samples first; a longer sample gets a row of its own.
+
+    ``padding`` is the signal where a sample has fewer candidates than others in its row.
+    """
     order = sorted(items, key=lambda item: -_length(item))
     rows: list[list[BatchItem]] = []
     for item in order:
@@ -90,7 +95,7 @@ def pack(items: Sequence[BatchItem], max_tokens: int, device: torch.device) -> I
         else:
             rows.append([item])
     for row in rows:
-        yield _pack(row, len(items), device)
+        yield _pack(row, len(items), device, padding)
 
 
 def _length(item: BatchItem) -> int:
@@ -98,7 +103,7 @@ def _length(item: BatchItem) -> int:
     return len(item.turn.prompt_ids) + len(item.turn.tokens) - 1
 
 
-def _pack(items: Sequence[BatchItem], batch_size: int, device: torch.device) -> Packed:
+def _pack(items: Sequence[BatchItem], batch_size: int, device: torch.device, padding: float) -> Packed:
     lengths = [_length(item) for item in items]
     width = max(item.sample.ids_NK.shape[1] for item in items)
     ids: list[int] = []
@@ -132,7 +137,7 @@ def _pack(items: Sequence[BatchItem], batch_size: int, device: torch.device) -> 
         rows_N=tensor(rows, torch.long),
         targets_NK=columns("ids_NK", 0, torch.long),
         old_NK=columns("old_NK", 0.0, torch.float32),
-        signal_NK=columns("signal_NK", 0.0, torch.float32),
+        signal_NK=columns("signal_NK", padding, torch.float32),
         weights_N=tensor(weights, torch.float32),
         versions_N=tensor(versions, torch.long),
     )

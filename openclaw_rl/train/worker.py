@@ -49,11 +49,11 @@ class Desk(Protocol):
 
     def full_batch(self, batch_size: int) -> int: ...
 
-    def claim(self, limit: int, parent: int, config_hash: str) -> Policy | None: ...
+    def claim(self, limit: int, parent: int, config_hash: str, replay: int) -> Policy | None: ...
 
     def items(self, version: int) -> list[BatchItem]: ...
 
-    def accepted_before(self, version: int, limit: int) -> list[BatchItem]: ...
+    def replayed(self, version: int) -> list[BatchItem]: ...
 
     def claimed(self, version: int) -> list[str]: ...
 
@@ -96,7 +96,7 @@ class LearnOptions:
     max_staleness: int = 8
     """Versions between the one that answered and the one that learns from it."""
     replay: int = 0
-    """Replies accepted earlier that a step hears again."""
+    """Replies accepted earlier that a step hears again, however old; their push ends at the ratio's bound."""
     keep_states: int = 4
     """Versions whose optimizer is kept; training from an older one starts with a fresh one."""
     config_hash: str = ""
@@ -179,7 +179,9 @@ class LearnWorker:
         limit = size
         if number >= 2 * size and strength < options.min_signal * number:
             limit = min(number, 4 * size)  # what gathered while there was little to learn goes into one step
-        policy = self._desk.claim(limit, self._desk.serving(), options.config_hash) if number else None
+        policy = None
+        if number:
+            policy = self._desk.claim(limit, self._desk.serving(), options.config_hash, options.replay)
         if asked and not number and self._desk.is_settled():
             self._desk.flushed(asked)
         return policy
@@ -255,7 +257,7 @@ class LearnWorker:
             self._at = parent
         state = trainer.state
         batch = self._algorithm.batch(items, state)
-        again = self._desk.accepted_before(version, self._options.replay) if self._options.replay else []
+        factors, again = _factors(items, batch.items), self._desk.replayed(version)
         batch = replace(batch, items=[*batch.items, *again])
         self._at = None  # neither the one nor the other, should it break here
         report = trainer.step(batch, parent)
@@ -264,7 +266,7 @@ class LearnWorker:
             "parent": parent,
             "samples": [item.turn.id for item in items],
             "replayed": [item.turn.id for item in again],
-            "factors": _factors(items, batch.items[: len(items)]),
+            "factors": factors,
             "config_hash": self._options.config_hash,
             "metrics": {**asdict(report), "scale": batch.scale},
             "created_at": time.time(),

@@ -120,6 +120,12 @@ def test_native_products_refuse_shapes_that_leave_half_a_tile() -> None:
         NativeInt4Kernel([torch.randn(40, 64)], [None])
 
 
+@needs_products
+def test_a_head_that_leaves_half_a_tile_is_left_to_torch() -> None:
+    weight, x = torch.randn(32002, 64), torch.randn(1, 64)
+    assert torch.allclose(KERNELS["native"].head(weight)(x), x @ weight.T, atol=1e-4)
+
+
 @needs_int8
 def test_int8_rows_do_not_depend_on_their_company() -> None:
     torch.manual_seed(0)

@@ -170,7 +170,7 @@ async def test_heads_of_half_a_vector_are_left_to_torch(built: Native, tmp_path:
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """As on a machine where nothing was built yet."""
     monkeypatch.setenv("OPENCLAW_RL_CACHE", str(tmp_path))
-    monkeypatch.setattr(native, "load_native", native.load_native.__wrapped__)
+    monkeypatch.setattr(native, "load_native", native._load)
     return tmp_path
 
 
@@ -191,7 +191,40 @@ def test_without_a_compiler_the_reason_is_said(fresh: Path, monkeypatch: pytest.
 def test_a_compiler_that_fails_is_no_reason_not_to_serve(
     built: Native, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CC", "false")
+    monkeypatch.setattr(native, "find_compilers", lambda: ["false"])
     with pytest.raises(Unavailable, match="failed"):
         native.load_native()
     assert list(fresh.iterdir()) == []
+
+
+def test_the_next_compiler_is_tried(built: Native, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "false")
+    assert native.load_native().has_products == built.has_products
+
+
+def test_what_was_cut_off_is_built_again(built: Native, fresh: Path) -> None:
+    library = native._built(native.find_compilers()[0])
+    library.write_bytes(b"half a file")
+    native.load_native()
+    assert library.stat().st_size > 1000
+
+
+def test_a_path_with_a_space_is_one_path() -> None:
+    maps = (
+        "7f00-7f01 r-xp 00000000 fe:00 12 /home/my user/torch/lib/libgomp.so.1\n"
+        "7f02-7f03 r--p 00001000 fe:00 12 /home/my user/torch/lib/libgomp.so.1\n"
+    )
+    assert native._openmp_files(maps) == ["/home/my user/torch/lib/libgomp.so.1"]
+
+
+def test_more_streams_than_a_stack_has_room_for(built: Native) -> None:
+    rows, heads, size = 1024, 32, 128  # 16 MB of queries
+    caches = [SequenceCache(1, 1, size, CPU, torch.float32) for _ in range(rows)]
+    cos, sin = torch.ones(rows, size), torch.zeros(rows, size)
+    step = DecodeStep(caches, cos, sin, heads, 1, 1e-5)
+    qkv = torch.randn(rows, (heads + 2) * size)
+    out = Out(rows, heads * size, bf16=False, fp32=True)
+    built.attend(step, qkv, 0, out)
+    values = qkv[:, -size:].repeat(1, heads)  # one token attends to itself
+    assert out.fp32 is not None
+    assert torch.allclose(out.fp32, values, atol=1e-5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from openclaw_rl.algo.losses import SURROGATE
+from openclaw_rl.algo.losses import SURROGATE, TAIL_KL
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 from openclaw_rl.train.packed import pack
 from openclaw_rl.types import Batch, BatchItem
@@ -202,8 +202,19 @@ def test_only_the_layers_that_were_asked_for_are_trained(tiny_model: Path, tmp_p
     trainer.save(tmp_path / "1", {})
     with pytest.raises(ValueError, match="--lora-targets"):
         LocalTrainer(tiny_model, OPTIONS).resume(tmp_path / "1")
-    named = LocalTrainer(tiny_model, replace(OPTIONS, targets="q_proj,down_proj"))
+    named = LocalTrainer(tiny_model, replace(OPTIONS, targets="q_proj, down_proj"))
     assert {name.split(".lora")[0].rpartition(".")[2] for name, _ in named._named} == {"q_proj", "down_proj"}
+
+
+def test_candidates_that_a_sample_lacks_count_for_nothing(tiny_model: Path) -> None:
+    items = [make_item(1, 5, 3, columns=2), make_item(2, 5, 3, columns=6)]
+    items = [replace(i, sample=replace(i.sample, signal_NK=-abs(i.sample.signal_NK) - 2)) for i in items]
+    trainer = LocalTrainer(tiny_model, OPTIONS)
+    [row] = pack(items, 4096, trainer.device, TAIL_KL.padding)
+    together = TAIL_KL(trainer._logprobs(row), row.old_NK, row.signal_NK)
+    [alone] = pack(items[:1], 4096, trainer.device, TAIL_KL.padding)
+    expected = TAIL_KL(trainer._logprobs(alone), alone.old_NK, alone.signal_NK)
+    torch.testing.assert_close(together[:3], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_unknown_settings_are_refused(tiny_model: Path) -> None:

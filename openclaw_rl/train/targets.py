@@ -1,0 +1,20 @@
+"""Which layers get an adapter: ``--lora-targets``."""
+
+from __future__ import annotations
+
+ALL = "all-linear"
+_ATTENTION, _MLP = ["q_proj", "k_proj", "v_proj", "o_proj"], ["gate_proj", "up_proj", "down_proj"]
+_GROUPS = {"attention": _ATTENTION, "mlp": _MLP}
+
+
+def lora_modules(targets: str) -> str | list[str]:
+    """Names of layers, or PEFT's own word for all of them. ValueError for what the engine could not serve."""
+    if targets.strip() == ALL:
+        return ALL
+    names: set[str] = set()
+    for target in (part.strip() for part in targets.split(",")):
+        if target not in (*_GROUPS, *_ATTENTION, *_MLP):
+            known = ", ".join((ALL, *_GROUPS, *_ATTENTION, *_MLP))
+            raise ValueError(f"unknown lora target {target!r}; known: {known}")
+        names.update(_GROUPS.get(target, [target]))
+    return sorted(names)
