@@ -77,7 +77,7 @@ def learn_to_the_end(home: Path, tiny: Path, moments: random.Random, num_kills: 
     """Returns how many kills found it at work."""
     killed = 0
     with ServerProcess(home, "--model", str(tiny), *SETTINGS) as server:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 600  # a start takes seconds, many where other things run
         while time.monotonic() < deadline:
             with learning(home, tiny) as process:
                 if killed < num_kills:
