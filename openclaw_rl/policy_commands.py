@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openclaw_rl.capture.inspect import view_policies, view_policy
-from openclaw_rl.capture.lineage import CANDIDATE, REJECTED, RETIRED, SERVING, TRAINING, Lineage
+from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.capture.versions import CANDIDATE, REJECTED, RETIRED, SERVING, TRAINING
 from openclaw_rl.config import Config
 from openclaw_rl.loop import open_journal, open_ledger, open_store
 from openclaw_rl.models import default_cache_dir, resolve_model

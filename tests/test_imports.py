@@ -14,8 +14,10 @@ import openclaw_rl
 
 PACKAGE = Path(openclaw_rl.__file__).parent
 STAGES = {"serve", "render", "engine", "capture", "judge", "algo", "train", "envs", "sinks"}
-#: The only modules that may know the stages: those that wire, for use, for tests and for measuring.
-WIRING = {"loop", "learning", "outlook", "health", "cli", "policy_commands", "terminal", "testing", "evals"}
+#: The only modules that may know the stages: those that wire, for use, for checks, tests and measuring.
+WIRING = {
+    "loop", "learning", "outlook", "health", "cli", "policy_commands", "terminal", "doctor", "testing", "evals",
+}  # fmt: skip
 
 
 def imported(path: Path, module: tuple[str, ...]) -> Iterator[tuple[int, str]]:

@@ -9,7 +9,6 @@ serves follows it.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -21,11 +20,11 @@ from openclaw_rl.capture import database
 from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.journal import Journal, metadata, tasks, verdicts
 from openclaw_rl.capture.ledger import Ledger
-from openclaw_rl.capture.samples import decode_sample, encode_sample, policies, samples, swaps
-from openclaw_rl.types import BASE_VERSION, BatchItem, Json, Policy, Sample, TurnRecord, Verdict
+from openclaw_rl.capture.samples import decode_sample, encode_sample, policies, samples
+from openclaw_rl.capture.versions import CANDIDATE, REJECTED, TRAINING, Versions
+from openclaw_rl.types import BatchItem, Json, Policy, Sample, TurnRecord, Verdict
 
 READY, TRAINED, EXCLUDED, CLAIMED = "ready", "trained", "excluded", "claimed"
-TRAINING, CANDIDATE, SERVING, RETIRED, REJECTED = "training", "candidate", "serving", "retired", "rejected"
 HELD_OUT = "held out, to check new versions with"
 PASSED = "passed its checks"
 GATE_REJECTED = "gate_rejected: the version it was trained into did not pass the checks"
@@ -33,11 +32,12 @@ GATE_REJECTED = "gate_rejected: the version it was trained into did not pass the
 _MOST_USERS = 8
 
 
-class Lineage:
-    """Samples and versions. Written by the learn process, and by whoever promotes or rolls back."""
+class Lineage(Versions):
+    """Versions and the samples they are made of. Written by the learn process, and by whoever promotes."""
 
     def __init__(self, ledger: Ledger, journal: Journal) -> None:
-        self._ledger, self._journal, self.db = ledger, journal, journal.db
+        super().__init__(journal.db)
+        self._ledger, self._journal = ledger, journal
         with database.creating(self.db) as connection:
             metadata.create_all(connection)
             for index in samples.indexes:  # a ledger from before they were thought of
@@ -292,58 +292,7 @@ class Lineage:
         self._count(connection, CLAIMED, None, -done.rowcount)
         self._count(connection, status, reason, done.rowcount)
 
-    # --- versions ----------------------------------------------------------------------------
-
-    def serving(self) -> int:
-        with self.db.connect() as connection:
-            return self._serving(connection)
-
-    def _serving(self, connection: sa.Connection) -> int:
-        query = sa.select(policies.c.version).where(policies.c.status == SERVING)
-        return int(connection.execute(query).scalar() or BASE_VERSION)
-
-    def promote(self, version: int, why: str) -> None:
-        """Serve this version from now on, whatever its past; ``why`` is kept with it."""
-        with database.writing(self.db) as connection:
-            policy = self._policy(connection, version)
-            if version != BASE_VERSION and policy is None:
-                raise ValueError(f"there is no policy version {version} to serve")
-            if policy is not None and policy.status in (TRAINING, CANDIDATE):
-                raise ValueError(f"policy version {version} is still being made; wait for its checks")
-            if policy is not None:
-                gate = {**policy.gate, "history": [*policy.gate.get("history", []), why]}
-                self._update(connection, version, gate=to_json(gate))
-            self._serve(connection, version, why)
-
-    def _serve(self, connection: sa.Connection, version: int, why: str) -> None:
-        connection.execute(swaps.insert().values(version=version, at=time.time(), why=why))
-        connection.execute(policies.update().where(policies.c.status == SERVING).values(status=RETIRED))
-        if version != BASE_VERSION:
-            self._update(connection, version, status=SERVING, published_at=time.time())
-
-    def _update(self, connection: sa.Connection, version: int, **values: object) -> None:
-        connection.execute(policies.update().where(policies.c.version == version).values(**values))
-
-    def policy(self, version: int) -> Policy | None:
-        with self.db.connect() as connection:
-            return self._policy(connection, version)
-
-    def _policy(self, connection: sa.Connection, version: int) -> Policy | None:
-        row = connection.execute(sa.select(policies).where(policies.c.version == version)).first()
-        return None if row is None else _to_policy(row)
-
-    def list_policies(self, limit: int = 1000) -> list[Policy]:
-        """Newest first."""
-        query = sa.select(policies).order_by(policies.c.version.desc()).limit(limit)
-        with self.db.connect() as connection:
-            return [_to_policy(row) for row in connection.execute(query)]
-
-    def unfinished(self) -> Policy | None:
-        """A step that was begun and not brought to its end."""
-        query = sa.select(policies).where(policies.c.status.in_((TRAINING, CANDIDATE)))
-        with self.db.connect() as connection:
-            row = connection.execute(query.order_by(policies.c.version).limit(1)).first()
-        return None if row is None else _to_policy(row)
+    # --- settled, or not ---------------------------------------------------------------------
 
     def flush_wanted(self) -> float | None:
         return self._journal.flush_wanted()
@@ -418,8 +367,3 @@ class Lineage:
                 if name.startswith("sample:") and n
             }
         )
-
-
-def _to_policy(row: sa.Row[tuple[object, ...]]) -> Policy:
-    values = dict(row._mapping)
-    return Policy(**{**values, "metrics": json.loads(values["metrics"]), "gate": json.loads(values["gate"])})

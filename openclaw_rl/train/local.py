@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
+from openclaw_rl.targets import ALL, lora_modules
 from openclaw_rl.train.export import copy_tokenizer
 from openclaw_rl.train.packed import ATTENTION, Packed, logprobs, pack
 from openclaw_rl.train.policies import ADAPTER, ADAPTER_CONFIG, AVERAGE, TRAINER_STATE
-from openclaw_rl.train.targets import ALL, lora_modules
 from openclaw_rl.types import Batch, Json, StepReport
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

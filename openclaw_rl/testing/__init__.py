@@ -1,0 +1,31 @@
+"""Fakes and helpers for tests, ours and those of people who build on this package.
+
+``ScriptedEngine`` keeps the Engine protocol without a model: it says what it was told to say, as
+slowly as wanted, and fails or pauses on request. ``scripted_system`` is the real wiring around it.
+``ServerProcess`` is the real command in a process of its own. ``wait_until`` polls with a deadline.
+"""
+
+from openclaw_rl.testing.fakes import (
+    Script,
+    ScriptedEngine,
+    WordJudge,
+    byte_tokenizer,
+    scripted_system,
+    tiny_model,
+)
+from openclaw_rl.testing.process import ServerProcess, clean_environment, command
+from openclaw_rl.testing.waiting import until, wait_until
+
+__all__ = [
+    "Script",
+    "ScriptedEngine",
+    "ServerProcess",
+    "WordJudge",
+    "byte_tokenizer",
+    "clean_environment",
+    "command",
+    "scripted_system",
+    "tiny_model",
+    "until",
+    "wait_until",
+]

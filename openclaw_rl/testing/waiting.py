@@ -1,0 +1,30 @@
+"""Polling with a deadline; nothing waits for a fixed time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(check: Callable[[], T | None], what: str, timeout_s: float = 30.0) -> T:
+    """The first true value of ``check``; AssertionError if there is none in time."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := check()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(0.02)
+    return value
+
+
+async def until(check: Callable[[], T | None], what: str, timeout_s: float = 10.0) -> T:
+    """``wait_until`` that lets the event loop run."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := check()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+        await asyncio.sleep(0.002)
+    return value

@@ -1,0 +1,94 @@
+"""A request and the turn it became."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from openclaw_rl.types.base import FinishReason, Json, Message, Tool, TurnKind
+from openclaw_rl.types.engine import SamplingParams, Token
+
+
+@dataclass(slots=True)
+class TurnRecord:
+    """One reply with everything needed to judge and train it."""
+
+    id: str
+    session_id: str
+    user: str
+    dialect: str
+    kind: TurnKind
+    messages: list[Json]
+    """The request's messages in chat-completions form: as sent, or translated from another dialect."""
+    tools: list[Json] | None
+    params: Json
+    """The rest of the request body."""
+    reply: Json
+    """The assistant message as delivered."""
+    prompt_ids: list[int]
+    tokens: list[Token]
+    sampling: SamplingParams
+    policy_version: int
+    finish_reason: FinishReason
+    created_at: float
+    timings: dict[str, float] = field(default_factory=dict)
+    """``first_token_s`` and ``total_s``, from the request's arrival."""
+    continues: str | None = None
+    """The id of the turn whose reply this request's history ends with."""
+    keys: dict[str, str] = field(default_factory=dict)
+    """Look-up keys under which later requests find this turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A request in the internal form; every dialect ends up here."""
+
+    dialect: str
+    user: str
+    model: str
+    messages: list[Message]
+    tools: list[Tool]
+    must_call: list[Tool]
+    """The reply has to be a call of one of these; empty leaves it free."""
+    json_schema: Json | None
+    """The reply has to be JSON of this schema."""
+    max_tokens: int | None
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+    num_choices: int
+    stop: tuple[str, ...]
+    top_logprobs: int
+    thinking: bool | None
+    headers: Mapping[str, str]
+    body: Json
+    """In the shape of a chat-completions request, which is how turns are stored whatever came in: as sent
+    in that dialect, translated from the others, with their remaining fields beside it."""
+    prompt: str | list[int] | None = None
+    """Text or ids to go on from as they are, instead of a conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a request belongs."""
+
+    session_id: str
+    continues: str | None
+    """The turn whose reply is the newest one in this request's history."""
+    kind: TurnKind = "unknown"
+
+
+class Capture(Protocol):
+    """Where turns go. No method raises: a ledger that is down costs the record only."""
+
+    async def place(self, request: ChatRequest) -> Placement: ...
+
+    async def record(self, turn: TurnRecord, request: ChatRequest) -> bool:
+        """True once the turn is durable."""
+
+    async def delivered(self, turn_id: str, delivered: bool) -> None: ...
+
+    async def recall(self, turn_id: str) -> TurnRecord | None:
+        """A turn that was recorded; None if there is none, or it cannot be read now."""

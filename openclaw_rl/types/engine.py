@@ -1,0 +1,146 @@
+"""What is asked of an engine, and what it gives: tokens exactly as it sampled them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Protocol
+
+from openclaw_rl.types.base import BASE_VERSION, FinishReason
+
+
+class Priority(IntEnum):
+    """Lower runs first: people before the judge before environments."""
+
+    LIVE = 0
+    JUDGE = 1
+    ENVIRONMENT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps the whole vocabulary."""
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    prompt_ids: list[int]
+    sampling: SamplingParams
+    stop_ids: frozenset[int] = frozenset()
+    """Sampling one of these ends the reply; it is part of the sampled ids."""
+    policy_version: int | None = None
+    """None takes the version being served when the request starts."""
+    priority: Priority = Priority.LIVE
+    top_logprobs: int = 8
+    """How many raw alternatives to keep per token."""
+    grammar: str | None = None
+    """A grammar that the reply must follow, in llguidance's dialect of Lark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One sampled token, exactly as the engine saw it."""
+
+    id: int
+    logprob: float
+    """Raw: temperature 1, no truncation, no grammar."""
+    sampled_logprob: float
+    """Under the distribution actually sampled from."""
+    top_ids: tuple[int, ...]
+    top_logprobs: tuple[float, ...]
+    """The raw top-k, best first."""
+    policy_version: int
+    forced: bool = False
+    """A grammar left no choice; carries no training signal."""
+    finish_reason: FinishReason | None = None
+    """Set on the last token only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Raw log-probs of given tokens: entry i belongs to ``token_ids[start + i]``."""
+
+    logprobs: list[float]
+    top_ids: list[list[int]]
+    top_logprobs: list[list[float]]
+    hidden: list[float] | None = None
+    """The state that predicts the last token, after the layer that was asked for."""
+    candidate_logprobs: list[list[float]] | None = None
+    """Of the tokens that were asked for at each position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    streaming: bool = True
+    scores_top_k: bool = True
+    adapters: bool = True
+    hidden_states: bool = False
+    full_weights: bool = False
+    grammars: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    num_running: int
+    num_waiting: int
+    cached_tokens: int
+    versions: tuple[int, ...]
+    serving_version: int
+
+
+class Engine(Protocol):
+    """Generates and scores. Loading a version never blocks a request in flight."""
+
+    capabilities: Capabilities
+    context_length: int
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
+        """Stream tokens; closing the iterator cancels the work."""
+
+    async def score(
+        self,
+        token_ids: Sequence[int],
+        start: int,
+        top_k: int = 0,
+        policy_version: int = BASE_VERSION,
+        priority: Priority = Priority.JUDGE,
+        hidden_layer: int | None = None,
+        candidates: Sequence[Sequence[int]] | None = None,
+    ) -> Scores:
+        """``candidates`` asks for the log-probs of certain tokens at each scored position."""
+
+    async def load(self, version: int, path: Path) -> None: ...
+
+    async def serve_version(self, version: int) -> None:
+        """New requests take this version from now on."""
+
+    async def unload(self, version: int) -> None: ...
+
+    def pick_version(self, prompt_ids: Sequence[int]) -> int:
+        """For a new request that names none: the one served, or the one before while it alone is warm."""
+
+    def check_grammar(self, grammar: str) -> None:
+        """Raises ValueError that says what is wrong with it."""
+
+    def status(self) -> EngineStatus: ...
+
+    async def close(self) -> None: ...
+
+
+class Generate(Protocol):
+    """Takes the place of ``engine.generate`` for the requests of clients; the tokens must be the engine's."""
+
+    def __call__(self, engine: Engine, request: GenerateRequest) -> AsyncIterator[Token]: ...
+
+
+class Rollout(Protocol):
+    """Uses the served model through the API, as a client would, for as long as the learn process runs."""
+
+    async def __call__(self, base_url: str, api_key: str) -> None: ...
