@@ -243,7 +243,8 @@ def load_config(
         return Config.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        problem = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"setting {'.'.join(map(str, first['loc']))}: {problem}") from None
 
 
 def to_environment(config: Config) -> dict[str, str]:
