@@ -128,6 +128,8 @@ class LearnConfig(_Section):
     """Weight of the distilled hint."""
     accepted_weight: float = Field(default=1.0, ge=0)
     """Of rl_weight, what hybrid gives accepted replies."""
+    retell: bool = True
+    """Hybrid: a reply accepted after a complaint is taught as the answer to the question before it."""
     reward_baseline: bool = True
     """Binary RL: subtract each user's running mean of verdicts."""
     importance_cap: float = Field(default=2.0, ge=1)

@@ -230,6 +230,7 @@ def build_algorithm(config: Config) -> Algorithm:
         opd_weight=wanted.opd_weight,
         accepted_weight=wanted.accepted_weight,
         teacher_k=wanted.teacher_k,
+        retell=wanted.retell,
         baseline=wanted.reward_baseline,
         importance_cap=wanted.importance_cap,
         hint_choice=wanted.hint_choice,

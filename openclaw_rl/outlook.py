@@ -287,13 +287,19 @@ def _exported(version: int, kind: str, target: Path) -> Json:
     return {"version": version, "format": kind, "path": str(target), "bytes": size}
 
 
+def _is_distilled(sample: Sample) -> bool:
+    """Whether the signal is the teacher's log-probs, which are never positive, and gaps between them."""
+    none = sample.signal_NK == _NO_SIGNAL
+    return sample.hint is not None and bool(none.any() and (none | (sample.signal_NK <= 0)).all())
+
+
 def _push(sample: Sample | None, index: int, factor: float, text: Callable[[int], str]) -> Json:
     """The advantage of the token that was said and of those that might have been, as the step got it."""
     if sample is None or index >= len(sample.ids_NK):
         return {"advantage": None, "candidates": []}
     ids, signal = sample.ids_NK[index].tolist(), sample.signal_NK[index].tolist()
     old = sample.old_NK[index].tolist()
-    if bool((sample.signal_NK == _NO_SIGNAL).any()):
+    if _is_distilled(sample):
         # Distillation keeps the teacher's log-probs; the push is how far they are from what was.
         signal = [0.0 if s == _NO_SIGNAL else s - o for s, o in zip(signal, old, strict=True)]
     pushes: dict[int, float] = {}

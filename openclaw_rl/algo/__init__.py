@@ -33,6 +33,7 @@ class AlgorithmOptions:
     importance_cap: float = 2.0
     hint_choice: Literal["sequence", "token"] = "sequence"
     teacher_k: int = 2
+    retell: bool = True
 
 
 def _binary(o: AlgorithmOptions) -> Binary:
@@ -50,7 +51,7 @@ def _opd_topk(o: AlgorithmOptions) -> OpdTopK:
 def _hybrid(o: AlgorithmOptions) -> Hybrid:
     accepting = Binary(weight=o.rl_weight * o.accepted_weight, importance_cap=o.importance_cap)
     teaching = replace(_opd_topk(o), centred=True, teacher_k=o.teacher_k)
-    return Hybrid(teaching, accepting)
+    return Hybrid(teaching, accepting, o.retell)
 
 
 def _hybrid_sum(o: AlgorithmOptions) -> HybridSum:

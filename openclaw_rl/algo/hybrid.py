@@ -11,32 +11,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from openclaw_rl.algo.base import join
+import numpy as np
+
+from openclaw_rl.algo.base import free, join, sampled
 from openclaw_rl.algo.binary import Binary
-from openclaw_rl.algo.losses import SURROGATE, Surrogate
+from openclaw_rl.algo.hints import teach
+from openclaw_rl.algo.losses import NOT_RECORDED, SURROGATE, Surrogate
 from openclaw_rl.algo.opd import OpdTopK
 from openclaw_rl.types import Batch, BatchItem, Json, Lesson, Sample, Scorer
 
 #: How much of a reason to take a step an accepted reply is, beside a complaint's 1.
 _ACCEPTED_STRENGTH = 0.05
 _ENOUGH_SAMPLES = 8
+#: How many nats less likely than the teacher's own choice a token of a retold reply may be.
+_FITS = 3.0
 
 
 @dataclass(frozen=True)
 class Hybrid:
     teaching: OpdTopK = field(default_factory=lambda: OpdTopK(centred=True, teacher_k=2))
     accepting: Binary = field(default_factory=Binary)
+    retell: bool = True
     least_scale: float = 0.05
     loss: Surrogate = SURROGATE
 
     async def sample(self, lesson: Lesson, scorer: Scorer) -> Sample | None:
         verdict = lesson.verdict
         if verdict.score > 0:
+            if self.retell and lesson.amends is not None:
+                retold = await self._retold(lesson, lesson.amends, scorer)
+                if retold is not None:
+                    return retold
             accepted = self.accepting.signal(lesson, verdict.confidence)
             return Sample(accepted.ids_NK, accepted.old_NK, accepted.signal_NK, _ACCEPTED_STRENGTH)
         return await self.teaching.sample(lesson, scorer) if verdict.hints else None
+
+    async def _retold(self, lesson: Lesson, first: Lesson, scorer: Scorer) -> Sample | None:
+        """The reply that was accepted after a complaint, as the answer to what was asked before it.
+
+        Only what the teacher might say who knows the hint, but was not complained to: no apologies.
+        """
+        turn = lesson.turn
+        ids, old = sampled(turn)
+        taught = await teach(replace(first, turn=turn), scorer, ids, self.teaching.hint_choice)
+        if taught is None:
+            return None
+        fits = taught.logprobs_NK > taught.top_logprobs_NK[:, :1] - _FITS
+        return Sample(
+            ids,
+            np.full_like(old, NOT_RECORDED),
+            fits * free(turn) * (self.accepting.weight * lesson.verdict.confidence),
+            _ACCEPTED_STRENGTH,
+            prompt_ids=first.turn.prompt_ids,
+        )
 
     def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
         complaints = sum(item.sample.hint is not None for item in items) / len(items)

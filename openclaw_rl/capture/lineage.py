@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import sqlalchemy as sa
@@ -57,6 +58,16 @@ class Lineage(Versions):
         """A turn and the verdict that counts; None if the turn is gone."""
         turn, verdict = self._ledger.load_turn(turn_id), self._journal.verdict(turn_id)
         return None if turn is None or verdict is None else (turn, verdict)
+
+    def amends(self, turn: TurnRecord) -> tuple[TurnRecord, Verdict] | None:
+        """The first of the replies that their reader complained about right before this one, if any."""
+        first = None
+        while turn.continues and _asks_again(turn):
+            before = self.judged(turn.continues)
+            if before is None or before[1].score >= 0:
+                break
+            first, turn = before, before[0]
+        return first
 
     def skip(self, seq: int) -> None:
         """Nothing is left of this verdict's turn, or of the verdict: an exclusion was taken back."""
@@ -367,3 +378,10 @@ class Lineage(Versions):
                 if name.startswith("sample:") and n
             }
         )
+
+
+def _asks_again(turn: TurnRecord) -> bool:
+    """Whether only words of its reader came between the reply before and this one: no tool did."""
+    roles = [message.get("role") for message in turn.messages]
+    since = list(takewhile(lambda role: role != "assistant", reversed(roles)))
+    return bool(since) and set(since) == {"user"}

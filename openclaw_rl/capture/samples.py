@@ -70,6 +70,7 @@ def encode_sample(sample: Sample) -> bytes:
         ids=sample.ids_NK,
         old=sample.old_NK,
         signal=sample.signal_NK,
+        prompt=np.array(sample.prompt_ids or [], np.int32),
         facts=np.frombuffer(to_json({"strength": sample.strength, "hint": sample.hint}).encode(), np.uint8),
     )
     return zlib.compress(file.getvalue(), 1)
@@ -78,4 +79,5 @@ def encode_sample(sample: Sample) -> bytes:
 def decode_sample(data: bytes) -> Sample:
     arrays = np.load(BytesIO(zlib.decompress(data)), allow_pickle=False)
     facts = json.loads(arrays["facts"].tobytes())
-    return Sample(arrays["ids"], arrays["old"], arrays["signal"], facts["strength"], facts["hint"])
+    prompt = (arrays["prompt"].tolist() if "prompt" in arrays else []) or None
+    return Sample(arrays["ids"], arrays["old"], arrays["signal"], facts["strength"], facts["hint"], prompt)

@@ -47,6 +47,8 @@ class Desk(Protocol):
 
     def judged(self, turn_id: str) -> tuple[TurnRecord, Verdict] | None: ...
 
+    def amends(self, turn: TurnRecord) -> tuple[TurnRecord, Verdict] | None: ...
+
     def skip(self, seq: int) -> None: ...
 
     def settle(
@@ -176,8 +178,12 @@ class Sampler:
             self._desk.settle(seq, turn, verdict, sample, held_out=held_out)
 
     async def _sample(self, turn: TurnRecord, verdict: Verdict) -> Sample | None:
-        lesson = Lesson(turn, verdict, lambda hint: self._prompts.hinted(turn, hint))
+        before = self._desk.amends(turn) if verdict.score > 0 else None
+        lesson = self._lesson(turn, verdict, self._lesson(*before) if before else None)
         return await self._algorithm.sample(lesson, self._scorer)
+
+    def _lesson(self, turn: TurnRecord, verdict: Verdict, amends: Lesson | None = None) -> Lesson:
+        return Lesson(turn, verdict, lambda hint: self._prompts.hinted(turn, hint), amends)
 
 
 async def excuse(desk: Desk, reason: str, poll_s: float = 0.5) -> None:

@@ -132,9 +132,10 @@ class LocalTrainer:
             loss.backward()
             forward_s += forwarded - before
             backward_s += time.monotonic() - forwarded
+            recorded = packed.old_NK[:, 0] <= 0
             change = (new[:, 0] - packed.old_NK[:, 0]).detach()
-            ratios.append(change.clamp(-20, 20).exp())
-            differences.append(change[packed.versions_N == version].abs())
+            ratios.append(change[recorded].clamp(-20, 20).exp())
+            differences.append(change[recorded & (packed.versions_N == version)].abs())
             loss_sum += float(loss.detach())
             num_tokens += packed.num_tokens
             num_reply += len(packed.rows_N)
@@ -147,7 +148,7 @@ class LocalTrainer:
         if self._average is not None:
             with torch.no_grad():
                 torch._foreach_lerp_(self._average, self._parameters, 1 - options.average_decay)
-        mine = torch.cat(differences)
+        mine, moved = torch.cat(differences), torch.cat(ratios)
         return StepReport(
             loss=loss_sum,
             grad_norm=norm,
@@ -157,7 +158,7 @@ class LocalTrainer:
             num_tokens=num_tokens,
             num_reply_tokens=num_reply,
             mismatch=float(mine.mean()) if len(mine) else None,
-            ratio=float(torch.cat(ratios).mean()),
+            ratio=float(moved.mean()) if len(moved) else 1.0,
             forward_s=forward_s,
             backward_s=backward_s,
             total_s=time.monotonic() - started,

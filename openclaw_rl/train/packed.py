@@ -100,7 +100,7 @@ def pack(
 
 def _length(item: BatchItem) -> int:
     # The last token predicts nothing that carries signal.
-    return len(item.turn.prompt_ids) + len(item.turn.tokens) - 1
+    return len(item.prompt_ids) + len(item.turn.tokens) - 1
 
 
 def _pack(items: Sequence[BatchItem], batch_size: int, device: torch.device, padding: float) -> Packed:
@@ -113,7 +113,7 @@ def _pack(items: Sequence[BatchItem], batch_size: int, device: torch.device, pad
     versions: list[int] = []
     offset = 0
     for item, length in zip(items, lengths, strict=True):
-        prompt, tokens = item.turn.prompt_ids, item.turn.tokens
+        prompt, tokens = item.prompt_ids, item.turn.tokens
         ids += prompt + [token.id for token in tokens[:-1]]
         positions += range(length)
         rows += range(offset + len(prompt) - 1, offset + length)

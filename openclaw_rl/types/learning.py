@@ -20,6 +20,8 @@ class Lesson:
     verdict: Verdict
     hinted: Callable[[str], list[int] | None]
     """The prompt's ids with a hint added to the user's last message; None where it cannot be rebuilt."""
+    amends: Lesson | None = None
+    """What this reply made up for: the first of the replies that were complained about right before it."""
 
 
 class Scorer(Protocol):
@@ -57,6 +59,8 @@ class Sample:
     """0..1: how much of a reason this sample is to take a step at all."""
     hint: str | None = None
     """The one that was distilled."""
+    prompt_ids: list[int] | None = None
+    """Another prompt than the turn's own, to which the reply is taught as the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,11 @@ class BatchItem:
     sample: Sample
     score: int
     """The verdict's."""
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        own = self.sample.prompt_ids
+        return self.turn.prompt_ids if own is None else own
 
 
 class Loss(Protocol):
