@@ -73,6 +73,11 @@ test-open-webui: $(STAMP) system-packages ## talk to a real server through Open 
 	@scripts/open-webui
 	@$(BIN)/python -m pytest -m open_webui $(ARGS)
 
+.PHONY: test-gpu
+test-gpu: $(STAMP) ## run the GPU's kernels, in Triton's interpreter where there is none (600 MB)
+	@$(BIN)/python -c "import triton" 2>/dev/null || $(BIN)/pip install --quiet --no-deps triton==3.9.0
+	@$(BIN)/python -m pytest -m triton $(ARGS)
+
 .PHONY: test-web
 test-web: $(STAMP) system-packages ## run the long browser tests, on the real model
 	@$(BIN)/python -m pytest -m web $(ARGS)

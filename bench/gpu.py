@@ -3,7 +3,8 @@
     python bench/gpu.py [--model FOLDER] [--shape smollm2|qwen3-4b]
 
 Without a model folder, a random network of the given shape is made on the spot: log-probs and
-speed do not depend on what it says. Prints one JSON object.
+speed do not depend on what it says. Recorded decoding and kernels launched one by one are measured side by
+side, with the base and with an adapter of rank 16. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -44,11 +45,24 @@ def make_model(shape: str, folder: Path, dtype: torch.dtype) -> None:
     network.save_pretrained(folder)
 
 
+def make_adapter(network: Any, folder: Path, rank: int = 16) -> None:
+    """A PEFT folder with random weights on all linear layers."""
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(network, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.01)
+    model.save_pretrained(folder)
+    model.unload()
+
+
 async def generate(
-    engine: LocalEngine, ids: list[int], count: int, seed: int = 0
+    engine: LocalEngine, ids: list[int], count: int, seed: int = 0, version: int = 0
 ) -> tuple[list[Token], list[float]]:
     tokens, times = [], []
-    async for token in engine.generate(GenerateRequest(ids, SamplingParams(count, seed=seed))):
+    request = GenerateRequest(ids, SamplingParams(count, seed=seed), policy_version=version)
+    async for token in engine.generate(request):
         tokens.append(token)
         times.append(time.perf_counter())
     return tokens, times
@@ -71,15 +85,17 @@ async def check_exactness(engine: LocalEngine, network: Any, vocab: int) -> dict
     return {"mean_error": sum(errors) / len(errors), "max_error": max(errors)}
 
 
-async def measure_speed(engine: LocalEngine, vocab: int) -> dict[str, float]:
+async def measure_speed(engine: LocalEngine, vocab: int, count: int) -> dict[str, float]:
+    """``count`` tokens a stream."""
     rng = random.Random(1)
     figures: dict[str, float] = {}
-    for streams in (1, 8, 64):
+    for version, streams in ((0, 1), (0, 8), (0, 64), (1, 1), (1, 64)):
         prompts = [[rng.randrange(10, vocab) for _ in range(64)] for _ in range(streams)]
-        await asyncio.gather(*(generate(engine, ids, 4) for ids in prompts))
-        results = await asyncio.gather(*(generate(engine, ids, 48) for ids in prompts))
+        await asyncio.gather(*(generate(engine, ids, 4, version=version) for ids in prompts))
+        results = await asyncio.gather(*(generate(engine, ids, count, version=version) for ids in prompts))
         start, end = max(times[0] for _, times in results), max(times[-1] for _, times in results)
-        figures[f"decode_{streams}"] = streams * 47 / (end - start)
+        inside = sum(start < at <= end for _, times in results for at in times)
+        figures[f"decode_{streams}{'_adapter' if version else ''}"] = inside / (end - start)
     long = [rng.randrange(10, vocab) for _ in range(4000)]
     start = time.perf_counter()
     _, times = await generate(engine, long, 1)
@@ -87,18 +103,23 @@ async def measure_speed(engine: LocalEngine, vocab: int) -> dict[str, float]:
     return figures
 
 
-async def run(model: Path, dtype: str) -> dict[str, Any]:
-    engine = LocalEngine(model, LocalEngineOptions(device="cuda", dtype=dtype, max_running=64))
+async def run(model: Path, dtype: str, adapter: Path) -> dict[str, Any]:
     network = AutoModelForCausalLM.from_pretrained(
         model, dtype=torch.float32 if dtype == "fp32" else torch.bfloat16, device_map="cuda"
     )
     vocab = network.config.vocab_size
-    result = {
-        "dtype": dtype,
-        **await check_exactness(engine, network, vocab),
-        **await measure_speed(engine, vocab),
-    }
-    await engine.close()
+    make_adapter(network, adapter)
+    result: dict[str, Any] = {"dtype": dtype}
+    for name, graphs, count in (("one by one", False, 24), ("recorded", True, 200)):
+        engine = LocalEngine(
+            model, LocalEngineOptions(device="cuda", dtype=dtype, max_running=64, graphs=graphs)
+        )
+        await engine.load(1, adapter)
+        result[name] = {
+            **await check_exactness(engine, network, vocab),
+            **await measure_speed(engine, vocab, count),
+        }
+        await engine.close()
     return result
 
 
@@ -115,7 +136,7 @@ def main() -> None:
         if options.model is None:
             dtype = torch.float32 if options.dtype == "fp32" else torch.bfloat16
             make_model(options.shape, Path(folder), dtype)
-        result = asyncio.run(run(options.model or Path(folder), options.dtype))
+        result = asyncio.run(run(options.model or Path(folder), options.dtype, Path(folder, "adapter")))
     shape = options.model.name if options.model else options.shape
     print(
         json.dumps(

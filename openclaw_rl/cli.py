@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import sys
 from collections.abc import Sequence
@@ -162,6 +163,7 @@ def _serve(options: argparse.Namespace) -> None:
     config = _configure(options)
     from openclaw_rl import loop
 
+    _tell_crashes()
     asyncio.run(loop.serve(config, lambda line: print(line, flush=True)))
 
 
@@ -179,7 +181,14 @@ def _learn(options: argparse.Namespace) -> None:
         with suppress(asyncio.CancelledError):
             await work
 
+    _tell_crashes()
     asyncio.run(run())
+
+
+def _tell_crashes() -> None:
+    """A crash in compiled code says where it was, before the process is gone."""
+    if sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)
 
 
 def _eval(options: argparse.Namespace) -> int:

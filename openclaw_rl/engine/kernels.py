@@ -39,11 +39,16 @@ Biases = Sequence[torch.Tensor | None]
 class FloatKernel:
     """The stored weights in the activation dtype; the reference every other kernel is held to.
 
-    Matrices stay separate tensors: joining them would copy them out of the memory-mapped file.
+    Matrices stay separate tensors: joining them would copy them out of the memory-mapped file. On a GPU
+    they are copies anyway.
     """
 
     def __init__(self, weights: Weights, biases: Biases) -> None:
         self._parts = list(zip(weights, biases, strict=True))
+        if weights[0].is_cuda and len(weights) > 1:
+            bias = _join_biases(weights, biases)
+            joined = torch.cat(list(weights))
+            self._parts = [(joined, None if bias is None else bias.to(joined.dtype))]
 
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
         if len(self._parts) == 1:
@@ -342,4 +347,4 @@ def _join_biases(weights: Weights, biases: Biases) -> torch.Tensor | None:
     if all(bias is None for bias in biases):
         return None
     pairs = zip(weights, biases, strict=True)
-    return torch.cat([torch.zeros(w.shape[0]) if b is None else b.float() for w, b in pairs])
+    return torch.cat([w.new_zeros(w.shape[0]).float() if b is None else b.float() for w, b in pairs])

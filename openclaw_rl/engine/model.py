@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 from openclaw_rl.engine.decode import NativeDecode
+from openclaw_rl.engine.graphs import GraphDecode, recorded
 from openclaw_rl.engine.kernels import KERNELS, Kernel, KernelSet
 from openclaw_rl.engine.kv import OpenRows, SequenceCache
 from openclaw_rl.engine.lora import PROJECTIONS, Adapter
@@ -113,7 +115,9 @@ class Decoder:
         dtype: torch.dtype,
         kernels: KernelSet = KERNELS["float"],
         native: Native | None = None,
+        graphs: bool = False,
     ) -> None:
+        """``native``: decode with it, on a CPU; ``graphs``: with recorded steps, on a GPU."""
         self.shape = checkpoint.shape
         self.device, self.dtype = device, dtype
         tensors = {
@@ -135,12 +139,13 @@ class Decoder:
             projection: tensors[f"model.layers.0.{modules[0]}.weight"].shape[1]
             for projection, modules in PROJECTIONS.items()
         }
-        self._rope = _rope_table(checkpoint, device, dtype)
+        self.rope_tables = _rope_tables(checkpoint, device, dtype)
         is_plain = device.type == "cpu" and dtype == torch.float32
         has_whole_vectors = self.shape.head_dim % VECTOR == 0
         self._native_decode = (
             NativeDecode(self, native) if native and is_plain and has_whole_vectors else None
         )
+        self._graphs = recorded(self) if graphs else None
 
     def _layer(self, tensors: dict[str, torch.Tensor], index: int, project: Callable[..., Kernel]) -> Layer:
         prefix = f"model.layers.{index}"
@@ -165,6 +170,18 @@ class Decoder:
     @torch.inference_mode()
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Run the chunks, extend their caches, return fp32 logits of the wanted rows, in order."""
+        if self._graphs is None:
+            return self._forward(chunks)
+        decoding = [chunk for chunk in chunks if GraphDecode.suits(chunk)]
+        if not decoding:
+            return self._forward(chunks)
+        if len(decoding) == len(chunks):
+            return self._graphs(decoding)
+        others = [chunk for chunk in chunks if not GraphDecode.suits(chunk)]
+        both_RV = torch.cat([self._graphs(decoding), self._forward(others).to(self.device)])
+        return both_RV[_places(chunks, len(decoding))]
+
+    def _forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         ids = torch.tensor([i for chunk in chunks for i in chunk.token_ids], device=self.device)
         groups = _adapter_groups(chunks)
         hidden_RH = self.embedding_VH[ids]
@@ -202,7 +219,7 @@ class Decoder:
     def rope(self, positions: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines of these positions, a row each."""
         rows = torch.tensor(positions, device=self.device)
-        return self._rope[0][rows], self._rope[1][rows]
+        return self.rope_tables[0][rows], self.rope_tables[1][rows]
 
     def _heads(self, chunks: Sequence[Chunk]) -> _Heads:
         positions = [i for c in chunks for i in range(c.cache.length, c.cache.length + len(c.token_ids))]
@@ -228,6 +245,9 @@ class Decoder:
         return spans
 
     def _causal_mask(self, start: int, end: int) -> torch.Tensor:
+        if self.device.type == "cuda" and self.dtype != torch.float32:
+            # Known by its shape, it needs no memory, and the fast kernels for half precision take it.
+            return causal_lower_right(end - start, end)
         mask = torch.full((end - start, end), float("-inf"), dtype=self.dtype, device=self.device)
         return mask.triu_(start + 1)
 
@@ -265,7 +285,7 @@ class Decoder:
         return attended.reshape(qkv_RO.shape[0], -1)
 
 
-def _rope_table(
+def _rope_tables(
     checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     angles = torch.outer(torch.arange(checkpoint.shape.context_length).float(), checkpoint.inv_freq)
@@ -297,4 +317,18 @@ def _wanted_rows(chunks: Sequence[Chunk]) -> list[int]:
     for chunk in chunks:
         end += len(chunk.token_ids)
         rows += range(end - chunk.num_logits, end)
+    return rows
+
+
+def _places(chunks: Sequence[Chunk], num_decoding: int) -> list[int]:
+    """Where each chunk's logits lie when those of decoding chunks come first, then all others."""
+    rows: list[int] = []
+    first, other = 0, num_decoding
+    for chunk in chunks:
+        if GraphDecode.suits(chunk):
+            rows.append(first)
+            first += 1
+        else:
+            rows += range(other, other + chunk.num_logits)
+            other += chunk.num_logits
     return rows

@@ -16,6 +16,8 @@ from openclaw_rl.types import SamplingParams
 
 #: Nucleus sampling looks at this many candidates first; only a flatter row needs a full sort.
 _NUCLEUS_FIRST = 256
+#: Smaller temperatures overflow, and every reply of the pass would fail; below, the likeliest is taken.
+_COLDEST = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +47,8 @@ class Sampler:
         top_ids: list[int],
         top_logprobs: list[float],
         allowed_V: torch.Tensor | None,
-        drawn: int | None = None,
     ) -> Sampled:
-        """Draw from one row of raw log-probs (on the CPU); ``allowed_V`` is a grammar's mask.
-
-        ``drawn`` is what ``draw_raw`` drew from this row already.
-        """
-        if drawn is not None:
-            logprob = float(raw_V[drawn])
-            return Sampled(drawn, logprob, logprob, tuple(top_ids), tuple(top_logprobs), forced=False)
+        """Draw from one row of raw log-probs (on the CPU); ``allowed_V`` is a grammar's mask."""
         logprobs_V = raw_V if allowed_V is None else raw_V.masked_fill(~allowed_V, float("-inf"))
         forced = allowed_V is not None and int(allowed_V.sum()) == 1
         token, sampled_logprob = self._draw(logprobs_V, top_ids if allowed_V is None else None)
@@ -67,7 +62,7 @@ class Sampler:
         )
 
     def _draw(self, logprobs_V: torch.Tensor, top_ids: list[int] | None) -> tuple[int, float]:
-        if self.params.temperature < 1e-6:  # smaller ones overflow, and every reply of the pass fails
+        if self.params.temperature < _COLDEST:
             return top_ids[0] if top_ids else int(logprobs_V.argmax()), 0.0
         scaled_V = logprobs_V / self.params.temperature if self.params.temperature != 1 else logprobs_V
         candidates, kept_logprobs = self._truncate(torch.log_softmax(scaled_V, dim=-1))
@@ -79,9 +74,9 @@ class Sampler:
         return _invert(logprobs.unsqueeze(0), [self])[0]
 
     @property
-    def is_raw(self) -> bool:
-        """Whether the raw distribution itself is sampled from."""
-        return self.params.temperature == 1 and not self.params.top_k and self.params.top_p >= 1
+    def is_whole(self) -> bool:
+        """Whether every token may be drawn; with a temperature, but nothing is cut off."""
+        return self.params.temperature >= _COLDEST and not self.params.top_k and self.params.top_p >= 1
 
     def uniform(self) -> torch.Tensor:
         """In (0, 1]: never below the first possible token, never beyond the last."""
@@ -104,27 +99,42 @@ class Sampler:
         return ids, torch.log_softmax(values, dim=-1)
 
 
-def draw_raw(raw_RV: torch.Tensor, samplers: Sequence[Sampler | None]) -> list[int | None]:
-    """One token of each row whose sampler wants the raw distribution, all rows in one go."""
+def draw_whole(
+    raw_RV: torch.Tensor, samplers: Sequence[Sampler | None]
+) -> list[tuple[int, float, float] | None]:
+    """One token of each row that has a sampler, all rows in one go, where the log-probs lie.
+
+    With its raw log-prob and that of the distribution it was drawn from.
+    """
     rows = [row for row, sampler in enumerate(samplers) if sampler]
-    tokens: list[int | None] = [None] * len(samplers)
-    if rows:
-        chosen_RV = raw_RV if len(rows) == len(samplers) else raw_RV[rows]
-        for row, token in zip(rows, _invert(chosen_RV, [s for s in samplers if s]), strict=True):
-            tokens[row] = token
-    return tokens
+    drawn: list[tuple[int, float, float] | None] = [None] * len(samplers)
+    if not rows:
+        return drawn
+    wanted = [sampler for sampler in samplers if sampler]
+    raw_RV = raw_RV if len(rows) == len(samplers) else raw_RV[rows]
+    from_RV = raw_RV
+    if any(sampler.params.temperature != 1 for sampler in wanted):
+        temperatures = torch.tensor([[sampler.params.temperature] for sampler in wanted])
+        from_RV = torch.log_softmax(raw_RV / temperatures.to(raw_RV), dim=-1)
+    tokens = _invert(from_RV, wanted)
+    index_R1 = torch.tensor(tokens, device=raw_RV.device).unsqueeze(1)
+    logprobs = torch.cat([raw_RV.gather(1, index_R1), from_RV.gather(1, index_R1)], dim=1).tolist()
+    for row, token, (raw, own) in zip(rows, tokens, logprobs, strict=True):
+        drawn[row] = (token, raw, own)
+    return drawn
 
 
 def _invert(logprobs_RV: torch.Tensor, samplers: Sequence[Sampler]) -> list[int]:
     """Inverse of the cumulative distribution: a tenth of the cost of torch.multinomial."""
     cumulative_RV = logprobs_RV.exp().cumsum(-1, dtype=torch.float64)
-    points_R1 = torch.stack([sampler.uniform() for sampler in samplers]) * cumulative_RV[:, -1:]
+    uniform_R1 = torch.stack([sampler.uniform() for sampler in samplers]).to(cumulative_RV.device)
+    points_R1 = uniform_R1 * cumulative_RV[:, -1:]
     tokens: list[int] = torch.searchsorted(cumulative_RV, points_R1)[:, 0].tolist()
     return tokens
 
 
 def raw_logprobs(logits_RV: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Raw log-probs of each row and its top-k ids and log-probs, on the CPU."""
+    """Raw log-probs of each row, where the logits are, and its top-k ids and log-probs on the CPU."""
     logprobs_RV = torch.log_softmax(logits_RV.float(), dim=-1)
     values, ids = logprobs_RV.topk(top_k, dim=-1)
-    return logprobs_RV.cpu(), ids.cpu(), values.cpu()
+    return logprobs_RV, ids.cpu(), values.cpu()

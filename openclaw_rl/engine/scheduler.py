@@ -21,7 +21,7 @@ import torch
 from openclaw_rl.engine.kv import CachePool, SequenceCache
 from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder
-from openclaw_rl.engine.sampling import Sampler, draw_raw, raw_logprobs
+from openclaw_rl.engine.sampling import Sampled, Sampler, draw_whole, raw_logprobs
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.types import GenerateRequest, Priority, Scores, Token
 
@@ -248,8 +248,8 @@ class Scheduler:
             return
         top_k = max(1, *(job.top_k for job, _ in batch))
         raw_RV, ids_RK, logprobs_RK = raw_logprobs(logits_RV, top_k)
-        drawn = draw_raw(
-            raw_RV, [_raw_sampler(job) for (job, _), n in zip(batch, counts, strict=True) for _ in range(n)]
+        drawn = draw_whole(
+            raw_RV, [_whole_sampler(job) for (job, _), n in zip(batch, counts, strict=True) for _ in range(n)]
         )
         top_ids, top_logprobs = ids_RK.tolist(), logprobs_RK.tolist()
         end = 0
@@ -259,9 +259,12 @@ class Scheduler:
             if not count:
                 continue
             if job.sampler:
-                k = job.top_k
+                tops = top_ids[row][: job.top_k], top_logprobs[row][: job.top_k]
                 try:
-                    self._sample(job, raw_RV[row], top_ids[row][:k], top_logprobs[row][:k], drawn[row])
+                    if one := drawn[row]:
+                        self._go_on(job, Sampled(*one, tuple(tops[0]), tuple(tops[1]), forced=False))
+                    else:
+                        self._sample(job, raw_RV[row].cpu(), *tops)
                 except Exception as error:
                     # A grammar or a parameter of one request is no reason to fail the others.
                     job.emit(RuntimeError(f"sampling failed: {error}"))
@@ -276,12 +279,13 @@ class Scheduler:
         raw_V: torch.Tensor,
         top_ids: list[int],
         top_logprobs: list[float],
-        drawn: int | None,
     ) -> None:
         assert job.sampler is not None
-        assert job.request is not None
         allowed_V = job.grammar.allowed() if job.grammar else None
-        sampled = job.sampler.sample(raw_V, top_ids, top_logprobs, allowed_V, drawn)
+        self._go_on(job, job.sampler.sample(raw_V, top_ids, top_logprobs, allowed_V))
+
+    def _go_on(self, job: Job, sampled: Sampled) -> None:
+        assert job.request is not None
         if job.grammar and sampled.id not in job.request.stop_ids:
             job.grammar.consume(sampled.id)
         job.ids.append(sampled.id)
@@ -348,5 +352,5 @@ class Scheduler:
             self._finish(job)
 
 
-def _raw_sampler(job: Job) -> Sampler | None:
-    return job.sampler if job.sampler and job.sampler.is_raw and not job.grammar else None
+def _whole_sampler(job: Job) -> Sampler | None:
+    return job.sampler if job.sampler and job.sampler.is_whole and not job.grammar else None

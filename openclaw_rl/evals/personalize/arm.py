@@ -20,6 +20,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import httpx
+
 from openclaw_rl.evals.personalize.talk import Log, Person, Row, System, at_once
 from openclaw_rl.evals.personalize.tasks import Task, draw
 from openclaw_rl.evals.personalize.users import Voice, load_user, own_words
@@ -95,7 +97,10 @@ def run_arm(arm: Arm, folder: Path, rules: Rules, tick: Callable[[int], None]) -
             )
             for user in map(load_user, arm.users)
         ]
-        drive(arm, log, rules, system("default"), persons, tick)
+        try:
+            drive(arm, log, rules, system("default"), persons, tick)
+        except httpx.TransportError as error:
+            raise ValueError(f"the system stopped answering ({error}); see {folder / 'serve.log'}") from error
 
 
 def _start(arm: Arm, home: Path, rules: Rules, stack: ExitStack) -> tuple[str, dict[str, str]]:
@@ -272,6 +277,9 @@ class Server:
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self._process.terminate()
+        else:
+            with (self._home.parent / "serve.log").open("a") as log:
+                print(f"the server ended by itself, with exit code {self._process.returncode}", file=log)
         try:
             self._process.wait(60)
         except subprocess.TimeoutExpired:
