@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -194,6 +195,29 @@ def test_the_hint_the_student_can_follow_is_chosen() -> None:
     assert got.hint == "bb"
     assert sorted(teacher.asked) == [1, 2]
     assert got.signal_NK[0, 1] == pytest.approx(0.5 / 0.85 * 0.1, rel=1e-4)
+
+
+def test_a_retold_reply_leaves_out_what_the_hinted_teacher_would_hardly_say() -> None:
+    """The second token is four nats below the teacher's own choice: an apology, say."""
+
+    class Unforgiving(Teacher):
+        async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching:
+            assert prompt_ids == [1, 2, 5, 3]  # what was asked first, with the complaint's hint
+            said = np.array([[-0.5], [-4.5], [-2.0]], np.float32)
+            return Teaching(said, np.full((3, 1), 99, np.int32), np.full((3, 1), -0.5, np.float32))
+
+    first = lesson(-1, "short", turn=replace(make_turn(), id="t0", prompt_ids=[7, 8]))
+    accepted = replace(lesson(1, confidence=0.8, turn=make_turn(forced=2)), amends=first)
+    got = made(Hybrid(), accepted, Unforgiving({}))
+    np.testing.assert_allclose(got.signal_NK, [[0.8], [0.0], [0.0]], rtol=1e-6)  # the third was forced
+    assert got.prompt_ids == [7, 8]
+    assert (got.old_NK > 0).all()
+    assert made(Hybrid(retell=False), accepted, Teacher({})).prompt_ids is None
+
+
+def test_without_a_hint_an_accepted_reply_answers_its_own_question() -> None:
+    accepted = replace(lesson(1), amends=lesson(-1))
+    assert made(Hybrid(), accepted, Teacher({})).prompt_ids is None
 
 
 class Surprising(Teacher):

@@ -209,6 +209,63 @@ async def test_replies_accepted_earlier_are_heard_again_the_users_taking_turns(m
     assert stack.lineage.policy(2).num_samples == 4  # type: ignore[union-attr]
 
 
+async def converse(stack: Stack, *said: str, seed: int = 0) -> list[str]:
+    """A conversation of one person who says these things; the ids of the replies."""
+    messages: list[Any] = []
+    ids = []
+    for text in said:
+        messages.append({"role": "user", "content": text})
+        body = {"model": "default", "max_tokens": 8, "seed": seed, "messages": messages}
+        reply = (await stack.http.post("/v1/chat/completions", json=body)).json()
+        messages.append(reply["choices"][0]["message"])
+        ids.append(str(reply["id"]))
+    await stack.system.gateway.drain()
+    return ids
+
+
+async def test_what_pleased_after_complaints_is_taught_as_the_answer_to_the_first_question(
+    make: Make,
+) -> None:
+    stack = make(min_signal=0.0)
+    first, second, third, _ = await converse(
+        stack, "question 1", "bad, shorter", "bad, simpler", "good, thanks"
+    )
+    plain, _ = await converse(stack, "question 2", "good, thanks", seed=1)
+    await stack.http.post("/v1/flush")
+    await stack.judge()
+    await run(stack.worker())
+    items = {item.turn.id: item for item in stack.lineage.items(1)}
+    assert set(items) == {first, second, third, plain}
+    asked = stack.system.ledger.load_turn(first)
+    assert asked is not None
+    assert items[third].turn.prompt_ids != items[third].prompt_ids == asked.prompt_ids
+    assert items[third].sample.signal_NK.min() >= 0
+    for turn_id in (first, second, plain):
+        assert items[turn_id].prompt_ids == items[turn_id].turn.prompt_ids
+    assert stack.lineage.list_policies()[0].status == "serving"
+    metrics = stack.system.store.manifest(1)["metrics"]
+    assert metrics["ratio"] == pytest.approx(1, abs=0.01)  # of those whose log-probs were recorded
+    assert metrics["mismatch"] < 0.01
+
+
+async def test_a_reply_that_pleased_after_a_tool_failed_answers_what_it_answered(make: Make) -> None:
+    stack = make(min_signal=0.0)
+    asked = {"role": "user", "content": "question 1"}
+    ids = []
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    for messages in (
+        [asked],
+        [asked, {"role": "assistant", "content": None, "tool_calls": [call]},
+         {"role": "tool", "tool_call_id": "c1", "content": "bad"}],
+    ):  # fmt: skip
+        body = {"model": "default", "max_tokens": 8, "seed": 0, "messages": messages}
+        ids.append((await stack.http.post("/v1/chat/completions", json=body)).json()["id"])
+    await stack.system.gateway.drain()
+    turn = stack.system.ledger.load_turn(ids[1])
+    assert turn is not None
+    assert stack.lineage.amends(replace(turn, continues=ids[0])) is None
+
+
 async def test_a_step_waits_for_its_batch_and_a_flush_does_not(make: Make) -> None:
     stack = make()
     await talk(stack, 3)
