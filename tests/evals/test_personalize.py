@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.evals.personalize import report
-from openclaw_rl.evals.personalize.arm import sessions_until
-from openclaw_rl.evals.personalize.plan import as_hint
+from openclaw_rl.evals.personalize.arm import MEMORY, UNTRAINED, Arm, Rules, is_over, sessions_until
+from openclaw_rl.evals.personalize.plan import as_hint, run_all
 from openclaw_rl.evals.personalize.report import interval, worse_kinds
 from openclaw_rl.evals.personalize.talk import Log
 from openclaw_rl.evals.personalize.tasks import KINDS, draw, rambles
 from openclaw_rl.evals.personalize.users import FileUser, built_in, load_user
+from openclaw_rl.testing import tiny_model
 
 OWN = """
 name = "rhymes"
@@ -185,3 +186,23 @@ def test_an_interrupted_arm_counts_as_far_as_it_came(tmp_path: Path) -> None:
     table = (tmp_path / "report.md").read_text()
     assert "2 (1 interrupted)" in table
     assert "| short | hybrid | 10 | 30 | – |" in table
+
+
+def test_an_evaluation_from_its_arms_to_its_table(tmp_path: Path) -> None:
+    """Real systems around a tiny network: one for the arm that learns, one for all that do not."""
+    model = tiny_model(tmp_path / "model")
+    flags = ["--model", str(model), "--renderer", "qwen3", "--kernel", "float", "--device", "cpu"]
+    flags += ["--judge", "openclaw_rl.testing:WordJudge", "--num-threads", "1"]
+    arms = [Arm("hybrid", ("short",), 0), Arm(UNTRAINED, ("short",), 0), Arm(MEMORY, ("short", "simple"), 0)]
+    rules = Rules(limit=2, held_out=2, probes=1, hold=0, flags=tuple(flags))
+    assert run_all(arms, tmp_path, rules, parallel=3) == []
+    assert [is_over(tmp_path / "arms" / arm.name) for arm in arms] == [True] * 3
+    servers = {path.parent.parent.name for path in tmp_path.glob("**/serve.db")}
+    assert servers == {"hybrid-short-0", "not learning"}
+    rows = report.write(tmp_path)["rows"]
+    assert {(row["users"], row["method"]) for row in rows} == {
+        ("short", "hybrid"), ("short", UNTRAINED), ("short+simple", MEMORY),
+    }  # fmt: skip
+    ended = (tmp_path / "not learning" / "home" / "serve.db").stat().st_mtime_ns
+    assert run_all(arms, tmp_path, rules, parallel=3) == []  # nothing is left to do, and no server starts
+    assert (tmp_path / "not learning" / "home" / "serve.db").stat().st_mtime_ns == ended

@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -74,14 +74,19 @@ class Rules:
     """A system that runs already, and its keys by user."""
 
 
+def is_over(folder: Path) -> bool:
+    return bool(Log(folder / "log.jsonl").of("end"))
+
+
 def run_arm(arm: Arm, folder: Path, rules: Rules, tick: Callable[[int], None]) -> None:
     """Start the arm's own server in ``folder`` and run it to its end."""
-    log = Log(folder / "log.jsonl")
-    if log.of("end"):
+    if is_over(folder):
         tick(rules.limit)
         return
+    log = Log(folder / "log.jsonl")
     with ExitStack() as stack:
-        url, keys = rules.running or _start(arm, folder / "home", rules, stack)
+        how = ["--algo", arm.method, "--seed", str(arm.seed)] if arm.learns else ["--no-learn"]
+        url, keys = rules.running or stack.enter_context(system_for([arm], folder / "home", rules, how))
 
         def system(user: str) -> System:
             return stack.enter_context(closing(System(url, keys.get(user) or keys["default"])))
@@ -103,15 +108,17 @@ def run_arm(arm: Arm, folder: Path, rules: Rules, tick: Callable[[int], None]) -
             raise ValueError(f"the system stopped answering ({error}); see {folder / 'serve.log'}") from error
 
 
-def _start(arm: Arm, home: Path, rules: Rules, stack: ExitStack) -> tuple[str, dict[str, str]]:
-    """The arm's own server, with a key for each of its users."""
+@contextmanager
+def system_for(
+    arms: Sequence[Arm], home: Path, rules: Rules, flags: Sequence[str]
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """A server with a key for each of the arms' users; its address and the keys."""
     ring = KeyRing(home / "keys.json")
-    for user in map(load_user, arm.users):
+    for user in map(load_user, {user for arm in arms for user in arm.users}):
         if user.name not in ring.users:
             ring.add(user.name)
-    flags = ["--algo", arm.method, "--seed", str(arm.seed)] if arm.learns else ["--no-learn"]
-    url = stack.enter_context(Server(home, [*flags, *rules.flags]))
-    return url, {user: ring.key_of(user) or "" for user in ring.users}
+    with Server(home, [*flags, *rules.flags]) as url:
+        yield url, {user: ring.key_of(user) or "" for user in ring.users}
 
 
 def drive(

@@ -13,14 +13,24 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from tqdm import tqdm
 
 from openclaw_rl.evals.personalize import METHODS, report
-from openclaw_rl.evals.personalize.arm import MEMORY, UNTRAINED, Arm, Rules, Server, run_arm
+from openclaw_rl.evals.personalize.arm import (
+    MEMORY,
+    UNTRAINED,
+    Arm,
+    Rules,
+    Server,
+    is_over,
+    run_arm,
+    system_for,
+)
 from openclaw_rl.evals.personalize.talk import Person, Row, System
 from openclaw_rl.evals.personalize.users import EndpointVoice, Voice, built_in, load_user, own_words
 from openclaw_rl.judge.hints import verbatim_hints
@@ -76,9 +86,19 @@ def plan(options: argparse.Namespace) -> list[Arm]:
 
 
 def run_all(arms: Sequence[Arm], out: Path, rules: Rules, parallel: int) -> list[str]:
-    """Every arm to its end; one that breaks is named and does not stop the others."""
+    """Every arm to its end; one that breaks is named and does not stop the others.
+
+    Each that learns has a system of its own. Those that do not share one, whose engine runs them as a batch.
+    """
     failed: list[str] = []
-    with tqdm(total=len(arms) * rules.limit, unit="session", desc="sessions", smoothing=0.05) as bar:
+    still = [arm for arm in arms if not (arm.learns or is_over(out / "arms" / arm.name))]
+    with ExitStack() as stack:
+        bar = tqdm(total=len(arms) * rules.limit, unit="session", desc="sessions", smoothing=0.05)
+        stack.enter_context(bar)
+        shared = rules
+        if still and not rules.running:
+            system = system_for(still, out / "not learning" / "home", rules, ["--no-learn"])
+            shared = replace(rules, running=stack.enter_context(system))
         lock = threading.Lock()
 
         def tick(count: int) -> None:
@@ -89,7 +109,7 @@ def run_all(arms: Sequence[Arm], out: Path, rules: Rules, parallel: int) -> list
             folder = out / "arms" / arm.name
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                run_arm(arm, folder, rules, tick)
+                run_arm(arm, folder, rules if arm.learns else shared, tick)
             except Exception as error:
                 failed.append(arm.name)
                 tqdm.write(f"{arm.name}: {type(error).__name__}: {error}", file=sys.stderr)
