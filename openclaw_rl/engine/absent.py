@@ -10,7 +10,7 @@ from openclaw_rl.types import (
     Capabilities,
     EngineStatus,
     GenerateRequest,
-    Priority,
+    ScoreRequest,
     Scores,
     Token,
 )
@@ -27,16 +27,7 @@ class AbsentEngine:
     def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
         raise ValueError(_WHY)
 
-    async def score(
-        self,
-        token_ids: Sequence[int],
-        start: int,
-        top_k: int = 0,
-        policy_version: int = BASE_VERSION,
-        priority: Priority = Priority.JUDGE,
-        hidden_layer: int | None = None,
-        candidates: Sequence[Sequence[int]] | None = None,
-    ) -> Scores:
+    async def score(self, request: ScoreRequest) -> Scores:
         raise ValueError(_WHY)
 
     async def load(self, version: int, path: Path) -> None:

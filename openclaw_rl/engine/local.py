@@ -36,7 +36,7 @@ from openclaw_rl.types import (
     Capabilities,
     EngineStatus,
     GenerateRequest,
-    Priority,
+    ScoreRequest,
     Scores,
     Token,
 )
@@ -177,34 +177,22 @@ class LocalEngine:
         finally:
             job.cancelled = True
 
-    async def score(
-        self,
-        token_ids: Sequence[int],
-        start: int,
-        top_k: int = 0,
-        policy_version: int = BASE_VERSION,
-        priority: Priority = Priority.JUDGE,
-        hidden_layer: int | None = None,
-        candidates: Sequence[Sequence[int]] | None = None,
-    ) -> Scores:
-        self._check(token_ids, policy_version)
-        if not 1 <= start < len(token_ids):
-            raise ValueError(f"start must lie in 1..{len(token_ids) - 1}, got {start}")
-        if candidates is not None and len(candidates) != len(token_ids) - start:
-            raise ValueError(f"{len(candidates)} rows of candidates for {len(token_ids) - start} tokens")
+    async def score(self, request: ScoreRequest) -> Scores:
+        token_ids, version, candidates = request.token_ids, request.policy_version, request.candidates
+        self._check(token_ids, version)
         results: asyncio.Queue[object] = asyncio.Queue()
         job = Job(
             ids=list(token_ids[:-1]),
-            version=policy_version,
-            adapter=self._adapters[policy_version],
-            decoder=self._decoders.get(policy_version),
-            priority=priority,
+            version=version,
+            adapter=self._adapters[version],
+            decoder=self._decoders.get(version),
+            priority=request.priority,
             max_length=len(token_ids),
             emit=partial(self._emit, asyncio.get_running_loop(), results),
             targets=list(token_ids[1:]),
-            score_start=start - 1,
-            top_k=top_k,
-            hidden_layer=hidden_layer,
+            score_start=request.start - 1,
+            top_k=request.top_k,
+            hidden_layer=request.hidden_layer,
             candidates_NK=None if candidates is None else torch.tensor(candidates, dtype=torch.long),
         )
         self._inbox.put(partial(self._scheduler.add, job))

@@ -16,11 +16,10 @@ from typing import Any
 import httpx
 
 from openclaw_rl.types import (
-    BASE_VERSION,
     Capabilities,
     EngineStatus,
     GenerateRequest,
-    Priority,
+    ScoreRequest,
     Scores,
     Token,
 )
@@ -72,26 +71,8 @@ class RemoteEngine:
         except httpx.HTTPError as error:
             raise EngineGone(str(error)) from None
 
-    async def score(
-        self,
-        token_ids: Sequence[int],
-        start: int,
-        top_k: int = 0,
-        policy_version: int = BASE_VERSION,
-        priority: Priority = Priority.JUDGE,
-        hidden_layer: int | None = None,
-        candidates: Sequence[Sequence[int]] | None = None,
-    ) -> Scores:
-        body = {
-            "token_ids": list(token_ids),
-            "start": start,
-            "top_k": top_k,
-            "policy_version": policy_version,
-            "priority": int(priority),
-            "hidden_layer": hidden_layer,
-            "candidates": candidates,
-        }
-        return Scores(**await self._post("/score", body))
+    async def score(self, request: ScoreRequest) -> Scores:
+        return Scores(**await self._post("/score", asdict(request)))
 
     async def load(self, version: int, path: Path) -> None:
         await self._post("/load", {"version": version, "path": str(path.resolve())})

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from openclaw_rl.judge.exchange import Exchange, shorten
 from openclaw_rl.judge.shots import CONTEXT_CHARS, STATE_CHARS, few_shot_set, state_prompts
-from openclaw_rl.types import BASE_VERSION, Engine, Priority, Renderer, Scores
+from openclaw_rl.types import Engine, Renderer, ScoreRequest, Scores
 
 Encode = Callable[[str], list[int]]
 _TOP_K = 1000
@@ -91,14 +91,8 @@ class Evidence:
         key = (tuple(ids), start, top_k)
         if (known := self._known.get(key)) is not None:
             return known
-        scores = await self._engine.score(
-            ids,
-            start,
-            top_k=top_k,
-            policy_version=BASE_VERSION,
-            priority=Priority.JUDGE,
-            hidden_layer=self._layer if self._engine.capabilities.hidden_states else None,
-        )
+        layer = self._layer if self._engine.capabilities.hidden_states else None
+        scores = await self._engine.score(ScoreRequest(ids, start, top_k, hidden_layer=layer))
         self._known[key] = scores
         while len(self._known) > _NUM_KNOWN:
             del self._known[next(iter(self._known))]

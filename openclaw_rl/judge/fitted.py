@@ -17,7 +17,7 @@ from typing import Any
 
 from openclaw_rl.judge.calibration import Calibration
 from openclaw_rl.models import default_cache_dir
-from openclaw_rl.types import BASE_VERSION, Engine, Priority
+from openclaw_rl.types import Engine, ScoreRequest
 
 PACKAGE = Path(__file__).parent
 KINDS = ("user", "tool")
@@ -62,7 +62,7 @@ def own_folder(model: str) -> Path:
 
 async def signature(engine: Engine, encode: Callable[[str], list[int]]) -> tuple[float, ...]:
     ids = encode(SIGNATURE_TEXT)
-    scores = await engine.score(ids, 1, policy_version=BASE_VERSION, priority=Priority.JUDGE)
+    scores = await engine.score(ScoreRequest(ids, 1))
     return tuple(round(value, 3) for value in scores.logprobs)
 
 

@@ -19,22 +19,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from openclaw_rl.types import Engine, GenerateRequest, Priority, SamplingParams
+from openclaw_rl.types import Engine, GenerateRequest, Priority, SamplingParams, ScoreRequest
 
 
 def create_private_app(engine: Engine) -> Starlette:
     async def score(request: Request) -> JSONResponse:
         body = await request.json()
-        scores = await engine.score(
-            body["token_ids"],
-            body["start"],
-            body.get("top_k", 0),
-            body.get("policy_version", 0),
-            _low(body.get("priority", Priority.JUDGE)),
-            body.get("hidden_layer"),
-            body.get("candidates"),
-        )
-        return JSONResponse(asdict(scores))
+        wanted = ScoreRequest(**{**body, "priority": _low(body["priority"])})
+        return JSONResponse(asdict(await engine.score(wanted)))
 
     async def generate(request: Request) -> StreamingResponse:
         body = await request.json()

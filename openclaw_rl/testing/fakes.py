@@ -19,7 +19,7 @@ from openclaw_rl.types import (
     EngineStatus,
     GenerateRequest,
     JudgeCase,
-    Priority,
+    ScoreRequest,
     Scores,
     Token,
     Verdict,
@@ -133,19 +133,9 @@ class ScriptedEngine:
         ids = [(token_id + rank) % self._vocab_size for rank in range(top_k)]
         return tuple(ids), tuple(shares[:top_k])
 
-    async def score(
-        self,
-        token_ids: Sequence[int],
-        start: int,
-        top_k: int = 0,
-        policy_version: int = BASE_VERSION,
-        priority: Priority = Priority.JUDGE,
-        hidden_layer: int | None = None,
-        candidates: Sequence[Sequence[int]] | None = None,
-    ) -> Scores:
-        self._check(policy_version)
-        if not 1 <= start < len(token_ids):
-            raise ValueError(f"start must lie in 1..{len(token_ids) - 1}, got {start}")
+    async def score(self, request: ScoreRequest) -> Scores:
+        self._check(request.policy_version)
+        token_ids, start, top_k = request.token_ids, request.start, request.top_k
         rows = [self._distribution(token_ids[i], i, max(1, top_k)) for i in range(start, len(token_ids))]
         return Scores(
             logprobs=[values[0] for _, values in rows],
@@ -153,10 +143,10 @@ class ScriptedEngine:
             top_logprobs=[list(values[:top_k]) for _, values in rows],
             # Half as likely as the token that is there.
             candidate_logprobs=None
-            if candidates is None
+            if request.candidates is None
             else [
                 [values[0] + (0.0 if i == ids[0] else math.log(0.5)) for i in row]
-                for row, (ids, values) in zip(candidates, rows, strict=True)
+                for row, (ids, values) in zip(request.candidates, rows, strict=True)
             ],
         )
 

@@ -23,6 +23,7 @@ from openclaw_rl.types import (
     Priority,
     Renderer,
     SamplingParams,
+    ScoreRequest,
     StepReport,
     Tool,
     TurnRecord,
@@ -174,7 +175,7 @@ class Gate:
     async def _mean(self, prompt_ids: list[int], reply_ids: list[int], version: int) -> float:
         async with self._places:
             scores = await self._engine.score(
-                [*prompt_ids, *reply_ids], len(prompt_ids), policy_version=version, priority=Priority.JUDGE
+                ScoreRequest([*prompt_ids, *reply_ids], len(prompt_ids), policy_version=version)
             )
         return _mean(scores.logprobs)
 

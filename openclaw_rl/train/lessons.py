@@ -20,9 +20,9 @@ from openclaw_rl.types import (
     IntArray,
     Lesson,
     Message,
-    Priority,
     Renderer,
     Sample,
+    ScoreRequest,
     Teaching,
     TurnRecord,
     Verdict,
@@ -80,12 +80,13 @@ class EngineScorer:
 
     async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching:
         scores = await self._engine.score(
-            [*prompt_ids, *reply_ids],
-            len(prompt_ids),
-            top_k=max(ids_NK.shape[1], _TEACHER_TOP),
-            policy_version=self._version,
-            priority=Priority.JUDGE,
-            candidates=ids_NK.tolist(),
+            ScoreRequest(
+                [*prompt_ids, *reply_ids],
+                len(prompt_ids),
+                top_k=max(ids_NK.shape[1], _TEACHER_TOP),
+                policy_version=self._version,
+                candidates=ids_NK.tolist(),
+            )
         )
         return Teaching(
             np.array(scores.candidate_logprobs, np.float32),

@@ -25,6 +25,7 @@ from openclaw_rl.types.engine import (
     Priority,
     Rollout,
     SamplingParams,
+    ScoreRequest,
     Scores,
     Token,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "Rollout",
     "Sample",
     "SamplingParams",
+    "ScoreRequest",
     "Scorer",
     "Scores",
     "Sink",

@@ -64,6 +64,27 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    token_ids: Sequence[int]
+    start: int
+    """The first token whose log-prob is wanted; at least 1."""
+    top_k: int = 0
+    policy_version: int = BASE_VERSION
+    priority: Priority = Priority.JUDGE
+    hidden_layer: int | None = None
+    """Of which layer the last state is wanted."""
+    candidates: Sequence[Sequence[int]] | None = None
+    """Tokens whose log-probs are wanted as well, a row for each scored position."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.start < len(self.token_ids):
+            raise ValueError(f"start must lie in 1..{len(self.token_ids) - 1}, got {self.start}")
+        wanted = len(self.token_ids) - self.start
+        if self.candidates is not None and len(self.candidates) != wanted:
+            raise ValueError(f"{len(self.candidates)} rows of candidates for {wanted} tokens")
+
+
+@dataclass(frozen=True, slots=True)
 class Scores:
     """Raw log-probs of given tokens: entry i belongs to ``token_ids[start + i]``."""
 
@@ -104,17 +125,7 @@ class Engine(Protocol):
     def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
         """Stream tokens; closing the iterator cancels the work."""
 
-    async def score(
-        self,
-        token_ids: Sequence[int],
-        start: int,
-        top_k: int = 0,
-        policy_version: int = BASE_VERSION,
-        priority: Priority = Priority.JUDGE,
-        hidden_layer: int | None = None,
-        candidates: Sequence[Sequence[int]] | None = None,
-    ) -> Scores:
-        """``candidates`` asks for the log-probs of certain tokens at each scored position."""
+    async def score(self, request: ScoreRequest) -> Scores: ...
 
     async def load(self, version: int, path: Path) -> None: ...
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from openclaw_rl.engine.local import LocalEngine
-from openclaw_rl.types import GenerateRequest, SamplingParams, Token
+from openclaw_rl.types import GenerateRequest, SamplingParams, ScoreRequest, Token
 from tests.engine.conftest import Reference, run_generation
 
 TOLERANCE = 1e-3
@@ -91,7 +91,7 @@ async def test_score_matches_transformers(
     ids = tokenizer(TEXTS[2] * 4).input_ids
     for version in (0, 2):
         for start in (1, 17, len(ids) - 1):
-            scores = await engine.score(ids, start, top_k=5, policy_version=version)
+            scores = await engine.score(ScoreRequest(ids, start, top_k=5, policy_version=version))
             rows_TV = reference(ids, version)[start - 1 : len(ids) - 1]
             expected = rows_TV.gather(1, torch.tensor(ids[start:]).unsqueeze(1))[:, 0]
             assert torch.allclose(torch.tensor(scores.logprobs), expected, atol=TOLERANCE)
@@ -116,7 +116,7 @@ async def test_random_interleaving(engine: LocalEngine, reference: Reference, to
         if i % 5 == 4:
             await cancel_after_one_token(engine, prompt)
         elif i % 4 == 3:
-            scores = await engine.score(prompt, 1)
+            scores = await engine.score(ScoreRequest(prompt, 1))
             expected = reference(prompt, 0)[:-1].gather(1, torch.tensor(prompt[1:]).unsqueeze(1))[:, 0]
             assert torch.allclose(torch.tensor(scores.logprobs), expected, atol=TOLERANCE)
         else:
@@ -136,8 +136,8 @@ async def test_hidden_states_match_transformers(
     with torch.inference_mode():
         states = network(torch.tensor([ids]), output_hidden_states=True).hidden_states
     for layer in (0, 20):
-        scores = await engine.score(ids, len(ids) - 1, hidden_layer=layer)
+        scores = await engine.score(ScoreRequest(ids, len(ids) - 1, hidden_layer=layer))
         assert scores.hidden is not None
         expected = states[layer + 1][0, -2]
         assert torch.allclose(torch.tensor(scores.hidden), expected, atol=1e-2, rtol=1e-3)
-    assert (await engine.score(ids, 5)).hidden is None
+    assert (await engine.score(ScoreRequest(ids, 5))).hidden is None

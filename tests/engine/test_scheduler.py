@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
-from openclaw_rl.types import GenerateRequest, Priority, SamplingParams
+from openclaw_rl.types import GenerateRequest, Priority, SamplingParams, ScoreRequest
 from tests.engine.conftest import run_generation
 
 
@@ -120,7 +120,7 @@ async def test_bad_requests_are_refused_with_the_reason(engine: LocalEngine, tok
     with pytest.raises(ValueError, match="8192"):
         await run_generation(engine, ids * 5000)
     with pytest.raises(ValueError, match="start"):
-        await engine.score(ids, 0)
+        await engine.score(ScoreRequest(ids, 0))
     with pytest.raises(ValueError, match="in use"):
         await engine.unload(0)
 

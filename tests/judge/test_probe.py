@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from openclaw_rl.judge.calibration import CLASSES, fit
 from openclaw_rl.judge.exchange import Exchange
 from openclaw_rl.judge.fitted import read_fitted
 from openclaw_rl.judge.shots import case_of, read_cases, state_prompts
-from openclaw_rl.types import Capabilities, Message, Priority, Scores
+from openclaw_rl.types import Capabilities, Message, ScoreRequest, Scores
 
 
 class StatesEngine:
@@ -25,19 +24,12 @@ class StatesEngine:
         self.capabilities = Capabilities(hidden_states=width is not None)
         self._width, self.layers = width, set[int | None]()
 
-    async def score(
-        self,
-        token_ids: Sequence[int],
-        start: int,
-        top_k: int = 0,
-        policy_version: int = 0,
-        priority: Priority = Priority.JUDGE,
-        hidden_layer: int | None = None,
-    ) -> Scores:
-        self.layers.add(hidden_layer)
-        count = len(token_ids) - start
-        ids, values = list(range(top_k)), [-1.0 - rank for rank in range(top_k)]
-        hidden = [0.5] * self._width if self._width is not None and hidden_layer is not None else None
+    async def score(self, request: ScoreRequest) -> Scores:
+        self.layers.add(request.hidden_layer)
+        count = len(request.token_ids) - request.start
+        ids, values = list(range(request.top_k)), [-1.0 - rank for rank in range(request.top_k)]
+        is_shown = self._width is not None and request.hidden_layer is not None
+        hidden = [0.5] * self._width if is_shown else None  # type: ignore[operator]
         return Scores([-1.0] * count, [ids] * count, [values] * count, hidden)
 
 

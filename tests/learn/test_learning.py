@@ -17,7 +17,15 @@ from openclaw_rl.loop import System
 from openclaw_rl.serve import chat
 from openclaw_rl.serve.private import create_private_app
 from openclaw_rl.testing import ScriptedEngine, byte_tokenizer, until
-from openclaw_rl.types import GenerateRequest, JudgeCase, JudgeError, Priority, SamplingParams, Verdict
+from openclaw_rl.types import (
+    GenerateRequest,
+    JudgeCase,
+    JudgeError,
+    Priority,
+    SamplingParams,
+    ScoreRequest,
+    Verdict,
+)
 from tests.learn.conftest import Speaker
 
 
@@ -157,9 +165,10 @@ async def test_the_private_socket_is_an_engine(tmp_path: Path) -> None:
     through = [token async for token in remote.generate(request)]
     assert direct == through
     assert engine.requests[-1].priority is Priority.JUDGE
-    assert await remote.score([1, 2, 3, 4], 2, top_k=3) == await engine.score([1, 2, 3, 4], 2, top_k=3)
+    asked = ScoreRequest([1, 2, 3, 4], 2, top_k=3)
+    assert await remote.score(asked) == await engine.score(asked)
     with pytest.raises(ValueError, match="start"):
-        await remote.score([1, 2, 3], 0)
+        await remote.score(ScoreRequest([1, 2, 3], 0))
     await remote.load(4, tmp_path)
     await remote.serve_version(4)
     await remote.connect()

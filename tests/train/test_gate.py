@@ -24,6 +24,7 @@ from openclaw_rl.types import (
     Renderer,
     Sample,
     SamplingParams,
+    ScoreRequest,
     StepReport,
     Token,
     TurnRecord,
@@ -47,7 +48,7 @@ class Bench:
         """A reply as if the base had given it."""
         prompt = self.renderer.render([{"role": "user", "content": asked}])
         ids = [*self.encode(reply), min(self.renderer.stop_ids)]  # type: ignore[operator]
-        scores = await self.engine.score([*prompt, *ids], len(prompt))
+        scores = await self.engine.score(ScoreRequest([*prompt, *ids], len(prompt)))
         tokens = [Token(i, lp, lp, (), (), 0) for i, lp in zip(ids, scores.logprobs, strict=True)]
         return TurnRecord(
             asked, "s", "ann", "chat", "main", [], None, {}, {}, prompt, tokens, SamplingParams(64), 0,
