@@ -39,6 +39,8 @@ from openclaw_rl.types import JudgeCase
 
 TOGETHER = ("short", "list", "simple")
 ALONE = ("short", "simple")
+#: Of a system that several arms share: all of them examine at the same time.
+_ANY_NUMBER = ("--no-learn", "--max-waiting", "10000")
 
 
 def run(options: argparse.Namespace, home: Path) -> int:
@@ -97,7 +99,7 @@ def run_all(arms: Sequence[Arm], out: Path, rules: Rules, parallel: int) -> list
         stack.enter_context(bar)
         shared = rules
         if still and not rules.running:
-            system = system_for(still, out / "not learning" / "home", rules, ["--no-learn"])
+            system = system_for(still, out / "not learning" / "home", rules, _ANY_NUMBER)
             shared = replace(rules, running=stack.enter_context(system))
         lock = threading.Lock()
 
