@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 #: Adapters whose addresses the card knows at the same time.
 _SLOTS = 64
+#: Of the default adapter: three times 16, for queries, keys and values.
+_USUAL_RANKS = 64
 
 
 def recorded(decoder: Decoder) -> GraphDecode | None:
@@ -77,6 +79,10 @@ class GraphDecode:
         for chunk in chunks:
             chunk.cache.extend(chunk.token_ids)
         return logits_RV[: len(chunks)]
+
+    def forget(self, adapter: Adapter) -> None:
+        """Nobody will ask for it again: its memory may go."""
+        self._slots.drop(adapter)
 
     def _place(self, chunks: Sequence[Chunk], rows: int) -> int:
         """Tell the card about the step's rows; returns how many ranks their adapters have at most."""
@@ -144,21 +150,24 @@ class _Slots:
     def __init__(self, num_layers: int, device: torch.device) -> None:
         num_entries = num_layers * len(PROJECTIONS)
         self.table_SE3 = torch.zeros(_SLOTS, num_entries, 3, dtype=torch.int64, device=device)
-        self.ranks = 1
+        self.ranks = _USUAL_RANKS
         """A power of two that no adapter exceeds."""
         self._held: OrderedDict[int, tuple[int, Adapter]] = OrderedDict()
+        self._free = list(range(_SLOTS))
 
     def place(self, adapters: Sequence[Adapter | None]) -> list[int]:
         """The slot of each; -1 for none. There are as many slots as a step has rows."""
         return [-1 if adapter is None else self._slot(adapter) for adapter in adapters]
 
+    def drop(self, adapter: Adapter) -> None:
+        if held := self._held.pop(id(adapter), None):
+            self._free.append(held[0])
+
     def _slot(self, adapter: Adapter) -> int:
         if held := self._held.get(id(adapter)):
             self._held.move_to_end(id(adapter))
             return held[0]
-        slot = len(self._held)
-        if slot == len(self.table_SE3):
-            slot = self._held.popitem(last=False)[1][0]
+        slot = self._free.pop() if self._free else self._held.popitem(last=False)[1][0]
         self._held[id(adapter)] = (slot, adapter)
         rows = torch.zeros(self.table_SE3.shape[1:], dtype=torch.int64)
         for (layer, name), low_rank in adapter.items():

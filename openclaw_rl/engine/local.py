@@ -25,7 +25,7 @@ from openclaw_rl.engine.choose import choose_kernel
 from openclaw_rl.engine.kernels import KERNELS
 from openclaw_rl.engine.kv import CachePool, SequenceCache
 from openclaw_rl.engine.lora import ADAPTER_FILE, Adapter, load_adapter
-from openclaw_rl.engine.model import Decoder
+from openclaw_rl.engine.model import Chunk, Decoder
 from openclaw_rl.engine.native import Native, Unavailable, load_native
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.scheduler import Job, Scheduler
@@ -52,6 +52,7 @@ _SWITCH_S = 60.0
 _COLD_TOKENS = 96
 #: A GPU reads as many prompt tokens at once as a CPU does, times this, in less time.
 _GPU_PIECES = 8
+_FIRST_ROWS = (1, 2, 4, 8)
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -119,6 +120,8 @@ class LocalEngine:
         token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * self._dtype.itemsize
         pieces = _GPU_PIECES if self.device.type == "cuda" else 1
         budget = options.cache_tokens or max(self.context_length, _cache_bytes(self.device) // token_bytes)
+        if self.device.type == "cuda":
+            self._warm_up(new_cache)
         self._scheduler = Scheduler(
             self._decoder,
             CachePool(new_cache, budget, max(2 * self.context_length, budget // 4)),
@@ -130,6 +133,13 @@ class LocalEngine:
                 torch.get_num_threads() if self.device.type == "cpu" else 1, torch.set_num_threads
             ),
         )
+
+    def _warm_up(self, new_cache: Callable[[], SequenceCache]) -> None:
+        """Record what the first requests, and the first adapter, would otherwise wait for."""
+        nothing: Adapter = {}
+        for rows in _FIRST_ROWS:
+            for adapter in (None, nothing):
+                self._decoder.forward([Chunk([0], new_cache(), adapter) for _ in range(rows)])
 
     def _new_decoder(self, checkpoint: Checkpoint, kernel: str) -> Decoder:
         graphs = self._options.graphs and self.device.type == "cuda"
@@ -270,9 +280,11 @@ class LocalEngine:
     async def unload(self, version: int) -> None:
         if version in (BASE_VERSION, self._serving):
             raise ValueError(f"policy version {version} is in use and cannot be unloaded")
-        self._adapters.pop(version, None)
+        adapter = self._adapters.pop(version, None)
         self._decoders.pop(version, None)
         self._sources.pop(version, None)
+        if adapter is not None:
+            self._inbox.put(partial(self._decoder.forget, adapter))
         self._inbox.put(partial(self._scheduler.pool.drop_version, version))
 
     @cached_property

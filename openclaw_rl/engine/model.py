@@ -181,6 +181,11 @@ class Decoder:
         both_RV = torch.cat([self._graphs(decoding), self._forward(others).to(self.device)])
         return both_RV[_places(chunks, len(decoding))]
 
+    def forget(self, adapter: Adapter) -> None:
+        """An adapter that was unloaded."""
+        if self._graphs is not None:
+            self._graphs.forget(adapter)
+
     def _forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         ids = torch.tensor([i for chunk in chunks for i in chunk.token_ids], device=self.device)
         groups = _adapter_groups(chunks)

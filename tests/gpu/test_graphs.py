@@ -116,6 +116,10 @@ def test_an_adapter_gives_way_to_one_used_later(
     monkeypatch.setattr(graphs, "_SLOTS", 3)
     recording._graphs = graphs.recorded(recording)
     many = [adapter(plain, 1, seed) for seed in range(4)]
-    for wanted in [*many, many[0], many[3], None]:
+    for wanted in [*many, many[0], many[3], None, {}]:
         both = [decoder.forward([Chunk([9], cache_of(decoder), wanted)]).clone() for decoder in decoders]
         assert torch.allclose(*both, atol=1e-4)
+    recording.forget(many[3])
+    recording.forget(many[2])  # has given way already
+    assert len(recording._graphs._slots._free) == 1
+    assert all(held[1] is not many[3] for held in recording._graphs._slots._held.values())
