@@ -134,24 +134,32 @@ class LearnConfig(_Section):
     """Binary RL: subtract each user's running mean of verdicts."""
     importance_cap: float = Field(default=2.0, ge=1)
     """Bound of the correction for temperature and top-p."""
-    batch_size: int = Field(default=4, ge=1)
-    """Samples per step; half as many more for every other user whose samples are in it."""
+    batch_size: int = Field(default=0, ge=0)
+    """Samples per step (0: 2 for hybrid, else 4); half as many more for every other user in it."""
     batch_max_age_s: float = Field(default=600, gt=0)
     """A step is taken with fewer samples once the oldest has waited this long."""
     min_signal: float = Field(default=0.1, ge=0, le=1)
     """A batch that has less to say than this waits for more."""
     max_staleness: int = Field(default=8, ge=0)
     """Versions between the one that answered and the one that learns from it."""
-    replay: int = Field(default=0, ge=0)
-    """Hybrid: replies accepted earlier that a step hears again, spread over the users."""
+    replay: int = Field(default=-1, ge=-1)
+    """Hybrid: replies accepted earlier that a step hears again, the users taking turns (-1: 4)."""
     sinks: str = "jsonl,prometheus"
     """Where numbers of each step go: jsonl, prometheus, tensorboard, wandb, otel or your own."""
     held_out_share: float = Field(default=0.06, ge=0, lt=1)
     """Judged turns kept from training, to check new versions with."""
 
+    @property
+    def samples_per_step(self) -> int:
+        return self.batch_size or (2 if self.algo == "hybrid" else 4)
+
+    @property
+    def replayed_per_step(self) -> int:
+        return self.replay if self.replay >= 0 else 4 if self.algo == "hybrid" else 0
+
     @model_validator(mode="after")
     def _replays_where_it_can(self) -> Self:
-        if self.replay and self.algo != "hybrid":
+        if self.replay > 0 and self.algo != "hybrid":
             raise ValueError("--replay is for --algo hybrid: other algorithms weigh a sample by its batch")
         return self
 

@@ -29,7 +29,7 @@ def status(system: System) -> Json:
     try:
         funnel: Json | None = inspect.view_counts(system.books)
         learning, now = inspect.view_learning(system.lineage), system.outlook.now()
-        size = system.lineage.full_batch(wanted.batch_size)
+        size = system.lineage.full_batch(wanted.samples_per_step)
         busy = bool(system.learning and funnel and _is_busy(system, funnel, learning, size))
     except Exception:  # the ledger is down; `ledger` below says so
         funnel, learning, busy = None, {"samples": None, "stage": None, "last_step": None}, False
@@ -48,7 +48,7 @@ def status(system: System) -> Json:
             "waiting": engine.num_waiting,
             "judge": funnel["judge_queue"] if funnel else None,
             "samples": learning["samples"],
-            "samples_per_step": size or wanted.batch_size,
+            "samples_per_step": size or wanted.samples_per_step,
         },
         "engine": {"cached_tokens": engine.cached_tokens, "context_length": system.engine.context_length},
         "ledger": asdict(health),

@@ -201,11 +201,11 @@ def build_learner(
         engine,
         open_store(config),
         LearnOptions(
-            batch_size=wanted.batch_size,
+            batch_size=wanted.samples_per_step,
             max_age_s=wanted.batch_max_age_s,
             min_signal=wanted.min_signal,
             max_staleness=wanted.max_staleness,
-            replay=wanted.replay,
+            replay=wanted.replayed_per_step,
             config_hash=hash_of(settings),
         ),
         say,

@@ -119,3 +119,19 @@ def test_training_settings_are_checked_before_anything_is_trained(
         return
     with pytest.raises(ValueError, match=remedy):
         load(tmp_path, **flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "per_step", "replayed"),
+    [
+        ({}, 2, 4),
+        ({"algo": "binary"}, 4, 0),
+        ({"batch_size": 7, "replay": 0}, 7, 0),
+        ({"algo": "opd", "batch_size": 3}, 3, 0),
+    ],
+)
+def test_what_a_step_holds_depends_on_the_algorithm(
+    tmp_path: Path, flags: dict[str, Any], per_step: int, replayed: int
+) -> None:
+    learn = load(tmp_path, **flags).learn
+    assert (learn.samples_per_step, learn.replayed_per_step) == (per_step, replayed)

@@ -25,7 +25,7 @@ from openclaw_rl.serve import chat
 from openclaw_rl.testing import WordJudge, tiny_model
 from openclaw_rl.train.gate import Bounds
 from openclaw_rl.train.worker import LearnWorker
-from openclaw_rl.types import TurnRecord
+from openclaw_rl.types import ScoreRequest, TurnRecord
 
 #: Of a network that knows nothing, nothing can be asked but finite weights.
 ANYTHING = Bounds(9, 9, 9, 9, -9, 9, 9)
@@ -386,10 +386,10 @@ async def test_the_teacher_is_the_one_that_was_chosen(
     asked: list[int] = []
     score = stack.engine.score
 
-    async def listening(*arguments: Any, **more: Any) -> Any:
-        if more.get("candidates"):
-            asked.append(more["policy_version"])
-        return await score(*arguments, **more)
+    async def listening(request: ScoreRequest) -> Any:
+        if request.candidates:
+            asked.append(request.policy_version)
+        return await score(request)
 
     monkeypatch.setattr(stack.engine, "score", listening)
     if settings["teacher"] == "frozen":
