@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _FOLLOW_S = 0.5
 _KEEP_RETIRED_S = 120.0
+#: Longer than clients keep idle connections: whoever closes one while the other sends costs a request.
+_KEEP_ALIVE_S = 300
 
 
 @dataclass
@@ -279,6 +281,7 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
             system.app(),
             log_level=config.log_level,
             access_log=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=config.serve.drain_timeout_s,
         )
     )
@@ -343,7 +346,15 @@ async def _open_private_door(config: Config, system: System) -> None:
 
     door = bind_private(engine_socket(config))
     app = create_private_app(system.engine)
-    private = SideServer(uvicorn.Config(app, log_level=config.log_level, access_log=False, lifespan="off"))
+    private = SideServer(
+        uvicorn.Config(
+            app,
+            log_level=config.log_level,
+            access_log=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            lifespan="off",
+        )
+    )
     serving = asyncio.create_task(private.serve(sockets=[door]))
     try:
         await asyncio.Event().wait()

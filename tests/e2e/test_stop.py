@@ -7,6 +7,7 @@ import resource
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,16 @@ def test_a_full_disk_costs_no_reply(home: Path) -> None:
                 assert client.get(f"/v1/turns/{reply_id}").status_code == 200
             assert client.get("/v1/status").json()["ledger"]["num_lost"] == 0
     assert cli(home, "data", "check").stdout.strip() == "the ledger is sound"
+
+
+def test_an_idle_connection_is_left_to_its_client(server: ServerProcess) -> None:
+    """Closed by both sides at the same moment it costs a request, and clients close theirs after seconds."""
+    address = httpx.URL(server.url)
+    with socket.create_connection((address.host, address.port or 0), timeout=10) as connection:
+        for pause in (0, 6.5):
+            time.sleep(pause)
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
 
 
 def test_prompts_and_keys_stay_out_of_the_log(server: ServerProcess, http: httpx.Client) -> None:
