@@ -9,6 +9,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -167,11 +169,15 @@ def test_a_full_disk_costs_no_reply(home: Path) -> None:
 def test_an_idle_connection_is_left_to_its_client(server: ServerProcess) -> None:
     """Closed by both sides at the same moment it costs a request, and clients close theirs after seconds."""
     address = httpx.URL(server.url)
-    with socket.create_connection((address.host, address.port or 0), timeout=10) as connection:
+    with closing(HTTPConnection(address.host, address.port, timeout=10)) as connection:
+        connection.connect()
+        connection.auto_open = 0  # a second connection would prove nothing
         for pause in (0, 6.5):
             time.sleep(pause)
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+            connection.request("GET", "/healthz")
+            answer = connection.getresponse()
+            assert answer.status == 200
+            answer.read()
 
 
 def test_prompts_and_keys_stay_out_of_the_log(server: ServerProcess, http: httpx.Client) -> None:
