@@ -36,6 +36,8 @@ from openclaw_rl.types import (
 
 log = logging.getLogger(__name__)
 _GATE_TURNS = 8
+#: Batches' worth of samples that one step takes, where they come faster than steps can be made.
+_BACKLOG = 4
 PRUNED = "its turn was pruned before the step"
 STALE = "it was answered by a version too long ago"
 
@@ -177,8 +179,9 @@ class LearnWorker:
         if not (asked or old or is_due(number, strength, size, options.min_signal)):
             return None
         limit = size
-        if number >= 2 * size and strength < options.min_signal * number:
-            limit = min(number, 4 * size)  # what gathered while there was little to learn goes into one step
+        says_little = number >= 2 * size and strength < options.min_signal * number
+        if says_little or number >= _BACKLOG * size:
+            limit = min(number, _BACKLOG * size)  # what gathered meanwhile goes into one step
         policy = None
         if number:
             policy = self._desk.claim(limit, self._desk.serving(), options.config_hash, options.replay)
@@ -306,7 +309,7 @@ class LearnWorker:
 
 def is_due(number: int, strength: float, batch_size: int, min_signal: float) -> bool:
     """Enough samples with enough to say; many with little to say are enough as well."""
-    return number >= batch_size and (strength >= min_signal * number or number >= 4 * batch_size)
+    return number >= batch_size and (strength >= min_signal * number or number >= _BACKLOG * batch_size)
 
 
 def _factors(before: Sequence[BatchItem], after: Sequence[BatchItem]) -> dict[str, float]:

@@ -209,6 +209,15 @@ async def test_replies_accepted_earlier_are_heard_again_the_users_taking_turns(m
     assert stack.lineage.policy(2).num_samples == 4  # type: ignore[union-attr]
 
 
+async def test_samples_that_come_faster_than_steps_are_taken_together(make: Make) -> None:
+    stack = make(batch_size=1)
+    turns = await talk(stack, 5)
+    await stack.judge()
+    await run(stack.worker())
+    store = stack.system.store
+    assert [store.manifest(version)["samples"] for version in (1, 2)] == [turns[:4], turns[4:]]
+
+
 async def converse(stack: Stack, *said: str, seed: int = 0) -> list[str]:
     """A conversation of one person who says these things; the ids of the replies."""
     messages: list[Any] = []
