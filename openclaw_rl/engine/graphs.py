@@ -48,8 +48,9 @@ class GraphDecode:
     """Runs decoding steps of one decoder. Elsewhere than on a GPU nothing is recorded, for tests."""
 
     def __init__(self, decoder: Decoder) -> None:
-        from openclaw_rl.engine.gpu_kernels import Attention, Where
+        from openclaw_rl.engine.gpu_kernels import Attention, Where, add_low_rank
 
+        self._add_low_rank = add_low_rank
         self._decoder, shape = decoder, decoder.shape
         most, device, like = _ROWS[-1], decoder.device, decoder.embedding_VH
         self._is_gpu = device.type == "cuda"
@@ -135,12 +136,10 @@ class GraphDecode:
         return decoder.head(normed).float()
 
     def _project(self, layer: Layer, index: int, name: str, x_RI: torch.Tensor, ranks: int) -> torch.Tensor:
-        from openclaw_rl.engine.gpu_kernels import add_low_rank
-
         y_RO = layer.projections[name](x_RI)
         if ranks:
             table, slots = self._slots.table_SE3, self._where.slot_R
-            add_low_rank(y_RO, x_RI, self._low_RK, table, slots, _entry(index, name), ranks)
+            self._add_low_rank(y_RO, x_RI, self._low_RK, table, slots, _entry(index, name), ranks)
         return y_RO
 
 
