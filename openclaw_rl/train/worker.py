@@ -36,8 +36,8 @@ from openclaw_rl.types import (
 
 log = logging.getLogger(__name__)
 _GATE_TURNS = 8
-#: Batches' worth of samples that one step takes, where they come faster than steps can be made.
-_BACKLOG = 4
+#: Batches' worth of samples that one step takes, where there is little to learn or far too much.
+_MOST_BATCHES = 4
 PRUNED = "its turn was pruned before the step"
 STALE = "it was answered by a version too long ago"
 
@@ -180,8 +180,8 @@ class LearnWorker:
             return None
         limit = size
         says_little = number >= 2 * size and strength < options.min_signal * number
-        if says_little or number >= _BACKLOG * size:
-            limit = min(number, _BACKLOG * size)  # what gathered meanwhile goes into one step
+        if says_little or number > options.max_staleness * size:  # the last of them would come too late
+            limit = min(number, _MOST_BATCHES * size)
         policy = None
         if number:
             policy = self._desk.claim(limit, self._desk.serving(), options.config_hash, options.replay)
@@ -309,7 +309,7 @@ class LearnWorker:
 
 def is_due(number: int, strength: float, batch_size: int, min_signal: float) -> bool:
     """Enough samples with enough to say; many with little to say are enough as well."""
-    return number >= batch_size and (strength >= min_signal * number or number >= _BACKLOG * batch_size)
+    return number >= batch_size and (strength >= min_signal * number or number >= _MOST_BATCHES * batch_size)
 
 
 def _factors(before: Sequence[BatchItem], after: Sequence[BatchItem]) -> dict[str, float]:

@@ -209,8 +209,8 @@ async def test_replies_accepted_earlier_are_heard_again_the_users_taking_turns(m
     assert stack.lineage.policy(2).num_samples == 4  # type: ignore[union-attr]
 
 
-async def test_samples_that_come_faster_than_steps_are_taken_together(make: Make) -> None:
-    stack = make(batch_size=1)
+async def test_samples_that_would_come_too_late_are_taken_together(make: Make) -> None:
+    stack = make(batch_size=1, max_staleness=4)
     turns = await talk(stack, 5)
     await stack.judge()
     await run(stack.worker())
