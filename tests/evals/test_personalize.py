@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from itertools import islice
 from pathlib import Path
@@ -186,6 +187,14 @@ def test_an_interrupted_arm_counts_as_far_as_it_came(tmp_path: Path) -> None:
     table = (tmp_path / "report.md").read_text()
     assert "2 (1 interrupted)" in table
     assert "| short | hybrid | 10 | 30 | – |" in table
+
+
+def test_where_no_arm_came_to_its_end_the_table_says_nothing_of_it(tmp_path: Path) -> None:
+    (tmp_path / "arms" / "hybrid-short-0").mkdir(parents=True)
+    _write_arm(tmp_path / "arms" / "hybrid-short-0", is_interrupted=True)
+    report.write(tmp_path)
+    assert "nan" not in (tmp_path / "report.md").read_text()
+    assert json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)["rows"]
 
 
 def test_an_evaluation_from_its_arms_to_its_table(tmp_path: Path) -> None:

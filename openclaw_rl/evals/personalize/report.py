@@ -37,7 +37,7 @@ def write(out: Path, dashboard: Path | None = None) -> dict[str, Any]:
     for arm in arms:
         groups[arm["users"], arm["method"]].append(arm)
     results = {"rows": [_row(group, members) for group, members in _ordered(groups)], "arms": arms}
-    (out / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    (out / "results.json").write_text(json.dumps(_plain(results), indent=1), encoding="utf-8")
     for name, curves in _curves(groups).items():
         if dashboard is not None:
             dashboard.mkdir(parents=True, exist_ok=True)
@@ -51,6 +51,15 @@ def write(out: Path, dashboard: Path | None = None) -> dict[str, Any]:
     ]
     (out / "report.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
     return results
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can say it: what is not a number is null."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _has_looks(log: Log) -> bool:
@@ -236,8 +245,8 @@ def _table(rows: Sequence[Row]) -> str:
             f"| {row['users']} | {row['method']} | {row['seeds']}{_cut(row)} | {_until(row, 'strict')} "
             f"| {_until(row, 'published')} | {row['reached']} "
             f"| {row['held_out_before']:.2f} → {_range(row['held_out'], '.2f')} | {row['words']:.0f} "
-            f"| {row['right_before']:.2f} → {row['right']:.2f} | {', '.join(row['worse']) or 'none'} "
-            f"| {judge} | {row['versions']:.1f} ({row['rejected']}) | {row['prompt_tokens']:.0f} |"
+            f"| {_tasks(row)} | {judge} | {_number(row['versions'], '.1f')} ({row['rejected']}) "
+            f"| {row['prompt_tokens']:.0f} |"
         )
     return "\n".join(lines)
 
@@ -249,12 +258,20 @@ def _costs(rows: Sequence[Row]) -> str:
     ]
     for row in rows:
         cells = (row["seconds_per_session"], row["tokens_per_session"], row["drift"])
-        shown = [
-            "–" if math.isnan(x) else f"{x:{form}}"
-            for x, form in zip(cells, (".0f", ".0f", "+.3f"), strict=True)
-        ]
+        shown = [_number(x, form) for x, form in zip(cells, (".0f", ".0f", "+.3f"), strict=True)]
         lines.append(f"| {row['users']} | {row['method']} | {' | '.join(shown)} |")
     return "\n".join(lines)
+
+
+def _tasks(row: Row) -> str:
+    """Right before and after, and what became worse; nothing where no arm was looked at twice."""
+    if math.isnan(row["right"]):
+        return "– | –"
+    return f"{row['right_before']:.2f} → {row['right']:.2f} | {', '.join(row['worse']) or 'none'}"
+
+
+def _number(value: float, form: str) -> str:
+    return "–" if math.isnan(value) else f"{value:{form}}"
 
 
 def _cut(row: Row) -> str:
