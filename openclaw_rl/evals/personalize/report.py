@@ -8,20 +8,13 @@ import random
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl.evals.personalize import plots
 from openclaw_rl.evals.personalize.arm import MEMORY, UNTRAINED, sessions_until
 from openclaw_rl.evals.personalize.talk import Log, Row
 
-COLOURS = {
-    "hybrid": "#e4572e",
-    "binary": "#6b8cae",
-    "opd": "#76b041",
-    UNTRAINED: "#9aa5b1",
-    MEMORY: "#8e6bbf",
-}
 Group = tuple[str, str]
 """Users and method."""
 
@@ -36,13 +29,14 @@ def write(out: Path, dashboard: Path | None = None) -> dict[str, Any]:
     groups: dict[Group, list[Row]] = defaultdict(list)
     for arm in arms:
         groups[arm["users"], arm["method"]].append(arm)
-    results = {"rows": [_row(group, members) for group, members in _ordered(groups)], "arms": arms}
+    members = [(_row(group, mine), mine) for group, mine in _ordered(groups)]
+    results = {"rows": [row for row, _ in members], "arms": arms}
     (out / "results.json").write_text(json.dumps(_plain(results), indent=1), encoding="utf-8")
-    for name, curves in _curves(groups).items():
+    for name, curve in plots.curves(members).items():
         if dashboard is not None:
             dashboard.mkdir(parents=True, exist_ok=True)
-            (dashboard / f"{out.name}-{name}.json").write_text(json.dumps(curves), encoding="utf-8")
-    pictures = _plots(out, groups)
+            (dashboard / f"{out.name}-{name}.json").write_text(json.dumps(curve), encoding="utf-8")
+    pictures = plots.draw(out, members)
     parts = [
         _table(results["rows"]),
         _costs(results["rows"]),
@@ -227,7 +221,7 @@ def _share(rows: Sequence[Any], test: Callable[[Any], bool]) -> float:
 
 
 def _ordered(groups: dict[Group, list[Row]]) -> Iterable[tuple[Group, list[Row]]]:
-    known = list(COLOURS)
+    known = list(plots.COLOURS)
     order = {method: known.index(method) if method in known else -1 for _, method in groups}
     return sorted(groups.items(), key=lambda item: (-item[0][0].count("+"), item[0][0], order[item[0][1]]))
 
@@ -301,112 +295,3 @@ def _samples(groups: dict[Group, list[Row]]) -> str:
                 f"> before: {before}\n>\n> after: {after}"
             )
     return "\n\n".join(parts)
-
-
-def _plots(out: Path, groups: dict[Group, list[Row]]) -> list[tuple[str, str]]:
-    if not groups or find_spec("matplotlib") is None:
-        return []  # the table is all there is; pip install 'openclaw-rl[eval]'
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
-    users = list(dict.fromkeys(users for (users, _), _ in _ordered(groups)))
-    made = []
-
-    def save(figure: Any, title: str, name: str) -> None:
-        figure.savefig(out / name, dpi=130, bbox_inches="tight")
-        pyplot.close(figure)
-        made.append((title, name))
-
-    figure, axes = pyplot.subplots(1, len(users), figsize=(4.2 * len(users), 3.4), sharey=True, squeeze=False)
-    for axis, who in zip(axes[0], users, strict=True):
-        for (group, method), arms in _ordered(groups):
-            if group == who:
-                _curve(axis, method, arms)
-        axis.set(title=who.replace("+", ", "), xlabel="sessions", ylim=(-0.02, 1.02))
-        axis.xaxis.get_major_locator().set_params(integer=True)
-    axes[0][0].set_ylabel("held-out satisfaction, strict")
-    lines = {line.get_label(): line for axis in axes[0] for line in axis.get_lines()}
-    figure.legend(
-        lines.values(), lines.keys(), frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(0.91, 0.5)
-    )
-    save(figure, "satisfaction on held-out tasks against sessions", "satisfaction.png")
-
-    figure, axes = pyplot.subplots(1, len(users), figsize=(4.2 * len(users), 2.8), sharey=True, squeeze=False)
-    for axis, who in zip(axes[0], users, strict=True):
-        rows = [_row(group, arms) for group, arms in _ordered(groups) if group[0] == who]
-        for position, row in enumerate(rows):
-            mean, low, high = row["strict"]
-            colour, open_ended = COLOURS.get(row["method"], "#444"), row["at_least"]["strict"]
-            style = (
-                {"facecolor": "white", "edgecolor": colour, "hatch": "//"}
-                if open_ended
-                else {"color": colour}
-            )
-            axis.bar(position, mean, width=0.65, **style)
-            axis.errorbar(position, mean, [[mean - low], [high - mean]], color="#333", capsize=3)
-            axis.text(
-                position,
-                high + 0.6,
-                f"{'≥ ' if open_ended else ''}{mean:.1f}\n{row['reached']}",
-                ha="center",
-                fontsize=8,
-            )
-        axis.set_xticks(range(len(rows)), [row["method"] for row in rows], rotation=25)
-        axis.set(title=who.replace("+", ", "), xlim=(-0.6, max(2, len(rows) - 1) + 0.6))
-        axis.margins(y=0.25)
-    axes[0][0].set_ylabel("sessions until three\nin a row, strict")
-    save(figure, "sessions until three in a row please, and how many users reached it", "sessions.png")
-
-    figure, axis = pyplot.subplots(figsize=(5, 3.4))
-    for (who, method), arms in _ordered(groups):
-        row = _row((who, method), arms)
-        marker = "o^sD"[users.index(who) % 4]
-        axis.scatter(row["held_out"][0], row["right"] / max(row["right_before"], 1e-9), s=60, marker=marker,
-                     color=COLOURS.get(method, "#444"), label=f"{method}, {who}")  # fmt: skip
-    axis.axhline(0.95, color="#bbb", lw=1, ls="--")
-    axis.set(xlabel="held-out satisfaction, strict", ylabel="tasks right, of before", xlim=(-0.03, 1.03))
-    axis.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    save(figure, "what was learned against what was forgotten", "forgetting.png")
-    return made
-
-
-def _curves(groups: dict[Group, list[Row]]) -> dict[str, Row]:
-    """By users, what a plot of satisfaction against sessions needs."""
-    found = {}
-    for who in {users for users, _ in groups}:
-        mine = {method: arms for (users, method), arms in _ordered(groups) if users == who}
-        points = _points([arm for arms in mine.values() for arm in arms])
-        found[who] = {
-            "title": f"Satisfaction of {who.replace('+', ', ')}",
-            "note": "Share of held-out tasks answered, and as the user likes it; mean over the seeds.",
-            "x_label": "sessions",
-            "x": points,
-            "series": [
-                {"name": method, "values": [statistics.mean(each) for each in _values(arms, points)]}
-                for method, arms in mine.items()
-            ],
-        }
-    return found
-
-
-def _points(arms: Sequence[Row]) -> list[int]:
-    return sorted({point["sessions"] for arm in arms for point in arm["curve"]})
-
-
-def _values(arms: Sequence[Row], points: Sequence[int]) -> list[list[float]]:
-    """Every arm's value at these sessions; one that ended keeps its last."""
-    return [[[p for p in arm["curve"] if p["sessions"] <= x][-1]["strict"] for arm in arms] for x in points]
-
-
-def _curve(axis: Any, method: str, arms: Sequence[Row]) -> None:
-    points = _points(arms)
-    values = _values(arms, points)
-    middle = [statistics.mean(each) for each in values]
-    colour = COLOURS.get(method, "#444")
-    axis.plot(points, middle, color=colour, label=method, lw=2)
-    axis.fill_between(
-        points, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.12, lw=0
-    )
