@@ -180,7 +180,7 @@ class LearnWorker:
             return None
         limit = size
         says_little = number >= 2 * size and strength < options.min_signal * number
-        if says_little or number > options.max_staleness * size:  # the last of them would come too late
+        if says_little or number > (options.max_staleness + 1) * size:  # the last would come too late
             limit = min(number, _MOST_BATCHES * size)
         policy = None
         if number:

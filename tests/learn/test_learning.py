@@ -100,7 +100,8 @@ async def test_turns_are_judged_from_what_came_next(
     await speaker.http.post(f"/v1/sessions/{last['session_id']}/close")
     await state_of(speaker, ids[2], "judged")
     assert judge.cases[-1].next_state is None
-    assert judge.cases[0].messages[-1]["content"] == "Tell me about Rome."
+    # The first two may have been judged at the same time.
+    assert "Tell me about Rome." in [case.messages[-1]["content"] for case in judge.cases[:2]]
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ async def test_replies_accepted_earlier_are_heard_again_the_users_taking_turns(m
 
 
 async def test_samples_that_would_come_too_late_are_taken_together(make: Make) -> None:
-    stack = make(batch_size=1, max_staleness=4)
+    stack = make(batch_size=1, max_staleness=3)
     turns = await talk(stack, 5)
     await stack.judge()
     await run(stack.worker())
@@ -361,17 +361,20 @@ async def test_held_out_turns_are_kept_from_training(make: Make) -> None:
 
 async def test_stale_samples_are_left_out(make: Make) -> None:
     stack = make(max_staleness=0)
-    early = await talk(stack, 6)
+    early = [await stack.chat(f"question {number}", seed=number) for number in (90, 91)]
+    await talk(stack, 4)
     await stack.judge()
     worker = stack.worker()
     await run(worker)
     assert stack.lineage.serving() == 1
-    await talk(stack, 3)
+    for turn in early:  # somebody says only now what they thought of it
+        await stack.http.post("/v1/feedback", json={"id": turn, "rating": "up"})
+    await talk(stack, 2)
     await stack.judge()
     await run(worker)
-    # Two of the first six were left; the version that answered them is no longer the one that learns.
+    # The version that answered the first two is no longer the one that learns.
     assert stack.lineage.list_policies()[0].version == 2
-    reasons = {(await stack.get(f"/v1/turns/{turn}"))["reason"] for turn in early[4:]}
+    reasons = {(await stack.get(f"/v1/turns/{turn}"))["reason"] for turn in early}
     assert reasons == {"it was answered by a version too long ago"}
     assert len(stack.lineage.items(2)) == 2
 
