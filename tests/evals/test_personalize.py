@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -205,7 +206,7 @@ def test_an_evaluation_from_its_arms_to_its_table(tmp_path: Path) -> None:
     arms = [Arm("hybrid", ("short",), 0), Arm(UNTRAINED, ("short",), 0), Arm(MEMORY, ("short", "simple"), 0)]
     rules = Rules(limit=2, held_out=2, probes=1, hold=0, flags=tuple(flags))
     assert run_all(arms, tmp_path, rules, parallel=3) == []
-    assert [is_over(tmp_path / "arms" / arm.name) for arm in arms] == [True] * 3
+    assert [is_over(arm, tmp_path / "arms" / arm.name, rules) for arm in arms] == [True] * 3
     servers = {path.parent.parent.name for path in tmp_path.glob("**/serve.db")}
     assert servers == {"hybrid-short-0", "not learning"}
     rows = report.write(tmp_path)["rows"]
@@ -215,3 +216,17 @@ def test_an_evaluation_from_its_arms_to_its_table(tmp_path: Path) -> None:
     ended = (tmp_path / "not learning" / "home" / "serve.db").stat().st_mtime_ns
     assert run_all(arms, tmp_path, rules, parallel=3) == []  # nothing is left to do, and no server starts
     assert (tmp_path / "not learning" / "home" / "serve.db").stat().st_mtime_ns == ended
+
+    longer = replace(rules, limit=3)
+    assert run_all(arms, tmp_path, longer, parallel=3) == []
+    for arm in arms:  # each went on where it had come to its end
+        log = Log(tmp_path / "arms" / arm.name / "log.jsonl")
+        for user in arm.users:
+            mine = [row for row in (*log.of("session"), *log.of("held_out")) if row["user"] == user]
+            assert [(row["type"], row["number"]) for row in mine] == [
+                *(("session", number) for number in range(3)),
+                *(("held_out", number) for number in (0, 2, 3)),
+            ]
+        assert [row["number"] for row in log.of("probes")] == [0, 2, 3]
+        assert len(log.of("end")) == 2
+        assert is_over(arm, log.path.parent, longer)

@@ -1,7 +1,7 @@
 """One arm of the evaluation: one system, its users, one seed. Its log is all that is kept of it.
 
 An arm can be interrupted anywhere: the system's own data folder and the log are durable, and it goes on with
-the session after the last one that was logged.
+the session after the last one that was logged. One that came to its end goes on when it may talk longer.
 """
 
 from __future__ import annotations
@@ -74,13 +74,17 @@ class Rules:
     """A system that runs already, and its keys by user."""
 
 
-def is_over(folder: Path) -> bool:
-    return bool(Log(folder / "log.jsonl").of("end"))
+def is_over(arm: Arm, folder: Path, rules: Rules) -> bool:
+    """Whether it came to its end, and would under these rules."""
+    log = Log(folder / "log.jsonl")
+    if not log.of("end") or arm.then:
+        return bool(log.of("end"))
+    return _done(log) >= rules.limit or _finished(log, rules, two=False)
 
 
 def run_arm(arm: Arm, folder: Path, rules: Rules, tick: Callable[[int], None]) -> None:
     """Start the arm's own server in ``folder`` and run it to its end."""
-    if is_over(folder):
+    if is_over(arm, folder, rules):
         tick(rules.limit)
         return
     log = Log(folder / "log.jsonl")
@@ -126,7 +130,7 @@ def drive(
 ) -> None:
     """The sessions, the looks at held-out tasks in between, and the end."""
     started = time.monotonic()
-    done = max((row["number"] + 1 for row in log.of("session")), default=0)
+    done = _done(log)
     _catch_up(log, persons, done)
     tick(done)
     second = load_user(arm.then) if arm.then else None
@@ -138,7 +142,7 @@ def drive(
             log.write("second wish", {"number": number})
         if number == rules.limit or (number and time.monotonic() > rules.deadline):
             break
-        if _finished(log, persons, rules, two=second is not None):
+        if _finished(log, rules, two=second is not None):
             break
         if number in CHECKPOINTS:
             _look(log, owner, persons, number, rules, probes=number == 0)
@@ -148,7 +152,7 @@ def drive(
         if arm.learns:
             owner.wait()
         tick(1)
-    number = max(row["number"] for row in log.of("session")) + 1
+    number = _done(log)
     if arm.learns:
         owner.flush()
         owner.wait()
@@ -167,11 +171,14 @@ def _look(
     probes: bool,
     stage: str = "",
 ) -> None:
+    there = {(row["number"], row["user"], row["stage"]) for row in log.of("held_out")}
     for person in persons:
+        if (number, person.name, stage) in there:
+            continue
         tasks = list(islice(person.wishes[0].tasks("held_out", 0), rules.held_out))
         rows = person.examine(tasks, seed=7)
         log.write("held_out", {"number": number, "user": person.name, "stage": stage, "rows": rows})
-    if probes:
+    if probes and number not in {row["number"] for row in log.of("probes")}:
         rows = persons[0].examine(probe_tasks(rules.probes), seed=11)
         log.write("probes", {"number": number, "rows": rows})
 
@@ -199,7 +206,7 @@ def _settle(arm: Arm, log: Log, owner: System, persons: Sequence[Person], second
     log.write(
         "end",
         {
-            "seconds": seconds,
+            "seconds": seconds + sum(row["seconds"] for row in log.of("end")[-1:]),
             "verdicts": verdicts,
             "policies": owner.get("/v1/policies")["data"] if arm.learns else [],
             "status": owner.get("/v1/status"),
@@ -227,6 +234,10 @@ def _catch_up(log: Log, persons: Sequence[Person], done: int) -> None:
         raise ValueError("an interrupted arm with a second wish starts anew: delete its folder")
 
 
+def _done(log: Log) -> int:
+    return max((row["number"] + 1 for row in log.of("session")), default=0)
+
+
 def sessions_until(rows: Sequence[Row], rule: str, times: int = IN_A_ROW) -> int | None:
     """How many sessions until so many in a row pleased at once; None: never."""
     streak = 0
@@ -243,11 +254,12 @@ def _learned(log: Log, persons: Sequence[Person], at_latest: int) -> bool:
     return all(sessions_until(mine, "strict") for mine in each) or len(each[0]) >= at_latest
 
 
-def _finished(log: Log, persons: Sequence[Person], rules: Rules, *, two: bool) -> bool:
+def _finished(log: Log, rules: Rules, *, two: bool) -> bool:
+    users = {row["user"] for row in log.of("session")}
     rows = [row for row in log.of("session") if row["second"] or not two]
-    each = [[row for row in rows if row["user"] == person.name] for person in persons]
+    each = [[row for row in rows if row["user"] == user] for user in users]
     reached = [sessions_until(mine, "strict") for mine in each]
-    return all(
+    return bool(each) and all(
         count is not None and len(mine) >= count + rules.hold
         for count, mine in zip(reached, each, strict=True)
     )

@@ -93,7 +93,7 @@ def run_all(arms: Sequence[Arm], out: Path, rules: Rules, parallel: int) -> list
     Each that learns has a system of its own. Those that do not share one, whose engine runs them as a batch.
     """
     failed: list[str] = []
-    still = [arm for arm in arms if not (arm.learns or is_over(out / "arms" / arm.name))]
+    still = [arm for arm in arms if not (arm.learns or is_over(arm, out / "arms" / arm.name, rules))]
     with ExitStack() as stack:
         bar = tqdm(total=len(arms) * rules.limit, unit="session", desc="sessions", smoothing=0.05)
         stack.enter_context(bar)

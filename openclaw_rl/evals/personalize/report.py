@@ -77,7 +77,7 @@ def _split_long(name: str) -> tuple[str, str]:
 def summarise(log: Log) -> Row:
     """One arm's figures."""
     sessions, looks = log.of("session"), log.of("held_out")
-    end: Row = next(iter(log.of("end")), {"verdicts": [], "policies": [], "seconds": None})
+    end: Row = next(reversed(log.of("end")), {"verdicts": [], "policies": [], "seconds": None})
     names = sorted({row["user"] for row in sessions})
     limit = max(row["number"] for row in sessions) + 1
     until = {
