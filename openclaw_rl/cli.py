@@ -161,10 +161,10 @@ def _serve(options: argparse.Namespace) -> None:
     import asyncio
 
     config = _configure(options)
-    from openclaw_rl import loop
+    from openclaw_rl import serving
 
     _tell_crashes()
-    asyncio.run(loop.serve(config, lambda line: print(line, flush=True)))
+    asyncio.run(serving.serve(config, lambda line: print(line, flush=True)))
 
 
 def _learn(options: argparse.Namespace) -> None:
@@ -305,7 +305,7 @@ def _policy(options: argparse.Namespace) -> int:
 
 def _data(options: argparse.Namespace) -> int:
     from openclaw_rl.capture import transfer
-    from openclaw_rl.loop import open_ledger
+    from openclaw_rl.parts import open_ledger
 
     ledger = open_ledger(_config(options))
     try:
@@ -339,7 +339,7 @@ def _data(options: argparse.Namespace) -> int:
 def _prune(options: argparse.Namespace, ledger: Any) -> str:
     from openclaw_rl.capture.lineage import Lineage
     from openclaw_rl.capture.prune import keep_unfinished, prune
-    from openclaw_rl.loop import open_journal
+    from openclaw_rl.parts import open_journal
 
     journal = open_journal(_config(options))
     report = prune(

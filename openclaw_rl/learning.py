@@ -1,6 +1,6 @@
 """The learn process, wired: what was captured is judged, what was judged is learned from.
 
-The second half of ``loop.py``, in a process of its own, so that nothing it does can hold up a reply.
+The second half of the system, in a process of its own, so that nothing it does can hold up a reply.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from openclaw_rl.engine.remote import EngineGone, RemoteEngine
 from openclaw_rl.judge import JudgeParts, create_judge
 from openclaw_rl.judge.rules import degeneration
 from openclaw_rl.judge.worker import JudgeWorker
-from openclaw_rl.loop import (
+from openclaw_rl.models import default_cache_dir, resolve_model
+from openclaw_rl.parts import (
     build_engine,
     build_renderer,
     engine_socket,
@@ -34,7 +35,6 @@ from openclaw_rl.loop import (
     open_ledger,
     open_store,
 )
-from openclaw_rl.models import default_cache_dir, resolve_model
 from openclaw_rl.plugins import load_object
 from openclaw_rl.serve import chat
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing

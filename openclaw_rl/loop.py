@@ -7,60 +7,50 @@
         ▲                     └─▶ journal      with the engine that serves, at low priority
         └─ policies/n ◀─ gate ◀─ trainer ◀─ algo ◀─┘   verdicts → samples → step → checked → served
 
-Only this module and ``cli.py`` know the stages; the stages know only the root modules.
+The stages know only the root modules; here they are wired. ``serving.py`` and ``learning.py`` run the result.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import os
-import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from openclaw_rl import __version__, health
+from openclaw_rl import health
 from openclaw_rl.capture import inspect
 from openclaw_rl.capture.capture import LedgerCapture
 from openclaw_rl.capture.events import TurnEvent
 from openclaw_rl.capture.journal import Journal
-from openclaw_rl.capture.ledger import Ledger, sqlite_url
+from openclaw_rl.capture.ledger import Ledger
 from openclaw_rl.capture.lineage import Lineage
 from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.recorder import Recorder
-from openclaw_rl.config import Config, to_environment
+from openclaw_rl.config import Config
 from openclaw_rl.engine.absent import AbsentEngine
-from openclaw_rl.models import default_cache_dir, eos_ids, resolve_model
+from openclaw_rl.models import default_cache_dir, resolve_model
 from openclaw_rl.outlook import Outlook
+from openclaw_rl.parts import build_engine, build_renderer, open_journal, open_ledger, open_store
 from openclaw_rl.plugins import load_object
-from openclaw_rl.render import create_renderer
 from openclaw_rl.serve.app import Views, create_app
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.gateway import Answerer, Gateway
 from openclaw_rl.serve.local import LocalAnswerer
 from openclaw_rl.serve.metrics import Metrics
-from openclaw_rl.serve.private import create_private_app
 from openclaw_rl.serve.upstream import UpstreamAnswerer
-from openclaw_rl.supervise import ChildHealth, Supervisor
+from openclaw_rl.supervise import ChildHealth
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION, Engine, Json, Renderer
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from openclaw_rl.engine.local import LocalEngine
-
-log = logging.getLogger(__name__)
-_FOLLOW_S = 0.5
 _KEEP_RETIRED_S = 120.0
-#: Longer than clients keep idle connections: whoever closes one while the other sends costs a request.
-_KEEP_ALIVE_S = 300
 
 
 @dataclass
@@ -217,171 +207,3 @@ def _wire(config: Config, ledger: Ledger, engine: Engine, answerer: Answerer) ->
     )
     now = time.time()
     return System(config, engine, ledger, journal, lineage, store, recorder, gateway, keys, memory, now)
-
-
-def build_engine(config: Config, path: Path) -> LocalEngine:
-    # torch takes seconds to import: the ledger's commands do without, and a clash is said before.
-    from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
-
-    chosen = config.engine
-    options = LocalEngineOptions(
-        device=chosen.device,
-        dtype=chosen.dtype,
-        kernel=chosen.kernel,
-        num_threads=chosen.num_threads,
-        max_running=chosen.max_running,
-        chunk_tokens=chosen.chunk_tokens,
-        max_step_s=chosen.max_step_s,
-        cache_tokens=chosen.cache_tokens,
-    )
-    return LocalEngine(path, options)
-
-
-def load_tokenizer(path: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(path)
-
-
-def build_renderer(config: Config, path: Path, tokenizer: Any = None) -> Renderer:
-    from transformers import AutoConfig
-
-    model_type = AutoConfig.from_pretrained(path).model_type
-    return create_renderer(
-        tokenizer or load_tokenizer(path), model_type, config.engine.renderer, eos_ids(path)
-    )
-
-
-def open_ledger(config: Config) -> Ledger:
-    return Ledger(config.ledger.ledger_url or sqlite_url(config.home / "serve.db"))
-
-
-def open_journal(config: Config) -> Journal:
-    return Journal(config.ledger.ledger_url or sqlite_url(config.home / "learn.db"))
-
-
-def open_store(config: Config) -> PolicyStore:
-    return PolicyStore(config.learn.policies or config.home / "policies")
-
-
-# --- the two processes -----------------------------------------------------------------------
-
-
-async def serve(config: Config, say: Callable[[str], None]) -> None:
-    """Serve until told to stop; then finish what is in flight."""
-    import uvicorn
-
-    from openclaw_rl.serve.listen import bind, claim_home
-
-    claim = claim_home(config.home)
-    listener = bind(config.serve.host, config.serve.port)
-    system = await asyncio.to_thread(build, config, say)
-    public = uvicorn.Server(
-        uvicorn.Config(
-            system.app(),
-            log_level=config.log_level,
-            access_log=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=config.serve.drain_timeout_s,
-        )
-    )
-    host, port = listener.getsockname()[:2]
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn drains, then raises the signal again for whoever listened before: that must not
-        # turn a clean stop into a death by signal.
-        asyncio.get_running_loop().add_signal_handler(number, public.handle_exit, number, None)
-    with suppress(ValueError, OSError):  # weights that are gone must not keep the server from starting
-        await system.follow()
-    work = [_follow(system), system.outlook.follow(), _open_private_door(config, system)]
-    if config.serve.hint_memory:
-        work.append(_remember(system))
-    if config.learn.learn:
-        supervisor = Supervisor(["learn"], {**os.environ, **to_environment(config)})
-        system.learning = supervisor.health
-        work.append(supervisor.run())
-    beside = [asyncio.create_task(each) for each in work]
-    running = asyncio.create_task(public.serve(sockets=[listener]))
-    while not public.started and not running.done():
-        await asyncio.sleep(0.02)
-    if public.started:
-        claim.announce(json.dumps({"url": url, "pid": os.getpid()}))
-        _greet(system, url, say)
-    # Learning stops first: nothing new should reach the engine while replies are being finished.
-    await _when(lambda: public.should_exit or running.done())
-    for task in beside:
-        task.cancel()
-    await asyncio.gather(*beside, return_exceptions=True)
-    await running
-    claim.announce("")
-
-
-async def _follow(system: System) -> None:
-    """Whoever publishes or rolls back writes it into the ledger; the engine switches within a moment."""
-    problem = ""
-    while True:
-        await asyncio.sleep(_FOLLOW_S)
-        try:
-            await system.follow()
-            problem = ""
-        except Exception as error:
-            if str(error) != problem:  # once, not twice a second
-                problem = str(error)
-                log.error("the version in the ledger cannot be served: %s", problem.partition("\n")[0])
-
-
-async def _remember(system: System) -> None:
-    """What the judge learned of a user is known to their next request within a moment."""
-    while True:
-        with suppress(Exception):  # a database that is away is no reason to stop remembering
-            await asyncio.to_thread(system.memory.refresh)
-        await asyncio.sleep(_FOLLOW_S)
-
-
-async def _open_private_door(config: Config, system: System) -> None:
-    """The engine for the learn process, wherever that was started from, until cancelled."""
-    import uvicorn
-
-    from openclaw_rl.serve.listen import SideServer, bind_private
-
-    door = bind_private(engine_socket(config))
-    app = create_private_app(system.engine)
-    private = SideServer(
-        uvicorn.Config(
-            app,
-            log_level=config.log_level,
-            access_log=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            lifespan="off",
-        )
-    )
-    serving = asyncio.create_task(private.serve(sockets=[door]))
-    try:
-        await asyncio.Event().wait()
-    finally:
-        private.should_exit = private.force_exit = True
-        await serving
-
-
-def engine_socket(config: Config) -> Path:
-    return config.home / "engine.sock"
-
-
-async def _when(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.05)
-
-
-def _greet(system: System, url: str, say: Callable[[str], None]) -> None:
-    key = system.keys.key_of("default") if system.config.serve.auth else "none"
-    say(f"""
-OpenClaw-RL {__version__} serves {system.config.serve.upstream or system.gateway.model_name}
-  API        {url}/v1
-  dashboard  {url}
-  key        {key}
-  data       {system.config.home}
-
-Try it:
-  curl {url}/v1/chat/completions -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\
-    -d '{{"model": "{system.gateway.model_name}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-""")

@@ -16,8 +16,8 @@ from openclaw_rl.capture.inspect import view_policies, view_policy
 from openclaw_rl.capture.lineage import Lineage
 from openclaw_rl.capture.versions import CANDIDATE, REJECTED, RETIRED, SERVING, TRAINING
 from openclaw_rl.config import Config
-from openclaw_rl.loop import open_journal, open_ledger, open_store
 from openclaw_rl.models import default_cache_dir, resolve_model
+from openclaw_rl.parts import open_journal, open_ledger, open_store
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION, Json, Policy
 

@@ -16,7 +16,7 @@ PACKAGE = Path(openclaw_rl.__file__).parent
 STAGES = {"serve", "render", "engine", "capture", "judge", "algo", "train", "envs", "sinks"}
 #: The only modules that may know the stages: those that wire, for use, for checks, tests and measuring.
 WIRING = {
-    "loop", "learning", "outlook", "health", "cli", "policy_commands", "terminal",
+    "loop", "parts", "serving", "learning", "outlook", "health", "cli", "policy_commands", "terminal",
     "doctor", "testing", "evals",
 }  # fmt: skip
 

@@ -250,7 +250,7 @@ class WordJudge:
 
 def scripted_system(home: Path, **settings: Any) -> System:
     """The whole serving side on a scripted engine; ``settings`` as on the command line."""
-    from openclaw_rl import loop
+    from openclaw_rl import loop, parts
     from openclaw_rl.config import load_config
     from openclaw_rl.render import create_renderer
 
@@ -258,4 +258,4 @@ def scripted_system(home: Path, **settings: Any) -> System:
     config.home.mkdir(parents=True, exist_ok=True)
     tokenizer = byte_tokenizer()
     renderer = create_renderer(tokenizer, name="qwen3")
-    return loop.assemble(config, loop.open_ledger(config), ScriptedEngine(tokenizer), renderer)
+    return loop.assemble(config, parts.open_ledger(config), ScriptedEngine(tokenizer), renderer)

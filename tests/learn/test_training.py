@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from openclaw_rl import learning, loop
+from openclaw_rl import learning, loop, parts
 from openclaw_rl.capture.desk import LedgerDesk
 from openclaw_rl.capture.lineage import HELD_OUT, Lineage
 from openclaw_rl.capture.samples import samples
@@ -47,10 +47,10 @@ class Stack:
         self.config: Config = load_config(self.stated, environment={})
         self.model, self.home = model, home
         home.mkdir(parents=True, exist_ok=True)
-        engine = loop.build_engine(self.config, model)
-        ledger = loop.open_ledger(self.config)
+        engine = parts.build_engine(self.config, model)
+        ledger = parts.open_ledger(self.config)
         self.system: System = loop.assemble(
-            self.config, ledger, engine, loop.build_renderer(self.config, model)
+            self.config, ledger, engine, parts.build_renderer(self.config, model)
         )
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.system.app()),
@@ -70,7 +70,7 @@ class Stack:
 
     def worker(self, bounds: Bounds = ANYTHING) -> LearnWorker:
         """A learn process that has just started."""
-        tokenizer = loop.load_tokenizer(self.model)
+        tokenizer = parts.load_tokenizer(self.model)
         worker = learning.build_learner(
             self.config,
             self.engine,

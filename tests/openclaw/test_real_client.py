@@ -17,7 +17,7 @@ import pytest
 
 from openclaw_rl.capture.ledger import Ledger, sqlite_url
 from openclaw_rl.config import load_config
-from openclaw_rl.loop import build_renderer
+from openclaw_rl.parts import build_renderer
 from openclaw_rl.serve.chat import stored_request
 from openclaw_rl.testing import wait_until
 from tests.openclaw.client import session_key

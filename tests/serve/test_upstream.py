@@ -22,7 +22,8 @@ from openclaw_rl.capture.transfer import export_sessions
 from openclaw_rl.config import load_config
 from openclaw_rl.judge.worker import JudgeWorker
 from openclaw_rl.learning import UPSTREAM
-from openclaw_rl.loop import System, open_ledger, pass_through
+from openclaw_rl.loop import System, pass_through
+from openclaw_rl.parts import open_ledger
 from openclaw_rl.serve import chat
 from openclaw_rl.testing import WordJudge, until
 from openclaw_rl.train.lessons import excuse

@@ -1,0 +1,66 @@
+"""The parts that both processes, the commands and the tests are made of, as the settings name them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openclaw_rl.capture.journal import Journal
+from openclaw_rl.capture.ledger import Ledger, sqlite_url
+from openclaw_rl.config import Config
+from openclaw_rl.models import eos_ids
+from openclaw_rl.render import create_renderer
+from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.types import Renderer
+
+if TYPE_CHECKING:
+    from openclaw_rl.engine.local import LocalEngine
+
+
+def build_engine(config: Config, path: Path) -> LocalEngine:
+    # torch takes seconds to import: the ledger's commands do without, and a clash is said before.
+    from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+
+    chosen = config.engine
+    options = LocalEngineOptions(
+        device=chosen.device,
+        dtype=chosen.dtype,
+        kernel=chosen.kernel,
+        num_threads=chosen.num_threads,
+        max_running=chosen.max_running,
+        chunk_tokens=chosen.chunk_tokens,
+        max_step_s=chosen.max_step_s,
+        cache_tokens=chosen.cache_tokens,
+    )
+    return LocalEngine(path, options)
+
+
+def load_tokenizer(path: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path)
+
+
+def build_renderer(config: Config, path: Path, tokenizer: Any = None) -> Renderer:
+    from transformers import AutoConfig
+
+    model_type = AutoConfig.from_pretrained(path).model_type
+    return create_renderer(
+        tokenizer or load_tokenizer(path), model_type, config.engine.renderer, eos_ids(path)
+    )
+
+
+def open_ledger(config: Config) -> Ledger:
+    return Ledger(config.ledger.ledger_url or sqlite_url(config.home / "serve.db"))
+
+
+def open_journal(config: Config) -> Journal:
+    return Journal(config.ledger.ledger_url or sqlite_url(config.home / "learn.db"))
+
+
+def open_store(config: Config) -> PolicyStore:
+    return PolicyStore(config.learn.policies or config.home / "policies")
+
+
+def engine_socket(config: Config) -> Path:
+    return config.home / "engine.sock"
