@@ -68,8 +68,9 @@ def load_adapter(
     for layer in range(num_layers):
         for projection, modules in PROJECTIONS.items():
             parts = [_part(tensors, f"model.layers.{layer}.{module}", config, used) for module in modules]
-            if any(part and part[0].shape[1] != input_widths[projection] for part in parts):
-                raise ValueError(f"{path} was trained from another model than the one being served.")
+            for part, width in zip(parts, widths[projection], strict=True):
+                if part and (part[0].shape[1], part[1].shape[0]) != (input_widths[projection], width):
+                    raise ValueError(f"{path} was trained from another model than the one being served.")
             if any(parts):
                 adapter[layer, projection] = _join(parts, widths[projection], device, dtype)
     if unused := sorted(set(tensors) - used):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.testing import until
@@ -90,3 +93,19 @@ async def test_other_files_under_the_same_number_replace_the_weights(
     tokens = await run_generation(engine, prompt, max_tokens=6, version=5)
     expected = plain(reference, prompt, tokens, 2)
     assert [token.logprob for token in tokens] == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("end", ["lora_A", "lora_B"])
+async def test_weights_of_another_model_are_refused_and_nothing_changes(
+    end: str, engine: LocalEngine, adapters: dict[int, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(adapters[1], tmp_path / "other")
+    file = tmp_path / "other" / "adapter_model.safetensors"
+    tensors = load_file(file)
+    name = next(name for name in tensors if "q_proj" in name and end in name)
+    tensors[name] = tensors[name][..., :-8, :] if end == "lora_B" else tensors[name][..., :-8]
+    save_file({name: np.ascontiguousarray(each) for name, each in tensors.items()}, file)
+    with pytest.raises(ValueError, match="another model"):
+        await engine.load(9, tmp_path / "other")
+    assert 9 not in engine.status().versions
+    assert await run_generation(engine, list(range(100, 120)), max_tokens=2)
