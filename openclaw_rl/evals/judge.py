@@ -201,7 +201,7 @@ def run(options: argparse.Namespace) -> int:
 def load_cases(path: Path) -> list[Row]:
     """Labelled cases from a file; ValueError names the line that is not one."""
     rows = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text("utf-8").split("\n"), 1):
         if not line.strip():
             continue
         try:

@@ -174,6 +174,16 @@ def _write_arm(folder: Path, *, is_interrupted: bool) -> None:
         log.write("end", {"seconds": 50.0, "verdicts": [], "policies": [], "status": {}})
 
 
+def test_a_log_survives_a_kill_and_odd_line_ends(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log.jsonl")
+    log.write("session", {"reply": "one\u2028two\x85three"})
+    with log.path.open("a") as file:
+        file.write('{"type": "session", "reply": {}')  # killed while writing
+    again = Log(log.path)
+    again.write("end", {})
+    assert Log(log.path).rows == again.rows == [*log.rows, {"type": "end"}]
+
+
 def test_an_interrupted_arm_counts_as_far_as_it_came(tmp_path: Path) -> None:
     for seed, is_interrupted in ((0, False), (1, True)):
         folder = tmp_path / "arms" / f"hybrid-short-{seed}"

@@ -147,7 +147,7 @@ class Person:
         if attempt == ATTEMPTS - 1 and not (liked and answered):
             return None, -1  # gives up
         if liked and answered:
-            meant, truth = next(wish for wish in reversed(self.wishes)).praise(chance), 1
+            meant, truth = self.wishes[-1].praise(chance), 1
             if chance.random() < CHATS_ON:
                 meant, truth = chance.choice(MOVES_ON).format(next(self.tasks).text), 0
         elif attempt and chance.random() < LEAVES_IT:
@@ -190,8 +190,10 @@ class Log:
         self._lock = threading.Lock()
         self.rows: list[Row] = []
         if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            self.rows = [json.loads(line) for line in lines if line.endswith("}")]
+            *lines, torn = path.read_text(encoding="utf-8").split("\n")
+            self.rows = [json.loads(line) for line in lines]
+            if torn:  # whoever wrote it was killed
+                path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
     def write(self, kind: str, row: Row) -> None:
         row = {"type": kind, **row}
