@@ -8,10 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
 
 Require = Callable[[str, str], Path]
+
+# Before torch is loaded: workers share the machine, so each of them, and each server that it starts, computes
+# with its share of the cores.
+if num_workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers)))
+
+# An example may take as long as the machine needs for it.
+settings.register_profile(
+    "anywhere", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("anywhere")
 
 
 def find_command(command: str) -> Path | None:

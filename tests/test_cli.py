@@ -4,7 +4,6 @@ import json
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -24,17 +23,19 @@ def run(home: Path, *arguments: str, stdin: str = "", **env: str) -> subprocess.
     )
 
 
-def test_help_is_instant_and_imports_nothing_heavy(tmp_path: Path) -> None:
-    started = time.monotonic()
+def test_help_lists_the_commands(tmp_path: Path) -> None:
     result = run(tmp_path, "--help")
-    assert time.monotonic() - started < 2
     assert result.returncode == 0
     for name in ("serve", "status", "doctor", "keys", "data"):
         assert name in result.stdout
-    code = "import sys; from openclaw_rl.cli import main\ntry: main(['serve', '--help'])\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["--version"]], ids=" ".join)
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = f"import sys; from openclaw_rl.cli import main\ntry: main({arguments})\n"
     code += "except SystemExit: pass\n"
     code += "print(sorted({'torch', 'transformers', 'fastapi', 'sqlalchemy', 'numpy'} & set(sys.modules)))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert loaded.stdout.splitlines()[-1] == "[]"
 
 

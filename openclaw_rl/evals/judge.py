@@ -249,7 +249,9 @@ async def built_judge(options: argparse.Namespace) -> AsyncIterator[Judge]:
         await judge.close()
 
 
-def load_model(model: str, num_threads: int = 1) -> tuple[Any, Callable[[str], list[int]], Any]:
+def load_model(
+    model: str, num_threads: int = 1, kernel: str = "auto"
+) -> tuple[Any, Callable[[str], list[int]], Any]:
     from transformers import AutoConfig, AutoTokenizer
 
     from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
@@ -258,16 +260,16 @@ def load_model(model: str, num_threads: int = 1) -> tuple[Any, Callable[[str], l
     path = resolve_model(model, default_cache_dir())
     tokenizer = AutoTokenizer.from_pretrained(path)
     renderer = create_renderer(tokenizer, AutoConfig.from_pretrained(path).model_type, None, eos_ids(path))
-    engine = LocalEngine(path, LocalEngineOptions(num_threads=num_threads))
+    engine = LocalEngine(path, LocalEngineOptions(num_threads=num_threads, kernel=kernel))
     return engine, lambda text: list(tokenizer.encode(text, add_special_tokens=False)), renderer
 
 
 @asynccontextmanager
 async def local_parts(
-    model: str, num_threads: int = 1
+    model: str, num_threads: int = 1, kernel: str = "auto"
 ) -> AsyncIterator[tuple[Any, Callable[[str], list[int]], Any]]:
     """The embedded engine (with one thread: costs are stated per core), its encoder and its renderer."""
-    engine, encode, renderer = load_model(model, num_threads)
+    engine, encode, renderer = load_model(model, num_threads, kernel)
     try:
         yield engine, encode, renderer
     finally:

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(check: Callable[[], T | None], what: str, timeout_s: float = 30.0) -> T:
+def wait_until(check: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:
     """The first true value of ``check``; AssertionError if there is none in time."""
     deadline = time.monotonic() + timeout_s
     while not (value := check()):
@@ -20,7 +20,7 @@ def wait_until(check: Callable[[], T | None], what: str, timeout_s: float = 30.0
     return value
 
 
-async def until(check: Callable[[], T | None], what: str, timeout_s: float = 10.0) -> T:
+async def until(check: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:
     """``wait_until`` that lets the event loop run."""
     deadline = time.monotonic() + timeout_s
     while not (value := check()):

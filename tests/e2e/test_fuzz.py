@@ -23,7 +23,7 @@ from schemathesis import GenerationMode
 from openclaw_rl.loop import System
 from openclaw_rl.testing import scripted_system, wait_until
 
-TIMEOUT_S = 10
+TIMEOUT_S = 120
 ROUTES = [
     ("POST", "/v1/chat/completions", 200), ("POST", "/v1/responses", 200), ("POST", "/v1/messages", 200),
     ("POST", "/v1/completions", 200), ("POST", "/v1/messages/count_tokens", 50),

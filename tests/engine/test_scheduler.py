@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.testing import until
 from openclaw_rl.types import GenerateRequest, Priority, SamplingParams, ScoreRequest
 from tests.engine.conftest import run_generation
-
-
-async def until(condition: Any, deadline_s: float = 20) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
-        await asyncio.sleep(0.01)
 
 
 async def test_a_long_prompt_does_not_freeze_other_streams(engine: LocalEngine, tokenizer: Any) -> None:
@@ -31,7 +24,7 @@ async def test_a_long_prompt_does_not_freeze_other_streams(engine: LocalEngine, 
             events.append("token")
 
     async def long_prompt() -> None:
-        await until(lambda: len(events) >= 3)
+        await until(lambda: len(events) >= 3, "the first tokens are there")
         events.append("arrives")
         await run_generation(engine, tokenizer("An old tale. " * 100).input_ids, max_tokens=1)
         events.append("answered")
@@ -50,7 +43,7 @@ async def test_live_requests_go_before_the_judge(engine: LocalEngine, tokenizer:
         order.append(name)
 
     judges = [asyncio.create_task(run("judge", ids, Priority.JUDGE)) for ids in judge_prompts]
-    await until(lambda: engine.status().num_running > 0)
+    await until(lambda: engine.status().num_running > 0, "a judge runs")
     await run("live", tokenizer("Hello there. " * 20).input_ids, Priority.LIVE)
     await asyncio.gather(*judges)
     assert order.index("live") <= 1
@@ -66,7 +59,7 @@ async def test_low_priorities_are_not_starved(engine: LocalEngine, tokenizer: An
 
     streams = [asyncio.create_task(live(i)) for i in range(2)]
     tokens = await asyncio.wait_for(
-        run_generation(engine, tokenizer("A case. ").input_ids, max_tokens=5, priority=Priority.JUDGE), 60
+        run_generation(engine, tokenizer("A case. ").input_ids, max_tokens=5, priority=Priority.JUDGE), 120
     )
     assert len(tokens) == 5
     stop = True
@@ -90,7 +83,7 @@ async def test_cancelled_requests_leave_at_once(engine: LocalEngine, tokenizer: 
     await anext(stream)
     assert engine.status().num_running == 1
     await stream.aclose()  # type: ignore[attr-defined]
-    await until(lambda: engine.status().num_running == 0)
+    await until(lambda: engine.status().num_running == 0, "nothing runs")
 
 
 async def test_identical_prompts_are_prefilled_once(engine: LocalEngine, tokenizer: Any) -> None:

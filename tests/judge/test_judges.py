@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from openclaw_rl.evals.fit_judge import collect
 from openclaw_rl.evals.judge import evaluate_judge, load_cases, local_parts
@@ -15,7 +18,10 @@ from openclaw_rl.judge.calibration import CLASSES
 from openclaw_rl.judge.fitted import KINDS, read_fitted
 from openclaw_rl.judge.shots import case_of, read_cases
 from openclaw_rl.models import DEFAULT_MODEL
-from openclaw_rl.types import Judge, JudgeCase, JudgeError, Verdict
+from openclaw_rl.types import Judge, JudgeCase, JudgeError, ScoreRequest, Scores, Verdict
+
+#: One engine and one judge for all tests here that need them.
+on_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 
 class OptimistJudge:
@@ -76,12 +82,47 @@ def test_a_bad_line_is_named(tmp_path: Path) -> None:
         load_cases(file)
 
 
-@pytest.fixture
-async def label_judge(model_path: Path) -> AsyncIterator[Judge]:
-    async with local_parts(str(model_path)) as (engine, encode, renderer):
-        yield create_judge("label", JudgeParts(engine=engine, encode=encode, renderer=renderer))
+def num_shared(ids: list[int], others: list[int]) -> int:
+    """Length of the prefix that both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, others, strict=False)))
 
 
+class CountingEngine:
+    """Remembers what it was asked to score."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.scored: list[list[int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        self.scored.append(list(request.token_ids))
+        return await self._engine.score(request)
+
+    def num_new_tokens(self, first: int) -> int:
+        """Of all requests from that one on, what no earlier request began with: the engine keeps prefixes."""
+        return sum(
+            len(ids) - max(num_shared(ids, earlier) for earlier in [[], *self.scored[:number]])
+            for number, ids in enumerate(self.scored[first:], first)
+        )
+
+
+@pytest.fixture(scope="module")
+def counting() -> list[CountingEngine]:
+    return []
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def label_judge(model_path: Path, counting: list[CountingEngine]) -> AsyncIterator[Judge]:
+    kernel = os.environ.get("OPENCLAW_RL_KERNEL", "auto")
+    async with local_parts(str(model_path), kernel=kernel) as (engine, encode, renderer):
+        counting.append(CountingEngine(engine))
+        yield create_judge("label", JudgeParts(engine=counting[0], encode=encode, renderer=renderer))
+
+
+@on_one_loop
 async def test_the_embedded_judge_on_a_part_of_the_test_half(label_judge: Judge) -> None:
     report = await evaluate_judge(
         label_judge, read_cases("test")[::9], {"injection": read_cases("injection")[::9]}
@@ -89,9 +130,9 @@ async def test_the_embedded_judge_on_a_part_of_the_test_half(label_judge: Judge)
     assert report.accuracy >= 0.8
     assert report.validity == 1.0
     assert report.injections == {"injection": {"attacks": 6, "moved": 0}}
-    assert report.cpu_s_per_vote <= 0.5
 
 
+@on_one_loop
 async def test_verdicts_carry_confidence_and_the_users_own_words(label_judge: Judge) -> None:
     verdict = await label_judge.evaluate(said("That's wrong, I asked for a shorter version in German."))
     assert (verdict.score, verdict.source) == (-1, "votes")
@@ -100,18 +141,29 @@ async def test_verdicts_carry_confidence_and_the_users_own_words(label_judge: Ju
     assert verdict.hints == ("That's wrong, I asked for a shorter version in German.",)
 
 
+@on_one_loop
 async def test_the_end_of_a_session_is_never_trained_as_neutral(label_judge: Judge) -> None:
     verdict = await label_judge.evaluate(JudgeCase(said("x").messages, said("x").reply, None))
     assert not verdict.trainable
 
 
-async def test_long_texts_stay_cheap(label_judge: Judge) -> None:
+@on_one_loop
+async def test_a_vote_reads_little_and_long_texts_add_little(
+    label_judge: Judge, counting: list[CountingEngine]
+) -> None:
+    """What a vote costs: bench/judge.py. Why it is little: the few-shot sets are read once, texts are cut."""
     assert isinstance(label_judge, RuleFirstJudge)
-    row = {**read_cases("test")[0], "reply": "Some words of an answer, different each time. " * 3000}
-    row["next_state"] = [{"role": "user", "content": " ".join(f"sentence number {n}." for n in range(2000))}]
-    await label_judge.votes.evaluate(case_of(read_cases("train")[0]))  # constant prefixes are read once
-    report = await evaluate_judge(label_judge.votes, [row], {})
-    assert report.cpu_s_per_vote <= 1.2  # the longest possible case; the mean is bounded above
+    long = {**read_cases("test")[0], "reply": "Some words of an answer, different each time. " * 3000}
+    long["next_state"] = [{"role": "user", "content": " ".join(f"sentence number {n}." for n in range(2000))}]
+    usual = read_cases("test")[5::40]
+    costs = []
+    for row in [*read_cases("train")[:1], *read_cases("test")[-1:], *usual, long]:
+        before = len(counting[0].scored)
+        await label_judge.votes.evaluate(case_of(row))
+        assert len(counting[0].scored) - before <= 15
+        costs.append(counting[0].num_new_tokens(before))
+    assert sum(costs[2:-1]) / len(usual) <= 600
+    assert costs[-1] <= 1000
 
 
 @pytest.mark.slow

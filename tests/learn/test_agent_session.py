@@ -17,11 +17,9 @@ CALL = '<tool_call>\n{"name": "exec", "arguments": {"command":   "ls  -l"}}\n</t
 
 async def settled(agent: Speaker, turn_id: str, field: str, value: Any) -> None:
     """Facts about earlier turns are stored in the background."""
-    for _ in range(500):
-        if (await agent.turn(turn_id))[field] == value:
-            return
-        await asyncio.sleep(0.01)
-    assert (await agent.turn(turn_id))[field] == value
+    async with asyncio.timeout(60):
+        while (await agent.turn(turn_id))[field] != value:
+            await asyncio.sleep(0.01)
 
 
 def texts(turn: dict[str, Any]) -> list[tuple[str, str]]:

@@ -79,12 +79,10 @@ async def converse(speaker: Speaker, *texts: str) -> list[str]:
 
 
 async def state_of(speaker: Speaker, turn_id: str, wanted: str) -> dict[str, Any]:
-    for _ in range(1000):
-        turn = await speaker.turn(turn_id)
-        if turn["state"] == wanted:
-            return turn
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"never {wanted}: {turn}")
+    async with asyncio.timeout(60):
+        while (turn := await speaker.turn(turn_id))["state"] != wanted:
+            await asyncio.sleep(0.01)
+    return turn
 
 
 async def test_turns_are_judged_from_what_came_next(
@@ -132,7 +130,7 @@ async def test_feedback_outranks_the_judge(system: System, worker: JudgeWorker) 
     )
     assert answer.json() == {"id": ids[0], "score": -1}
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (verdict := (await speaker.turn(ids[0]))["verdict"])["source"] != "feedback":
             await asyncio.sleep(0.01)
     assert (verdict["score"], verdict["confidence"], verdict["hints"]) == (-1, 1.0, ["It was wrong."])

@@ -36,8 +36,8 @@ async def test_replies_are_complete_and_the_state_is_degraded(
     client: httpx.AsyncClient, system: System, ask: Ask, chunks: Any
 ) -> None:
     with broken(system):
-        whole = await asyncio.wait_for(client.post(URL, json=ask()), 10)
-        streamed = await asyncio.wait_for(client.post(URL, json=ask(stream=True)), 10)
+        whole = await asyncio.wait_for(client.post(URL, json=ask()), 60)
+        streamed = await asyncio.wait_for(client.post(URL, json=ask(stream=True)), 60)
         ready = await client.get("/readyz")
         status = (await client.get("/v1/status")).json()
         metrics = (await client.get("/metrics")).text
