@@ -16,6 +16,9 @@ PYTHON ?=
 TORCH_INDEX ?=
 ARGS ?=
 
+# A file's tests share what they start, so a process takes whole files. ARGS="-n 0": all in one process.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 BIN := .venv/bin
 STAMP := .venv/.installed
 # torch goes first and alone, so that no other package's open range can choose another build of it.
@@ -52,7 +55,7 @@ serve: $(STAMP) ## serve and learn on http://127.0.0.1:30000/v1
 
 .PHONY: test
 test: $(STAMP) system-packages ## run all tests
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 .PHONY: test-chaos
 test-chaos: $(STAMP) system-packages ## run the tests that kill processes at random

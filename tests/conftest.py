@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,32 @@ settings.register_profile(
     "anywhere", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("anywhere")
+
+
+#: Files that take longest, in that order. Whichever of them began last would run on alone.
+SLOWEST = (
+    "e2e/test_learning.py", "learn/test_kill_learn.py", "evals/test_personalize.py", "e2e/test_fuzz.py",
+    "judge/test_judges.py", "train/test_gate.py", "train/test_export.py", "e2e/test_kill.py",
+    "e2e/test_stop.py", "e2e/test_python_client.py", "engine/test_native.py", "engine/test_kernels.py",
+    "engine/test_scheduler.py", "learn/test_training.py", "engine/test_exactness.py",
+    "capture/test_ledger.py", "e2e/test_personalize.py", "learn/test_examples.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers, which take files in this order."""
+    if num_workers:
+        ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(SLOWEST)}
+        items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """What tests keep between runs is made by one worker; the others wait for it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def find_command(command: str) -> Path | None:

@@ -13,14 +13,17 @@ import openai
 import pytest
 
 from openclaw_rl.testing import ServerProcess
+from tests.conftest import locked
 
 MODEL = "SmolLM2-135M-Instruct"
 
 
 @pytest.fixture(scope="session")
 def server(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    kernel = os.environ.get("OPENCLAW_RL_KERNEL", "auto")
+    home = tmp_path_factory.mktemp("e2e") / "home"
     # Without the judge, whose work would show beside that of the requests under test.
-    with ServerProcess(tmp_path_factory.mktemp("e2e") / "home", "--no-learn") as server:
+    with ServerProcess(home, "--no-learn", "--kernel", kernel) as server:
         yield server
 
 
@@ -46,17 +49,19 @@ def node_client(require: Callable[[str, str], Path]) -> Path:
     pinned = (source / "package.json").read_text()
     cache = Path(os.environ.get("OPENCLAW_RL_CACHE") or Path.home() / ".cache" / "openclaw-rl")
     folder = cache / "test-node-client"
-    folder.mkdir(parents=True, exist_ok=True)
     stamp = folder / "installed.json"
-    if not stamp.exists() or stamp.read_text() != pinned:
-        shutil.copy(source / "package.json", folder)
-        subprocess.run(
-            [npm, "install", "--no-audit", "--no-fund", "--no-package-lock"],
-            cwd=folder,
-            check=True,
-            timeout=300,
-        )
-        stamp.write_text(pinned)
-    for script in (source / "client.mjs", *(source.parents[1] / "examples" / "clients").glob("*.mjs")):
-        shutil.copy(script, folder)
+    with locked(folder):
+        if not stamp.exists() or stamp.read_text() != pinned:
+            shutil.copy(source / "package.json", folder)
+            subprocess.run(
+                [npm, "install", "--no-audit", "--no-fund", "--no-package-lock"],
+                cwd=folder,
+                check=True,
+                timeout=300,
+            )
+            stamp.write_text(pinned)
+        for script in (source / "client.mjs", *(source.parents[1] / "examples" / "clients").glob("*.mjs")):
+            # Another worker may be running the script that is there.
+            copied = shutil.copy(script, folder / f"{script.name}.new")
+            os.replace(copied, folder / script.name)
     return folder

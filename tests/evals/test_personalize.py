@@ -208,8 +208,10 @@ def test_where_no_arm_came_to_its_end_the_table_says_nothing_of_it(tmp_path: Pat
     assert json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)["rows"]
 
 
-def test_an_evaluation_from_its_arms_to_its_table(tmp_path: Path) -> None:
+def test_an_evaluation_from_its_arms_to_its_table(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Real systems around a tiny network: one for the arm that learns, one for all that do not."""
+    # A short name: the path of a system's socket may have 107 characters.
+    tmp_path = tmp_path_factory.mktemp("eval")
     model = tiny_model(tmp_path / "model")
     flags = ["--model", str(model), "--renderer", "qwen3", "--kernel", "float", "--device", "cpu"]
     flags += ["--judge", "openclaw_rl.testing:WordJudge", "--num-threads", "1"]

@@ -88,8 +88,8 @@ def learn_to_the_end(home: Path, tiny: Path, moments: random.Random, num_kills: 
                     os.kill(process.pid, signal.SIGKILL)
                     killed += 1
                     continue
-                wait_until(lambda: is_done(home), "everything was learned from", 120)
-                wait_until(lambda: serves_what_the_ledger_says(server, home), "the server follows", 10)
+                wait_until(lambda: is_done(home), "everything was learned from", 300)
+                wait_until(lambda: serves_what_the_ledger_says(server, home), "the server follows")
                 return killed
     raise AssertionError((home.parent / "learn.log").read_text())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from transformers import AutoTokenizer
 
 from openclaw_rl.algo.losses import SURROGATE
@@ -30,6 +31,8 @@ from openclaw_rl.types import (
     TurnRecord,
 )
 
+#: One engine for all tests here.
+on_one_loop = pytest.mark.asyncio(loop_scope="module")
 ASKED = ["What is rain?", "How do locks work?", "What is a comet?", "Why do dogs bark?"]
 
 
@@ -85,10 +88,16 @@ class Bench:
         return await self.gate.check(1, 0, report, held_out)
 
 
-@pytest.fixture
-async def bench(model_path: Path, tmp_path: Path) -> AsyncIterator[Bench]:
-    tokenizer = AutoTokenizer.from_pretrained(model_path)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(model_path: Path) -> AsyncIterator[LocalEngine]:
     engine = LocalEngine(model_path, LocalEngineOptions(device="cpu"))
+    yield engine
+    await engine.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def bench(engine: LocalEngine, model_path: Path, tmp_path: Path) -> AsyncIterator[Bench]:
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
     renderer = create_renderer(tokenizer, "llama", None, eos_ids(model_path))
 
     def encode(text: str) -> list[int]:
@@ -102,7 +111,8 @@ async def bench(model_path: Path, tmp_path: Path) -> AsyncIterator[Bench]:
         tmp_path / "1",
         encode,
     )
-    await engine.close()
+    if 1 in engine.status().versions:
+        await engine.unload(1)
 
 
 def failed(result: GateResult) -> set[str]:
@@ -110,6 +120,7 @@ def failed(result: GateResult) -> set[str]:
 
 
 @pytest.mark.slow
+@on_one_loop
 async def test_a_small_sensible_step_passes(bench: Bench) -> None:
     turns = [
         await bench.turn("What is rain?", "Rain is water that falls from clouds."),
@@ -121,6 +132,7 @@ async def test_a_small_sensible_step_passes(bench: Bench) -> None:
 
 
 @pytest.mark.slow
+@on_one_loop
 async def test_a_batch_of_degenerate_replies_is_stopped(bench: Bench) -> None:
     """Sixteen times rewarded for saying the same thing over and over."""
     turns = [await bench.turn(asked, "ha " * 24) for asked in ASKED]
@@ -131,6 +143,7 @@ async def test_a_batch_of_degenerate_replies_is_stopped(bench: Bench) -> None:
 
 
 @pytest.mark.slow
+@on_one_loop
 async def test_rewards_upside_down_are_stopped_by_the_users_own_turns(bench: Bench) -> None:
     """Liked replies pushed down, disliked ones up: held-out turns of the same user tell."""
     good = [await bench.turn(asked, "It is simple. Here is the short answer.") for asked in ASKED]
@@ -142,6 +155,7 @@ async def test_rewards_upside_down_are_stopped_by_the_users_own_turns(bench: Ben
     assert "held-out turns" in failed(result), result.checks
 
 
+@on_one_loop
 async def test_weights_that_are_not_numbers_are_never_loaded(bench: Bench) -> None:
     turn = await bench.turn("What is rain?", "Rain is water.")
     report = await bench.train([turn], float("nan"), steps=1, rate=1e-3)

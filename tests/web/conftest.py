@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from openclaw_rl.loop import System
 from openclaw_rl.testing import scripted_system, wait_until
+from tests.conftest import locked
 
 DESKTOP, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 
@@ -30,12 +31,12 @@ def axe_source(require: Callable[[str, str], Path]) -> str:
     cache = Path(os.environ.get("OPENCLAW_RL_CACHE") or Path.home() / ".cache" / "openclaw-rl")
     folder = cache / "test-axe"
     stamp = folder / "installed.json"
-    if not stamp.exists() or stamp.read_text() != pinned.read_text():
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(pinned, folder)
-        command = [npm, "install", "--no-audit", "--no-fund", "--no-package-lock"]
-        subprocess.run(command, cwd=folder, check=True, timeout=300)
-        stamp.write_text(pinned.read_text())
+    with locked(folder):
+        if not stamp.exists() or stamp.read_text() != pinned.read_text():
+            shutil.copy(pinned, folder)
+            command = [npm, "install", "--no-audit", "--no-fund", "--no-package-lock"]
+            subprocess.run(command, cwd=folder, check=True, timeout=300)
+            stamp.write_text(pinned.read_text())
     return (folder / "node_modules/axe-core/axe.min.js").read_text()
 
 
