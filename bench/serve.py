@@ -1,6 +1,8 @@
 """Serving speed, side by side on the same cores: transformers, llama.cpp and our engine.
 
-    python bench/serve.py [--runs 3] [--threads 2] [--gguf MODEL.gguf]
+    python bench/serve.py [--runs 3] [--threads 2] [--gguf MODEL.gguf] [--kernel native@avx2 ...]
+
+``--kernel`` adds our engine with that kernel: what it does on a processor that has no better one.
 
 Each contender runs alone in a process of its own, in turns, and every figure is the median over
 the runs. llama.cpp takes part when ``xllamacpp`` or ``llama_cpp`` can be imported and ``--gguf`` names
@@ -123,18 +125,18 @@ def run_llama(model: Path, gguf: str, threads: int) -> Figures:
     return figures(one, many, cold, following)
 
 
-def run_ours(model: Path, threads: int) -> Figures:
-    return asyncio.run(_ours(model, threads))
+def run_ours(model: Path, threads: int, kernel: str) -> Figures:
+    return asyncio.run(_ours(model, threads, kernel))
 
 
-async def _ours(model: Path, threads: int) -> Figures:
+async def _ours(model: Path, threads: int, kernel: str) -> Figures:
     from transformers import AutoTokenizer
 
     from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
     from openclaw_rl.types import GenerateRequest, SamplingParams
 
     short, eight, long, tail = prompts(AutoTokenizer.from_pretrained(model))
-    engine = LocalEngine(model, LocalEngineOptions(num_threads=threads))
+    engine = LocalEngine(model, LocalEngineOptions(num_threads=threads, kernel=kernel))
 
     async def generate(ids: list[int], count: int) -> tuple[list[float], list[int]]:
         start, times, tokens = time.perf_counter(), [], []
@@ -237,7 +239,7 @@ def contender(options: argparse.Namespace) -> Figures:
         return run_llama(model, options.gguf, options.threads)
     if options.contender == "gateway":
         return run_gateway(options.threads)
-    return run_ours(model, options.threads)
+    return run_ours(model, options.threads, options.contender.removeprefix("ours").strip() or "auto")
 
 
 def main() -> None:
@@ -247,13 +249,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--gguf", help="the default model as GGUF, for llama.cpp")
+    parser.add_argument("--kernel", action="append", default=[], help="run ours with this kernel too")
     parser.add_argument("--save", type=Path, help="also write the medians as JSON, for bench/plot.py")
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contender:
         print(json.dumps(contender(options)))
         return
-    names = ["transformers", *(["llama.cpp"] if options.gguf else []), "ours", "gateway"]
+    names = ["transformers", *(["llama.cpp"] if options.gguf else [])]
+    names += ["ours", *(f"ours {kernel}" for kernel in options.kernel), "gateway"]
     results: dict[str, list[Figures]] = {name: [] for name in names}
     for _ in tqdm(range(options.runs), desc="runs"):
         for name in tqdm(names, desc="contenders", leave=False):
@@ -275,12 +279,19 @@ def print_table(names: list[str], results: dict[str, list[Figures]], options: ar
 
     shown = [name for name in names if name != "gateway"]
     print(f"\n{machine()}, {options.threads} threads, median of {options.runs} runs\n")
-    print(f"| | {' | '.join(shown)} | ours ÷ transformers |{' ours ÷ llama.cpp |' if options.gguf else ''}")
-    print("|---" * (len(shown) + 2 + bool(options.gguf)) + "|")
+    pairs = [
+        (mine, other)
+        for mine in shown
+        if mine.startswith("ours")
+        for other in shown
+        if not other.startswith("ours")
+    ]
+    print(f"| | {' | '.join([*shown, *(f'{mine} ÷ {other}' for mine, other in pairs)])} |")
+    print("|---" * (len(shown) + len(pairs) + 1) + "|")
     for key, label in ROWS.items():
         values = {name: median(name, key) for name in shown}
         cells = [f"{value:.3g}" if value < 100 else f"{value:.0f}" for value in values.values()]
-        ratios = [f"{values['ours'] / values[name]:.2f}" for name in shown if name != "ours"]
+        ratios = [f"{values[mine] / values[other]:.2f}" for mine, other in pairs]
         print(f"| {label} | {' | '.join(cells)} | {' | '.join(ratios)} |")
     over = 1 - median("gateway", "http_1") / median("ours", "decode_1")
     print(f"\nkernel {results['ours'][0]['kernel']}; over HTTP {median('gateway', 'http_1'):.1f} tok/s, "

@@ -56,7 +56,7 @@ def run_doctor(
         ("python", check_python),
         ("torch", check_torch),
         ("cpu", check_cpu),
-        ("compiler", check_compiler),
+        ("compiler", check_kernels),
         ("gpu", check_gpu),
         ("memory", check_memory),
         ("disk: data", lambda: check_disk("disk: data", home)),
@@ -120,20 +120,21 @@ def check_cpu() -> Check:
     )
 
 
-def check_compiler() -> Check:
-    """Optional: with one, the embedded engine builds its fast path for this very processor."""
+def check_kernels() -> Check:
+    """Optional: without them torch's operators do the same work more slowly."""
     try:
-        from openclaw_rl.engine.native import Unavailable, load_native
+        from openclaw_rl.engine.build import Unavailable
+        from openclaw_rl.engine.native import load_native
     except (ImportError, OSError):
-        return Check("compiler", True, "not tried: torch cannot be imported", required=False)
+        return Check("kernels", True, "not tried: torch cannot be imported", required=False)
     try:
-        products = load_native().has_products
+        level = load_native().level
     except Unavailable as problem:
-        detail = f"{problem}; decoding on a CPU takes 1.4 to 1.9 times as long"
-        fix = "install a compiler, for example: apt-get install gcc libc6-dev"
-        return Check("compiler", False, detail, fix, required=False)
-    detail = "the engine's fast path is built" + ("" if products else ", without products (no AVX-512 bf16)")
-    return Check("compiler", True, detail, required=False)
+        fix = "install a compiler (apt-get install gcc libc6-dev), or a wheel that brings the kernels"
+        return Check(
+            "kernels", False, f"{problem}; the engine uses torch's, which are slower", fix, required=False
+        )
+    return Check("kernels", True, f"{level.name}: {level.title}", required=False)
 
 
 def _cpu_flags(cpuinfo: Path) -> frozenset[str]:

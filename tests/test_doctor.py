@@ -11,8 +11,8 @@ import pytest
 from openclaw_rl.doctor import (
     Check,
     _cpu_flags,
-    check_compiler,
     check_disk,
+    check_kernels,
     check_key_file,
     check_model,
     check_port,
@@ -130,8 +130,9 @@ def test_exit_code_counts_required_checks_only(capsys: pytest.CaptureFixture[str
 def test_a_missing_compiler_is_a_note_with_its_cost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(native, "load_native", native._load)
-    check = check_compiler()
+    monkeypatch.setenv("OPENCLAW_RL_CACHE", str(tmp_path))
+    monkeypatch.setattr(native, "_load_once", native._load_once.__wrapped__)
+    check = check_kernels()
     assert not check.ok
     assert not check.required
     assert "apt-get install gcc" in check.fix

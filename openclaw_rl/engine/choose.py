@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from openclaw_rl.engine.kernels import KERNELS, Kernel
+from openclaw_rl.engine.kernels import KERNELS, Kernel, kernel_set
 from openclaw_rl.engine.lora import PROJECTIONS
 from openclaw_rl.engine.weights import Checkpoint, load_tensors
 
@@ -37,8 +37,9 @@ def choose_kernel(
 ) -> Choice:
     """The fastest kernel that is close enough; ``wanted`` names one to be used regardless."""
     if wanted != "auto":
-        if wanted not in KERNELS:
-            raise ValueError(f"unknown kernel {wanted!r}; known: auto, {', '.join(KERNELS)}")
+        is_plain = device.type == "cpu" and dtype == torch.float32
+        if kernel_set(wanted).native and not is_plain:
+            raise ValueError(f"kernel {wanted!r} is for fp32 on a CPU; use --device cpu, or --kernel auto")
         return Choice(wanted, (f"{wanted}: as asked",))
     if device.type != "cpu" or dtype != torch.float32:
         return Choice("float", ("float: low-precision kernels are for fp32 on a CPU",))
@@ -102,7 +103,8 @@ def _measure(candidates: dict[str, _Kernels]) -> dict[str, _Cost]:
 
 
 def _build(name: str, weights: list[torch.Tensor]) -> _Kernels:
-    return [(weight, KERNELS[name].projection([weight], [None])) for weight in weights]
+    projection = kernel_set(name).projection
+    return [(weight, projection([weight], [None])) for weight in weights]
 
 
 def _some_layers(checkpoint: Checkpoint) -> list[torch.Tensor]:

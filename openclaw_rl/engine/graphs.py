@@ -171,7 +171,7 @@ class _Slots:
         rows = torch.zeros(self.table_SE3.shape[1:], dtype=torch.int64)
         for (layer, name), low_rank in adapter.items():
             rank = low_rank.a_KI.shape[0]
-            rows[_entry(layer, name)] = torch.tensor([*low_rank.pointers[:2], rank])
+            rows[_entry(layer, name)] = torch.tensor([*low_rank.record[:2], rank])
             self.ranks = max(self.ranks, 1 << (rank - 1).bit_length())
         self.table_SE3[slot].copy_(rows)
         return slot

@@ -4,20 +4,24 @@ A kernel holds one *projection*: the rows of one or more checkpoint matrices tha
 input (q, k and v; gate and up). Inputs are in the engine's activation dtype; what happens inside
 is the kernel's business, and its log-prob error is measured, not assumed.
 
-The low-precision products are private torch operators. They are named only in this file, probed
-before they are used, and chosen by measurement (``choose.py``).
+``native`` kernels are our own C (``csrc/``). Where they cannot be had, torch's private low-precision
+operators stand in: they are named only in this file, probed before they are used, and chosen by measurement
+(``choose.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
-from openclaw_rl.engine.native import Native, Unavailable, load_native, pack_int4, pack_int8
+from openclaw_rl.engine.build import Unavailable
+from openclaw_rl.engine.levels import LEVELS
+from openclaw_rl.engine.native import Native, Product, load_native, pack_bf16, pack_int4, pack_int8
 
 _GROUP = 32
 
@@ -26,10 +30,6 @@ class Kernel(Protocol):
     """``x_RI -> y_RO`` for one projection; the result may be in a lower precision than ``x``."""
 
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor: ...
-
-    def takes(self, rows: int) -> torch.dtype:
-        """What the product computes with; an input of this type is not converted again."""
-        ...
 
 
 Weights = Sequence[torch.Tensor]
@@ -57,15 +57,10 @@ class FloatKernel:
         return torch.cat([F.linear(x_RI, weight, bias) for weight, bias in self._parts], dim=-1)
 
     def takes(self, rows: int) -> torch.dtype:
-        return self._parts[0][0].dtype
-
-
-class _TakesBf16:
-    def takes(self, rows: int) -> torch.dtype:
         return torch.bfloat16
 
 
-class Bf16Kernel(_TakesBf16):
+class Bf16Kernel:
     """bf16 weights and products, fp32 outside: half the bytes, twice the arithmetic."""
 
     def __init__(self, weights: Weights, biases: Biases) -> None:
@@ -89,7 +84,7 @@ def _has_bf16_products() -> bool:
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-class Int4Kernel(_TakesBf16):
+class Int4Kernel:
     """int4 weights in groups of 32 with scale and zero point, bf16 activations.
 
     Weights that came from a 4-bit file lie on such a grid already; ``quantise_int4`` finds it, so
@@ -107,7 +102,7 @@ class Int4Kernel(_TakesBf16):
         return y_RO if self._bias is None else y_RO + self._bias
 
 
-class WideInt4Kernel(_TakesBf16):
+class WideInt4Kernel:
     """8-bit weights as two int4 products, high and low digit: twice the cost, 1/16 the step.
 
     For matrices that 4-bit files keep in 8 bits, such as the token embedding.
@@ -157,9 +152,6 @@ class Int8Kernel:
         )  # fmt: skip
         return product
 
-    def takes(self, rows: int) -> torch.dtype:
-        return torch.float32
-
     @staticmethod
     def is_exact() -> bool:
         """Whether sums of large codes come out right here: older instructions overflow silently."""
@@ -188,80 +180,56 @@ class RefinedHead:
         exact_RN = torch.bmm(x_RI.unsqueeze(1), rows_RNH.transpose(1, 2)).squeeze(1)
         return logits_RV.scatter_(1, best_RN, exact_RN)
 
-    def takes(self, rows: int) -> torch.dtype:
-        return self._weight_VH.dtype
 
+class NativeKernel:
+    """A product of ``csrc/``, in fp32 outside."""
 
-class NativeInt4Kernel(_TakesBf16):
-    """The grid of ``Int4Kernel`` multiplied by ``native.c``: scales unrounded, sums and results in fp32.
-
-    What is left of the error is the rounding of inputs to bf16.
-    """
-
-    def __init__(self, weights: Weights, biases: Biases) -> None:
-        self._native = _native_products()
-        codes, scale, low = (
-            torch.cat(parts) for parts in zip(*(quantise_int4(w.float()) for w in weights), strict=True)
-        )
-        self._width = _check_tiles(codes)
-        self._tiles = pack_int4(codes, scale, low)
-        self._bias = _join_biases(weights, biases)
+    def __init__(self, native: Native, product: Product) -> None:
+        self._native, self.product = native, product
 
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
-        y_RO = self._native.int4_product(x_RI.bfloat16().contiguous(), self._tiles, self._width)
-        return y_RO if self._bias is None else y_RO.add_(self._bias)
+        return self._native.product(self.product, x_RI)
+
+
+def native_int4(native: Native, weights: Weights, biases: Biases) -> NativeKernel:
+    """The grid of ``Int4Kernel`` with its own scales; inputs rounded to 16 bits in groups of 32."""
+    quantised = [quantise_int4(weight.float()) for weight in weights]
+    codes, scale, low = (torch.cat(parts) for parts in zip(*quantised, strict=True))
+    width, size = codes.shape
+    product = Product("int4", pack_int4(codes, scale, low), _join_biases(weights, biases), size, width)
+    return NativeKernel(native, product)
+
+
+def native_bf16(native: Native, weights: Weights, biases: Biases) -> NativeKernel:
+    """bf16 weights, nothing else rounded: exact for checkpoints in bf16."""
+    tiles = pack_bf16(torch.cat([weight.bfloat16() for weight in weights]))
+    width, size = sum(weight.shape[0] for weight in weights), weights[0].shape[1]
+    return NativeKernel(native, Product("bf16", tiles, _join_biases(weights, biases), size, width))
 
 
 class NativeHead:
     """Logits from weights of 8 bits in groups of 32, the likeliest again in full precision."""
 
-    def __init__(self, weight_VH: torch.Tensor, num_exact: int = 512) -> None:
-        self._native = _native_products()
-        self._weight_VH, self._num_exact = weight_VH, num_exact
-        self._width = _check_tiles(weight_VH)
-        groups = weight_VH.reshape(self._width, -1, _GROUP)
+    def __init__(self, native: Native, weight_VH: torch.Tensor, num_exact: int = 512) -> None:
+        self._native, self._weight_VH, self._num_exact = native, weight_VH, num_exact
+        width, size = weight_VH.shape
+        groups = weight_VH.reshape(width, -1, _GROUP)
         scale = (groups.abs().amax(-1) / 127).half().float().clamp_min(1e-7)
         codes = (groups / scale.unsqueeze(-1)).round_().clamp_(-127, 127)
-        self._tiles = pack_int8(codes.view_as(weight_VH).to(torch.int8), scale)
+        self._product = Product("int8", pack_int8(codes.view_as(weight_VH), scale), None, size, width)
 
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
-        x_RI = x_RI.contiguous()
-        logits_RV = self._native.int8_product(x_RI, self._tiles, self._width)
-        self._native.refine(logits_RV, x_RI, self._weight_VH, self._num_exact)
-        return logits_RV
-
-    def takes(self, rows: int) -> torch.dtype:
-        return torch.float32
-
-
-def _native_products() -> Native:
-    native = load_native()
-    if not native.has_products:
-        raise Unavailable("this processor lacks AVX-512 with bf16 and VNNI")
-    return native
-
-
-def _check_tiles(weight_OI: torch.Tensor) -> int:
-    rows, columns = weight_OI.shape
-    if rows % 16 or columns % _GROUP:
-        raise Unavailable(f"a matrix of {rows} x {columns} does not divide into tiles")
-    return rows
+        return self._native.head(self._product, x_RI, self._weight_VH, self._num_exact)
 
 
 class SplitKernel:
     """One kernel for few rows (decoding), another for many (prompts)."""
 
     def __init__(self, few: Kernel, many: Kernel, threshold: int) -> None:
-        self._few, self._many, self._threshold = few, many, threshold
+        self.few, self._many, self._threshold = few, many, threshold
 
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
-        return self._for(x_RI.shape[0])(x_RI)
-
-    def takes(self, rows: int) -> torch.dtype:
-        return self._for(rows).takes(rows)
-
-    def _for(self, rows: int) -> Kernel:
-        return self._few if rows < self._threshold else self._many
+        return (self.few if x_RI.shape[0] < self._threshold else self._many)(x_RI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +238,10 @@ class KernelSet:
 
     projection: Callable[[Weights, Biases], Kernel]
     head: Callable[[torch.Tensor], Kernel]
+    native: Native | None = None
+    """Runs whole layers, if all projections are its own."""
+    native_rows: int = 0
+    """Batches of fewer rows than this are its to run."""
 
 
 def _float_head(weight_VH: torch.Tensor) -> Kernel:
@@ -280,23 +252,60 @@ def _int4_head(weight_VH: torch.Tensor) -> Kernel:
     return SplitKernel(RefinedHead(weight_VH), _float_head(weight_VH), threshold=16)
 
 
-def _native_head(weight_VH: torch.Tensor) -> Kernel:
+def _native_head(native: Native, weight_VH: torch.Tensor) -> Kernel:
     try:
-        few: Kernel = NativeHead(weight_VH)
+        few: Kernel = NativeHead(native, weight_VH)
     except Unavailable:  # a vocabulary with a few tokens added does not divide into tiles
         return _float_head(weight_VH)
     return SplitKernel(few, _float_head(weight_VH), threshold=16)
 
 
-#: Kernels by name. ``float`` is the reference, in whatever dtype the engine runs. The thresholds
-#: are where the two products cross on AVX-512 machines; being a little off costs little.
-KERNELS: dict[str, KernelSet] = {
+_NativeProjection = Callable[[Native, Weights, Biases], NativeKernel]
+
+
+def _native_int4_set(level: str | None) -> KernelSet:
+    native = load_native(level)
+    return KernelSet(partial(native_int4, native), partial(_native_head, native), native, native_rows=1 << 31)
+
+
+def _split_set(few: _NativeProjection, many: type[Bf16Kernel | FloatKernel], level: str | None) -> KernelSet:
+    """Our own for decoding, torch's for prompts."""
+    native, threshold = load_native(level), 20
+
+    def projection(weights: Weights, biases: Biases) -> Kernel:
+        return SplitKernel(few(native, weights, biases), many(weights, biases), threshold)
+
+    return KernelSet(projection, partial(_native_head, native), native, native_rows=threshold)
+
+
+def _native_bf16_set(level: str | None) -> KernelSet:
+    return _split_set(native_bf16, Bf16Kernel if _has_bf16_products() else FloatKernel, level)
+
+
+_TORCH: dict[str, KernelSet] = {
     "float": KernelSet(FloatKernel, _float_head),
     "bf16": KernelSet(Bf16Kernel, _float_head),
     "int4": KernelSet(lambda w, b: SplitKernel(Int4Kernel(w, b), FloatKernel(w, b), 64), _int4_head),
     "int4+bf16": KernelSet(lambda w, b: SplitKernel(Int4Kernel(w, b), Bf16Kernel(w, b), 9), _int4_head),
-    "native": KernelSet(lambda w, b: SplitKernel(NativeInt4Kernel(w, b), Bf16Kernel(w, b), 20), _native_head),
 }
+#: Prompts are long products, which torch computes faster where a processor has matrix instructions (AMX).
+_NATIVE: dict[str, Callable[[str | None], KernelSet]] = {
+    "native": _native_int4_set,
+    "native+bf16": partial(_split_set, native_int4, Bf16Kernel),
+    "native+float": partial(_split_set, native_int4, FloatKernel),
+    "native-bf16": _native_bf16_set,
+}
+#: Kernels by name. ``float`` is the reference, in whatever dtype the engine runs.
+KERNELS = (*_TORCH, *_NATIVE)
+
+
+def kernel_set(name: str) -> KernelSet:
+    """A kernel of the table. ``native@avx2`` is the native one at that level, not at the best there is."""
+    plain, _, level = name.partition("@")
+    if plain not in KERNELS or (level and plain not in _NATIVE):
+        levels = ", ".join(f"native@{known}" for known in LEVELS)
+        raise ValueError(f"unknown kernel {name!r}; known: auto, {', '.join(KERNELS)}, {levels}")
+    return _NATIVE[plain](level or None) if plain in _NATIVE else _TORCH[plain]
 
 
 # --- the int4 operators ----------------------------------------------------------------------

@@ -22,11 +22,10 @@ import numpy as np
 import torch
 
 from openclaw_rl.engine.choose import choose_kernel
-from openclaw_rl.engine.kernels import KERNELS
+from openclaw_rl.engine.kernels import kernel_set
 from openclaw_rl.engine.kv import CachePool, SequenceCache
 from openclaw_rl.engine.lora import ADAPTER_FILE, Adapter, load_adapter
 from openclaw_rl.engine.model import Chunk, Decoder
-from openclaw_rl.engine.native import Native, Unavailable, load_native
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.scheduler import Job, Scheduler
 from openclaw_rl.engine.threads import ThreadTuner
@@ -62,8 +61,6 @@ class LocalEngineOptions:
     dtype: str = "auto"
     kernel: str = "auto"
     num_threads: int = 0
-    native: bool = True
-    """Whether decoding may use ``native.c``; without it torch's operators do the same."""
     graphs: bool = True
     """Whether decoding on a GPU may be recorded; without it kernels are launched one by one."""
     max_running: int = 16
@@ -112,7 +109,6 @@ class LocalEngine:
         choice = choose_kernel(self._checkpoint, self.device, self._dtype, options.kernel)
         self.kernel = choice.name
         log.info("kernel %s; %s", choice.name, "; ".join(choice.reasons))
-        self._native = self._load_native()
         self._decoder = self._new_decoder(self._checkpoint, choice.name)
         new_cache = partial(
             SequenceCache, shape.num_layers, shape.num_kv_heads, shape.head_dim, self.device, self._dtype
@@ -136,23 +132,14 @@ class LocalEngine:
 
     def _warm_up(self, new_cache: Callable[[], SequenceCache]) -> None:
         """Record what the first requests, and the first adapter, would otherwise wait for."""
-        nothing: Adapter = {}
+        nothing = Adapter()
         for rows in _FIRST_ROWS:
             for adapter in (None, nothing):
                 self._decoder.forward([Chunk([0], new_cache(), adapter) for _ in range(rows)])
 
     def _new_decoder(self, checkpoint: Checkpoint, kernel: str) -> Decoder:
         graphs = self._options.graphs and self.device.type == "cuda"
-        return Decoder(checkpoint, self.device, self._dtype, KERNELS[kernel], self._native, graphs)
-
-    def _load_native(self) -> Native | None:
-        if self.device.type != "cpu" or not self._options.native:
-            return None
-        try:
-            return load_native()
-        except Unavailable as problem:
-            log.warning("decoding with torch's operators, which is slower: %s", problem)
-            return None
+        return Decoder(checkpoint, self.device, self._dtype, kernel_set(kernel), graphs)
 
     # --- Engine protocol ---------------------------------------------------------------------
 

@@ -31,12 +31,30 @@ class LowRank:
         y_RO.addmm_(x_RI @ self.a_KI.T, self.b_KO)
 
     @property
-    def pointers(self) -> tuple[int, int, int]:
-        return self.a_KI.data_ptr(), self.b_KO.data_ptr(), self.parts_P4.data_ptr()
+    def record(self) -> tuple[int, int, int, int, int]:
+        """As ``native.c`` reads it."""
+        pointers = self.a_KI.data_ptr(), self.b_KO.data_ptr(), self.parts_P4.data_ptr()
+        return *pointers, len(self.parts_P4), len(self.a_KI)
 
 
-#: (layer, projection) -> its low-rank part; absent where the adapter does not touch it.
-Adapter = dict[tuple[int, str], LowRank]
+class Adapter(dict[tuple[int, str], LowRank]):
+    """(layer, projection) -> its low-rank part; absent where the adapter does not touch it."""
+
+    @property
+    def most_rank(self) -> int:
+        return max((len(part.a_KI) for part in self.values()), default=0)
+
+    def records(self, num_layers: int) -> np.ndarray:
+        """Every projection of every layer for ``native.c``, made once: an adapter does not change."""
+        if self._records is None:
+            nothing = (0, 0, 0, 0, 0)
+            places = [(layer, name) for layer in range(num_layers) for name in PROJECTIONS]
+            found = [self[place].record if place in self else nothing for place in places]
+            self._records = np.array(found, dtype=np.int64)
+        return self._records
+
+    _records: np.ndarray | None = None
+
 
 ADAPTER_FILE = "adapter_model.safetensors"
 #: Projection name -> the checkpoint's module names, in row order.
@@ -64,7 +82,7 @@ def load_adapter(
         raise ValueError(f"{path} is not a plain LoRA adapter; the local engine loads PEFT LoRA only.")
     tensors = load_file(path / ADAPTER_FILE)
     used: set[str] = set()
-    adapter: Adapter = {}
+    adapter = Adapter()
     for layer in range(num_layers):
         for projection, modules in PROJECTIONS.items():
             parts = [_part(tensors, f"model.layers.{layer}.{module}", config, used) for module in modules]

@@ -14,12 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
 
-from openclaw_rl.engine.decode import NativeDecode
 from openclaw_rl.engine.graphs import GraphDecode, recorded
-from openclaw_rl.engine.kernels import KERNELS, Kernel, KernelSet
+from openclaw_rl.engine.kernels import Kernel, KernelSet, kernel_set
 from openclaw_rl.engine.kv import OpenRows, SequenceCache
 from openclaw_rl.engine.lora import PROJECTIONS, Adapter
-from openclaw_rl.engine.native import VECTOR, Native
+from openclaw_rl.engine.native_layers import NativeLayers
 from openclaw_rl.engine.weights import Checkpoint, load_tensors
 
 #: Below this many rows operators cost more than arithmetic.
@@ -113,11 +112,11 @@ class Decoder:
         checkpoint: Checkpoint,
         device: torch.device,
         dtype: torch.dtype,
-        kernels: KernelSet = KERNELS["float"],
-        native: Native | None = None,
+        kernels: KernelSet | None = None,
         graphs: bool = False,
     ) -> None:
-        """``native``: decode with it, on a CPU; ``graphs``: with recorded steps, on a GPU."""
+        """``graphs``: decode with recorded steps, on a GPU."""
+        kernels = kernels or kernel_set("float")
         self.shape = checkpoint.shape
         self.device, self.dtype = device, dtype
         tensors = {
@@ -140,11 +139,7 @@ class Decoder:
             for projection, modules in PROJECTIONS.items()
         }
         self.rope_tables = _rope_tables(checkpoint, device, dtype)
-        is_plain = device.type == "cpu" and dtype == torch.float32
-        has_whole_vectors = self.shape.head_dim % VECTOR == 0
-        self._native_decode = (
-            NativeDecode(self, native) if native and is_plain and has_whole_vectors else None
-        )
+        self._native = NativeLayers.of(self, kernels)
         self._graphs = recorded(self) if graphs else None
 
     def _layer(self, tensors: dict[str, torch.Tensor], index: int, project: Callable[..., Kernel]) -> Layer:
@@ -190,8 +185,8 @@ class Decoder:
         ids = torch.tensor([i for chunk in chunks for i in chunk.token_ids], device=self.device)
         groups = _adapter_groups(chunks)
         hidden_RH = self.embedding_VH[ids]
-        if self._native_decode and self._native_decode.suits(chunks):
-            hidden_RH = self._native_decode(hidden_RH, chunks, groups)
+        if self._native and len(ids) < self._native.most_rows:
+            self._native(hidden_RH, chunks, groups)
         else:
             self._run_layers(hidden_RH, chunks, groups)
         for chunk in chunks:

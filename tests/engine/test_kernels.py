@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 
+from openclaw_rl.engine.build import Unavailable
 from openclaw_rl.engine.choose import MAX_ERROR, choose_kernel
 from openclaw_rl.engine.kernels import (
     KERNELS,
     Int8Kernel,
     Kernel,
     NativeHead,
-    NativeInt4Kernel,
     RefinedHead,
     WideInt4Kernel,
+    kernel_set,
     quantise_int4,
 )
+from openclaw_rl.engine.levels import levels_here
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
-from openclaw_rl.engine.native import Unavailable, load_native
+from openclaw_rl.engine.native import load_native
 from openclaw_rl.engine.weights import read_checkpoint
 from tests.engine.conftest import Reference, run_generation
 
@@ -31,21 +33,27 @@ BOUNDS = {
     "bf16": (0.04, 0.4),
     "int4": (0.04, 0.4),
     "int4+bf16": (0.04, 0.4),
-    "native": (0.02, 0.2),
+    "native": (0.002, 0.02),
+    "native+bf16": (0.04, 0.4),
+    "native+float": (0.002, 0.02),
+    "native-bf16": (0.04, 0.4),
 }
 
 
-def _has_products() -> bool:
+def _has_native() -> bool:
     try:
-        return load_native().has_products
+        load_native()
     except Unavailable:
         return False
+    return True
 
 
-needs_products = pytest.mark.skipif(
-    not _has_products(), reason="no compiler, or no AVX-512 with bf16 and VNNI"
-)
-EVERY = [pytest.param(name, marks=needs_products) if name == "native" else name for name in KERNELS]
+needs_native = pytest.mark.skipif(not _has_native(), reason="no compiler, or neither AVX2 nor NEON")
+NATIVE = [f"{name}@{level.name}" for name in ("native", "native-bf16") for level in levels_here()]
+EVERY = [
+    *(name for name in KERNELS if not name.startswith("native")),
+    *(pytest.param(name, marks=needs_native) for name in (*NATIVE, "native+bf16", "native+float")),
+]
 
 
 def test_weights_from_a_4_bit_grid_are_found_exactly() -> None:
@@ -74,8 +82,8 @@ def test_products_are_close_to_the_reference(name: str, rows: int) -> None:
     weights = [(part - 7.5) * 0.01 for part in grid]
     biases = [torch.randn(48), None]
     x = torch.randn(rows, 64)
-    expected = KERNELS["float"].projection(weights, [biases[0], torch.zeros(48)])(x)
-    result = KERNELS[name].projection(weights, biases)(x).float()
+    expected = kernel_set("float").projection(weights, [biases[0], torch.zeros(48)])(x)
+    result = kernel_set(name).projection(weights, biases)(x).float()
     assert float((result - expected).norm() / expected.norm()) < MAX_ERROR
 
 
@@ -87,7 +95,7 @@ needs_int8 = pytest.mark.skipif(not Int8Kernel.is_exact(), reason="int8 sums ove
     [
         WideInt4Kernel,
         pytest.param(Int8Kernel, marks=needs_int8),
-        pytest.param(lambda weight: NativeHead(weight, num_exact=0), marks=needs_products),
+        pytest.param(lambda weight: NativeHead(load_native(), weight, num_exact=0), marks=needs_native),
     ],
 )
 def test_8_bit_weights_keep_their_precision(kernel: Callable[[torch.Tensor], Kernel]) -> None:
@@ -99,31 +107,10 @@ def test_8_bit_weights_keep_their_precision(kernel: Callable[[torch.Tensor], Ker
     assert float((kernel(weight)(x) - expected).norm() / expected.norm()) < MAX_ERROR
 
 
-@needs_products
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 11, 19])
-def test_native_int4_differs_only_by_the_rounding_of_its_input(rows: int) -> None:
-    torch.manual_seed(0)
-    # Steps and lows as a Q4_1 file has them, in fp16; 176 outputs leave tiles over.
-    step, low = torch.rand(176, 3, 1).half().float() / 8, torch.randn(176, 3, 1).half().float()
-    codes = torch.randint(0, 16, (176, 3, 32)).float()
-    codes[..., 0], codes[..., 1] = 0, 15
-    weight = (codes * step + low).view(176, 96)
-    x = torch.randn(rows, 96)
-    kernel = NativeInt4Kernel([weight], [None])
-    assert torch.allclose(kernel(x), x.bfloat16().float() @ weight.T, rtol=1e-4, atol=1e-4)
-    assert torch.equal(kernel(x)[rows - 1], kernel(x[rows - 1 :])[0])  # a row does not depend on its company
-
-
-@needs_products
-def test_native_products_refuse_shapes_that_leave_half_a_tile() -> None:
-    with pytest.raises(Unavailable, match="tiles"):
-        NativeInt4Kernel([torch.randn(40, 64)], [None])
-
-
-@needs_products
+@needs_native
 def test_a_head_that_leaves_half_a_tile_is_left_to_torch() -> None:
     weight, x = torch.randn(32002, 64), torch.randn(1, 64)
-    assert torch.allclose(KERNELS["native"].head(weight)(x), x @ weight.T, atol=1e-4)
+    assert torch.allclose(kernel_set("native").head(weight)(x), x @ weight.T, atol=1e-4)
 
 
 @needs_int8
@@ -139,7 +126,7 @@ def test_refined_head_is_exact_where_it_matters() -> None:
     exact = x @ weight.T
     heads = [
         RefinedHead(weight, num_exact=32),
-        *([NativeHead(weight, num_exact=32)] if _has_products() else []),
+        *([NativeHead(load_native(), weight, num_exact=32)] if _has_native() else []),
     ]
     for head in heads:
         logits = head(x)
@@ -170,8 +157,9 @@ async def test_log_probs_stay_within_the_stated_bound(
         await engine.close()
     mean, largest = sum(errors) / len(errors), max(errors)
     print(f"{name}: mean {mean:.5f} largest {largest:.4f}")
-    assert mean < BOUNDS[name][0]
-    assert largest < BOUNDS[name][1]
+    allowed_mean, allowed_largest = BOUNDS[name.partition("@")[0]]
+    assert mean < allowed_mean
+    assert largest < allowed_largest
 
 
 def test_choice_is_explained_and_can_be_overridden(model_path: Path) -> None:
@@ -180,5 +168,6 @@ def test_choice_is_explained_and_can_be_overridden(model_path: Path) -> None:
     assert choice.name in KERNELS
     assert len(choice.reasons) == len(KERNELS)
     assert choose_kernel(checkpoint, torch.device("cpu"), torch.float32, "bf16").name == "bf16"
-    with pytest.raises(ValueError, match="int4"):
-        choose_kernel(checkpoint, torch.device("cpu"), torch.float32, "int3")
+    for wrong in ("int3", "native@sse3", "float@avx2"):
+        with pytest.raises(ValueError, match="avx2"):
+            choose_kernel(checkpoint, torch.device("cpu"), torch.float32, wrong)

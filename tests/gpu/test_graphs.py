@@ -14,7 +14,6 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="pip install triton, or make test-gpu")
 
 from openclaw_rl.engine import graphs
-from openclaw_rl.engine.kernels import KERNELS
 from openclaw_rl.engine.kv import SequenceCache
 from openclaw_rl.engine.lora import PROJECTIONS, Adapter, LowRank
 from openclaw_rl.engine.model import Chunk, Decoder
@@ -50,8 +49,8 @@ def decoders(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Decoder, D
             torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.3)
     network.save_pretrained(tmp_path)
     checkpoint = read_checkpoint(tmp_path)
-    plain = Decoder(checkpoint, DEVICE, torch.float32, KERNELS["float"])
-    return plain, Decoder(checkpoint, DEVICE, torch.float32, KERNELS["float"], graphs=True)
+    plain = Decoder(checkpoint, DEVICE, torch.float32)
+    return plain, Decoder(checkpoint, DEVICE, torch.float32, graphs=True)
 
 
 def adapter(decoder: Decoder, rank: int, seed: int, skip: str = "") -> Adapter:
