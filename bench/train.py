@@ -121,6 +121,7 @@ def wake_adapters(named: Sequence[tuple[str, Any]]) -> None:
 
 class Ours:
     def __init__(self, model: Path, options: argparse.Namespace) -> None:
+        from openclaw_rl.engine.frozen import native_linear
         from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 
         self.trainer = LocalTrainer(
@@ -129,6 +130,7 @@ class Ours:
                 rank=RANK, alpha=ALPHA, learning_rate=LEARNING_RATE, betas=BETAS, grad_clip=1e9,
                 num_threads=options.threads, device=options.device,
             ),
+            native_linear,
         )  # fmt: skip
         self.named = self.trainer._named
         wake_adapters(self.named)

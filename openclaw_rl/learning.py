@@ -240,6 +240,7 @@ def build_algorithm(config: Config) -> Algorithm:
 
 def build_trainer(config: Config, model: Path) -> Trainer:
     # torch and transformers take seconds to import; judging need not wait for them.
+    from openclaw_rl.engine.frozen import native_linear
     from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 
     wanted = config.train
@@ -263,6 +264,7 @@ def build_trainer(config: Config, model: Path) -> Trainer:
             seed=wanted.seed,
             name=config.engine.model,
         ),
+        native_linear,
     )
 
 

@@ -21,7 +21,15 @@ import torch.nn.functional as F
 
 from openclaw_rl.engine.build import Unavailable
 from openclaw_rl.engine.levels import LEVELS
-from openclaw_rl.engine.native import Native, Product, load_native, pack_bf16, pack_int4, pack_int8
+from openclaw_rl.engine.native import (
+    Native,
+    Product,
+    check_tiles,
+    load_native,
+    pack_bf16,
+    pack_int4,
+    pack_int8,
+)
 
 _GROUP = 32
 
@@ -193,6 +201,8 @@ class NativeKernel:
 
 def native_int4(native: Native, weights: Weights, biases: Biases) -> NativeKernel:
     """The grid of ``Int4Kernel`` with its own scales; inputs rounded to 16 bits in groups of 32."""
+    for weight in weights:
+        check_tiles(weight)
     quantised = [quantise_int4(weight.float()) for weight in weights]
     codes, scale, low = (torch.cat(parts) for parts in zip(*quantised, strict=True))
     width, size = codes.shape
@@ -212,7 +222,7 @@ class NativeHead:
 
     def __init__(self, native: Native, weight_VH: torch.Tensor, num_exact: int = 512) -> None:
         self._native, self._weight_VH, self._num_exact = native, weight_VH, num_exact
-        width, size = weight_VH.shape
+        width, size = check_tiles(weight_VH)
         groups = weight_VH.reshape(width, -1, _GROUP)
         scale = (groups.abs().amax(-1) / 127).half().float().clamp_min(1e-7)
         codes = (groups / scale.unsqueeze(-1)).round_().clamp_(-127, 127)

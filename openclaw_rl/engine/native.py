@@ -134,7 +134,7 @@ def records(rows: Sequence[Sequence[int]]) -> Any:
 
 def pack_int4(codes_OI: torch.Tensor, scale_OG: torch.Tensor, low_OG: torch.Tensor) -> torch.Tensor:
     """Codes 0 to 15, a scale and a lowest value for each group of inputs."""
-    out, size = _check(codes_OI)
+    out, size = check_tiles(codes_OI)
     # Output 16 t + o and input 32 g + 8 v + 4 h + p are half h of byte (o, p) in vector v of tile (t, g).
     halves = codes_OI.to(torch.uint8).view(out // 16, 16, size // 32, 4, 2, 4).permute(4, 0, 2, 3, 1, 5)
     codes = (halves[0] | (halves[1] << 4)).flatten(2)
@@ -143,7 +143,7 @@ def pack_int4(codes_OI: torch.Tensor, scale_OG: torch.Tensor, low_OG: torch.Tens
 
 def pack_int8(codes_OI: torch.Tensor, scale_OG: torch.Tensor) -> torch.Tensor:
     """Codes -127 to 127 and a scale for each group of inputs."""
-    out, size = _check(codes_OI)
+    out, size = check_tiles(codes_OI)
     codes = (
         codes_OI.to(torch.int8).view(torch.uint8).view(out // 16, 16, size // 32, 8, 4).permute(0, 2, 3, 1, 4)
     )
@@ -151,7 +151,7 @@ def pack_int8(codes_OI: torch.Tensor, scale_OG: torch.Tensor) -> torch.Tensor:
 
 
 def pack_bf16(weight_OI: torch.Tensor) -> torch.Tensor:
-    out, size = _check(weight_OI)
+    out, size = check_tiles(weight_OI)
     return weight_OI.bfloat16().view(out // 16, 16, size).transpose(1, 2).contiguous()
 
 
@@ -161,7 +161,7 @@ def _half_bytes(numbers_OG: torch.Tensor) -> torch.Tensor:
     return numbers_OG.half().view(out // 16, 16, groups).transpose(1, 2).contiguous().view(torch.uint8)
 
 
-def _check(weight_OI: torch.Tensor) -> tuple[int, int]:
+def check_tiles(weight_OI: torch.Tensor) -> tuple[int, int]:
     rows, columns = weight_OI.shape
     if rows % TILE or columns % GROUP:
         raise Unavailable(f"a matrix of {rows} x {columns} does not divide into tiles")

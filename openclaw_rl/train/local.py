@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from openclaw_rl.train.packed import ATTENTION, Packed, logprobs, pack
 from openclaw_rl.train.policies import ADAPTER, ADAPTER_CONFIG, AVERAGE, TRAINER_STATE
 from openclaw_rl.types import Batch, Json, StepReport
 
+FrozenLinear = Callable[[torch.nn.Linear], torch.nn.Module]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _NEW_LINE = "or start a new line from the base: openclaw-rl policy promote 0"
 log = logging.getLogger(__name__)
@@ -59,8 +60,15 @@ class LocalTrainerOptions:
 class LocalTrainer:
     """Trainer protocol over transformers and PEFT."""
 
-    def __init__(self, model: Path, options: LocalTrainerOptions | None = None) -> None:
+    def __init__(
+        self,
+        model: Path,
+        options: LocalTrainerOptions | None = None,
+        frozen_linear: FrozenLinear | None = None,
+    ) -> None:
+        """``frozen_linear`` replaces the layers under adapters by faster ones that compute the same."""
         self.options = options = options or LocalTrainerOptions()
+        self._frozen_linear = frozen_linear
         if options.finetune not in ("lora", "full"):
             raise ValueError(f"unknown way of fine-tuning {options.finetune!r}; known: lora, full")
         if options.dtype not in _DTYPES:
@@ -87,11 +95,18 @@ class LocalTrainer:
         base.config.use_cache = False
         self._model: Any = _with_lora(base, options) if options.finetune == "lora" else base
         self._model.to(self.device).eval()  # eval: no dropout anywhere; gradients flow all the same
+        self._speed_up_base()
         self._decoder, self._head = base.model, base.get_output_embeddings()
         self._named = [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]
         self._parameters = [parameter for _, parameter in self._named]
         self._first = [p.detach().clone() for p in self._parameters]
         self._begin()
+
+    def _speed_up_base(self) -> None:
+        for module in self._model.modules():
+            layer = getattr(module, "base_layer", None)
+            if self._frozen_linear and isinstance(layer, torch.nn.Linear):
+                module.base_layer = self._frozen_linear(layer)
 
     def _begin(self) -> None:
         """As before the first step."""
