@@ -15,15 +15,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import torch
-
 from openclaw_rl.engine.levels import Level
 from openclaw_rl.models import default_cache_dir
 from openclaw_rl.toolchain import find_compilers
 
 SOURCES = Path(__file__).with_name("csrc")
 PREBUILT = Path(__file__).with_name("prebuilt")
-_FLAGS = ("-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fno-tree-reassoc")
+_FLAGS = ("-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 _BUILD_TIMEOUT_S = 300
 
 
@@ -51,20 +49,16 @@ def compile_level(compiler: str, level: Level, library: Path) -> None:
     link = ("-dynamiclib", "-undefined", "dynamic_lookup") if is_apple else ("-shared",)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         object_file, shared = Path(folder, "native.o"), Path(folder, "native.so")
-        run(
-            [
-                compiler,
-                *_FLAGS,
-                *openmp,
-                *level.flags,
-                "-c",
-                str(SOURCES / "native.c"),
-                "-o",
-                str(object_file),
-            ]
-        )
+        source = str(SOURCES / "native.c")
+        run([compiler, *flags_of(compiler), *openmp, *level.flags, "-c", source, "-o", str(object_file)])
         run([compiler, *link, str(object_file), "-o", str(shared), "-lm"])
         shared.replace(library)
+
+
+def flags_of(compiler: str) -> tuple[str, ...]:
+    """What the kernels are compiled with, apart from their level. Clang refuses what it does not know."""
+    is_clang = "clang" in run([compiler, "--version"])
+    return _FLAGS if is_clang else (*_FLAGS, "-fno-tree-reassoc")
 
 
 def run(command: list[str]) -> str:
@@ -96,7 +90,7 @@ def _open_compiled(level: Level) -> ctypes.CDLL:
             except OSError:
                 library.unlink(missing_ok=True)
                 return ctypes.CDLL(str(compiled(compiler, level)))
-        except Unavailable as problem:
+        except (Unavailable, OSError) as problem:  # the latter: built for another OpenMP than torch's
             problems.append(str(problem))
     raise Unavailable(
         "; ".join(problems) or "no C compiler (gcc or clang) was found; with one, the engine is faster"
@@ -112,13 +106,18 @@ def compiled(compiler: str, level: Level) -> Path:
 
 
 def _digest(compiler: str, level: Level) -> str:
+    import torch
+
     sources = [path.read_text() for path in sorted(SOURCES.iterdir())]
-    parts = [*sources, compiler, run([compiler, "--version"]), *_FLAGS, *level.flags, torch.__version__]
+    flags = (*flags_of(compiler), *level.flags)
+    parts = [*sources, compiler, run([compiler, "--version"]), *flags, torch.__version__]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def _share_openmp() -> None:
     """Make torch's OpenMP library visible to ours."""
+    import torch  # here: building needs no torch
+
     if platform.system() == "Darwin":
         files = sorted(map(str, Path(torch.__file__).parent.glob("lib/libomp*.dylib")))
     else:
