@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import torch
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.types import GenerateRequest, Priority, SamplingParams, Token
 
+#: ``make test-kernels`` sets each in turn.
+KERNEL = os.environ.get("OPENCLAW_RL_KERNEL", "float")
+#: Largest |log-prob - transformers' fp32|; for the others, test_kernels.py states the bounds more finely.
+TOLERANCE = 1e-3 if KERNEL == "float" else 0.5
 #: Small chunks, so that ordinary test prompts are prefilled in several pieces.
-OPTIONS = LocalEngineOptions(
-    device="cpu", dtype="fp32", kernel="float", chunk_tokens=24, idle_chunk_tokens=40
-)
+OPTIONS = LocalEngineOptions(device="cpu", dtype="fp32", kernel=KERNEL, chunk_tokens=24, idle_chunk_tokens=40)
 
 
 @pytest.fixture

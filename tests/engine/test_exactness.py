@@ -12,9 +12,8 @@ import torch
 
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.types import GenerateRequest, SamplingParams, ScoreRequest, Token
-from tests.engine.conftest import Reference, run_generation
+from tests.engine.conftest import KERNEL, TOLERANCE, Reference, run_generation
 
-TOLERANCE = 1e-3
 TEXTS = [
     "The history of bread begins long before writing, when people first ground wild seeds. ",
     "def merge(a, b):\n    return sorted(a + b)\n",
@@ -139,5 +138,7 @@ async def test_hidden_states_match_transformers(
         scores = await engine.score(ScoreRequest(ids, len(ids) - 1, hidden_layer=layer))
         assert scores.hidden is not None
         expected = states[layer + 1][0, -2]
-        assert torch.allclose(torch.tensor(scores.hidden), expected, atol=1e-2, rtol=1e-3)
+        if KERNEL == "float":
+            assert torch.allclose(torch.tensor(scores.hidden), expected, atol=1e-2, rtol=1e-3)
+        assert (torch.tensor(scores.hidden) - expected).norm() < 0.03 * expected.norm()
     assert (await engine.score(ScoreRequest(ids, 5))).hidden is None

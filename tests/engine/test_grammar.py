@@ -11,7 +11,7 @@ import pytest
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.render.grammar import json_grammar
 from openclaw_rl.types import GenerateRequest, SamplingParams, Token
-from tests.engine.conftest import Reference
+from tests.engine.conftest import TOLERANCE, Reference
 
 SCHEMA = {
     "type": "object",
@@ -49,7 +49,7 @@ async def test_forced_tokens_are_marked_and_raw_log_probs_stay_raw(
     assert not all(token.forced for token in tokens)
     expected_TV = reference([*prompt, *(token.id for token in tokens)], 0)
     for i, token in enumerate(tokens):
-        assert abs(float(expected_TV[len(prompt) + i - 1, token.id]) - token.logprob) < 1e-3
+        assert abs(float(expected_TV[len(prompt) + i - 1, token.id]) - token.logprob) < TOLERANCE
         if token.forced:
             assert token.sampled_logprob == pytest.approx(0, abs=1e-5)
 

@@ -11,7 +11,7 @@ import pytest
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.testing import until
 from openclaw_rl.types import GenerateRequest, Priority, SamplingParams, ScoreRequest
-from tests.engine.conftest import run_generation
+from tests.engine.conftest import KERNEL, run_generation
 
 
 async def test_a_long_prompt_does_not_freeze_other_streams(engine: LocalEngine, tokenizer: Any) -> None:
@@ -96,7 +96,7 @@ async def test_identical_prompts_are_prefilled_once(engine: LocalEngine, tokeniz
 
 
 async def test_the_cache_stays_within_its_budget(model_path: Path, tokenizer: Any) -> None:
-    options = LocalEngineOptions(device="cpu", dtype="fp32", kernel="float", cache_tokens=1200)
+    options = LocalEngineOptions(device="cpu", dtype="fp32", kernel=KERNEL, cache_tokens=1200)
     engine = LocalEngine(model_path, options)
     try:
         for i in range(8):

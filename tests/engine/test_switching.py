@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.testing import until
 from openclaw_rl.types import Token
-from tests.engine.conftest import Reference, run_generation
+from tests.engine.conftest import TOLERANCE, Reference, run_generation
 
 
 def plain(reference: Reference, prompt: list[int], tokens: list[Token], version: int) -> list[float]:
@@ -80,7 +80,7 @@ async def test_replies_in_flight_keep_their_version_and_its_log_probs(
         versions = {token.policy_version for token in tokens}
         assert len(versions) == 1
         expected = plain(reference, prompt, tokens, versions.pop())
-        assert [token.logprob for token in tokens] == pytest.approx(expected, abs=1e-3)
+        assert [token.logprob for token in tokens] == pytest.approx(expected, abs=TOLERANCE)
 
 
 async def test_other_files_under_the_same_number_replace_the_weights(
@@ -92,7 +92,7 @@ async def test_other_files_under_the_same_number_replace_the_weights(
     await engine.load(5, adapters[2])
     tokens = await run_generation(engine, prompt, max_tokens=6, version=5)
     expected = plain(reference, prompt, tokens, 2)
-    assert [token.logprob for token in tokens] == pytest.approx(expected, abs=1e-3)
+    assert [token.logprob for token in tokens] == pytest.approx(expected, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("end", ["lora_A", "lora_B"])
