@@ -85,6 +85,16 @@ test-gpu: $(STAMP) ## run the GPU's kernels, in Triton's interpreter where there
 	@$(BIN)/python -c "import triton" 2>/dev/null || $(BIN)/pip install --quiet --no-deps triton==3.9.0
 	@$(BIN)/python -m pytest -m triton $(ARGS)
 
+.PHONY: test-arm
+test-arm: $(STAMP) ## run the kernels for ARM in an emulator, and those that Clang builds
+	@scripts/system-packages cc=build-essential clang=clang qemu-aarch64-static=qemu-user-static \
+		aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu,libc6-dev-arm64-cross
+	@$(BIN)/python -m pytest -m arm $(ARGS)
+
+.PHONY: test-wheels
+test-wheels: $(STAMP) system-packages ## build the wheels and use them without a compiler
+	@$(BIN)/python -m pytest -m wheels $(ARGS)
+
 .PHONY: test-web
 test-web: $(STAMP) system-packages ## run the long browser tests, on the real model
 	@$(BIN)/python -m pytest -m web $(ARGS)
@@ -113,6 +123,10 @@ setup: $(STAMP) ## make .venv and install the pinned dependencies
 .PHONY: system-packages
 system-packages:
 	@scripts/system-packages
+
+.PHONY: wheels
+wheels: $(STAMP) ## build wheels with the kernels inside, in dist/
+	@$(BIN)/python scripts/build-wheels $(ARGS)
 
 .PHONY: clean
 clean: ## remove .venv and everything the tools left behind
