@@ -36,7 +36,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from openclaw_rl.types import BatchItem, Sample, SamplingParams, Token, TurnRecord
+from openclaw_rl.testing.examples import make_example
+from openclaw_rl.types import Example, SamplingParams, Token, TurnRecord
 
 RANK, ALPHA, LEARNING_RATE, BETAS = 16, 32, 1e-3, (0.9, 0.98)
 CANDIDATES = 4
@@ -90,7 +91,7 @@ def prepare(model: Path, folder: Path, options: argparse.Namespace) -> Figures:
     return {}
 
 
-def read_items(folder: Path) -> list[BatchItem]:
+def read_items(folder: Path) -> list[Example]:
     arrays, items = np.load(folder / "data.npz"), []
     for n in range(len(arrays.files) // 4):
         ids, old = arrays[f"ids{n}"], arrays[f"old{n}"]
@@ -101,7 +102,7 @@ def read_items(folder: Path) -> list[BatchItem]:
             f"t{n}", "s", "ann", "chat", "main", [], None, {}, {}, arrays[f"prompt{n}"].tolist(),
             tokens, SamplingParams(256), 0, "stop", float(n),
         )  # fmt: skip
-        items.append(BatchItem(turn, Sample(ids.astype(np.int32), old, arrays[f"signal{n}"]), 1))
+        items.append(make_example(turn, 1, ids.astype(np.int32), old, arrays[f"signal{n}"]))
     return items
 
 
@@ -145,11 +146,10 @@ class Ours:
 
         return step
 
-    def step(self, items: list[BatchItem]) -> Figures:
-        from openclaw_rl.algo.losses import SURROGATE
+    def step(self, items: list[Example]) -> Figures:
         from openclaw_rl.types import Batch
 
-        report = self.trainer.step(Batch(items, SURROGATE), 0)
+        report = self.trainer.step(Batch(items), 0)
         return {
             "forward_s": report.forward_s,
             "backward_s": report.backward_s,
@@ -178,7 +178,7 @@ class Plain:
         self.parameters = [p for _, p in self.named]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=LEARNING_RATE, betas=BETAS, weight_decay=0.0)
 
-    def step(self, items: list[BatchItem]) -> Figures:
+    def step(self, items: list[Example]) -> Figures:
         import torch
 
         forward_s = backward_s = 0.0
@@ -202,30 +202,30 @@ class Plain:
             "computed_tokens": computed,
         }
 
-    def micro_batches(self, items: list[BatchItem]) -> Iterator[list[BatchItem]]:
+    def micro_batches(self, items: list[Example]) -> Iterator[list[Example]]:
         if self.sorted:
             items = sorted(items, key=num_tokens)
         for start in range(0, len(items), self.micro_batch):
             yield items[start : start + self.micro_batch]
 
-    def loss(self, items: list[BatchItem], batch_size: int) -> tuple[Any, int]:
+    def loss(self, items: list[Example], batch_size: int) -> tuple[Any, int]:
         """The trainer's: mean over a sample's tokens, then over the samples of the batch."""
         import torch
 
-        from openclaw_rl.algo.losses import SURROGATE
+        from openclaw_rl.train.losses import Surrogate
 
         shape = (len(items), max(map(num_tokens, items)))
         ids, mask = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
         for row, item in enumerate(items):
-            sequence = item.turn.prompt_ids + [token.id for token in item.turn.tokens]
+            sequence = item.prompt_ids + item.reply_ids
             ids[row, : len(sequence)], mask[row, : len(sequence)] = torch.tensor(sequence), 1
         logits = self.model(ids.to(self.device), attention_mask=mask.to(self.device), use_cache=False).logits
         logprobs = torch.log_softmax(logits, dim=-1)
         total = torch.zeros((), device=self.device)
         for row, item in enumerate(items):
-            first, last = len(item.turn.prompt_ids) - 1, num_tokens(item) - 1
-            new = logprobs[row, first:last].gather(1, self.tensor(item.sample.ids_NK).long())
-            losses = SURROGATE(new, self.tensor(item.sample.old_NK), self.tensor(item.sample.signal_NK))
+            first, last = len(item.prompt_ids) - 1, num_tokens(item) - 1
+            new = logprobs[row, first:last].gather(1, self.tensor(item.ids_NK).long())
+            losses = Surrogate()(new, self.tensor(item.old_NK), self.tensor(item.signal_NK))
             total = total + losses.mean() / batch_size
         return total, ids.numel()
 
@@ -235,8 +235,8 @@ class Plain:
         return torch.from_numpy(array).to(self.device)
 
 
-def num_tokens(item: BatchItem) -> int:
-    return len(item.turn.prompt_ids) + len(item.turn.tokens)
+def num_tokens(item: Example) -> int:
+    return len(item.prompt_ids) + len(item.reply_ids)
 
 
 def now(device: Any) -> float:

@@ -28,10 +28,11 @@ import uvicorn
 from openclaw_rl.capture import database
 from openclaw_rl.capture.journal import marks, verdicts
 from openclaw_rl.capture.ledger import Delivery
-from openclaw_rl.capture.samples import encode_sample, policies, samples, swaps
+from openclaw_rl.capture.samples import encode_examples, policies, samples, swaps
 from openclaw_rl.loop import System
 from openclaw_rl.testing import scripted_system, wait_until
-from openclaw_rl.types import Sample, SamplingParams, Token, TurnRecord
+from openclaw_rl.testing.examples import make_example
+from openclaw_rl.types import SamplingParams, Token, TurnRecord
 
 TURNS_PER_SESSION, REPLY_TOKENS, BATCH = 8, 24, 2000
 NUM_VERSIONS = 300
@@ -82,10 +83,9 @@ def turn(number: int, started: float) -> TurnRecord:
 
 def seed(system: System, number: int) -> None:
     started = time.time() - number * 10
-    sample = encode_sample(
-        Sample(np.zeros((REPLY_TOKENS, 5), np.int32), np.zeros((REPLY_TOKENS, 5), np.float32),
-               np.full((REPLY_TOKENS, 5), 0.1, np.float32))
-    )  # fmt: skip
+    one = turn(0, started)
+    zeros = np.zeros((REPLY_TOKENS, 5), np.float32)
+    sample = encode_examples([make_example(one, 1, zeros.astype(np.int32), zeros, zeros + 0.1)], one)
     for start in range(0, number, BATCH):
         turns = [turn(i, started) for i in range(start, min(number, start + BATCH))]
         delivered = [Delivery(one.id, True, one.created_at) for one in turns]

@@ -7,21 +7,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openclaw_rl.algo.losses import SURROGATE
-from openclaw_rl.types import Batch, BatchItem, Json, Lesson, Sample, Scorer
+from openclaw_rl.types import Batch, Example, Json, Lesson, Needs, Scorer, Source
 
 
 class PraiseOnly:
-    async def sample(self, lesson: Lesson, scorer: Scorer) -> Sample | None:
-        if lesson.verdict.score <= 0:
-            return None
-        tokens = lesson.turn.tokens
-        return Sample(
-            ids_NK=np.array([[token.id] for token in tokens], np.int32),
-            old_NK=np.array([[token.logprob] for token in tokens], np.float32),
-            signal_NK=np.array([[0.0 if token.forced else 0.3] for token in tokens], np.float32),
-        )
+    needs = Needs(loss="clipped-surrogate", batch_size=4)
 
-    def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
-        state["praised"] = state.get("praised", 0) + len(items)  # kept with the weights
-        return Batch(items, SURROGATE)
+    async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
+        turn, score = lesson.turn, lesson.verdict.score
+        if score <= 0:
+            return []
+        return [
+            Example(
+                prompt_ids=turn.prompt_ids,
+                reply_ids=[token.id for token in turn.tokens],
+                ids_NK=np.array([[token.id] for token in turn.tokens], np.int32),
+                old_NK=np.array([[token.logprob] for token in turn.tokens], np.float32),
+                signal_NK=np.array([[0.0 if token.forced else 0.3] for token in turn.tokens], np.float32),
+                source=Source("own", (turn.id,), turn.user, score, policy_version=turn.policy_version),
+                num_free=sum(not token.forced for token in turn.tokens),
+            )
+        ]
+
+    def batch(self, examples: Sequence[Example], state: Json) -> Batch:
+        state["praised"] = state.get("praised", 0) + len(examples)  # kept with the weights
+        return Batch(examples, self.needs.loss)

@@ -11,9 +11,9 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
 from openclaw_rl.models import DEFAULT_MODEL
@@ -63,7 +63,7 @@ class EngineConfig(_Section):
     dtype: str = "auto"
     """Precision of activations and of the cache: fp32, bf16, or auto (fp32 on a CPU)."""
     kernel: str = "auto"
-    """Products of the frozen base: float, bf16, int4, int4+bf16, native, or auto (measured at start)."""
+    """Products of the frozen base: native, native@avx2, float, …, or auto (measured at start)."""
     num_threads: int = Field(default=0, ge=0)
     """CPU threads of the engine; 0 leaves it to torch."""
     max_running: int = Field(default=16, ge=1)
@@ -135,7 +135,7 @@ class LearnConfig(_Section):
     importance_cap: float = Field(default=2.0, ge=1)
     """Bound of the correction for temperature and top-p."""
     batch_size: int = Field(default=0, ge=0)
-    """Samples per step (0: 2 for hybrid, else 4); half as many more for every other user in it."""
+    """Samples per step (0: what the algorithm asks for); half as many more for every other user in it."""
     batch_max_age_s: float = Field(default=600, gt=0)
     """A step is taken with fewer samples once the oldest has waited this long."""
     min_signal: float = Field(default=0.1, ge=0, le=1)
@@ -143,25 +143,11 @@ class LearnConfig(_Section):
     max_staleness: int = Field(default=8, ge=0)
     """Versions between the one that answered and the one that learns from it."""
     replay: int = Field(default=-1, ge=-1)
-    """Hybrid: replies accepted earlier that a step hears again, the users taking turns (-1: 4)."""
+    """Replies accepted earlier that a step hears again, the users taking turns (-1: the algorithm's)."""
     sinks: str = "jsonl,prometheus"
     """Where numbers of each step go: jsonl, prometheus, tensorboard, wandb, otel or your own."""
     held_out_share: float = Field(default=0.06, ge=0, lt=1)
     """Judged turns kept from training, to check new versions with."""
-
-    @property
-    def samples_per_step(self) -> int:
-        return self.batch_size or (2 if self.algo == "hybrid" else 4)
-
-    @property
-    def replayed_per_step(self) -> int:
-        return self.replay if self.replay >= 0 else 4 if self.algo == "hybrid" else 0
-
-    @model_validator(mode="after")
-    def _replays_where_it_can(self) -> Self:
-        if self.replay > 0 and self.algo != "hybrid":
-            raise ValueError("--replay is for --algo hybrid: other algorithms weigh a sample by its batch")
-        return self
 
 
 class TrainConfig(_Section):

@@ -25,11 +25,11 @@ def readiness(system: System) -> tuple[bool, Json]:
 def status(system: System) -> Json:
     """Everything on one screen; what the ledger knows is null while it is down."""
     engine, health = system.engine.status(), system.recorder.health()
-    wanted, size = system.config.learn, None
+    size = None
     try:
         funnel: Json | None = inspect.view_counts(system.books)
         learning, now = inspect.view_learning(system.lineage), system.outlook.now()
-        size = system.lineage.full_batch(wanted.samples_per_step)
+        size = system.lineage.full_batch(system.step_size.samples)
         busy = bool(system.learning and funnel and _is_busy(system, funnel, learning, size))
     except Exception:  # the ledger is down; `ledger` below says so
         funnel, learning, busy = None, {"samples": None, "stage": None, "last_step": None}, False
@@ -48,7 +48,7 @@ def status(system: System) -> Json:
             "waiting": engine.num_waiting,
             "judge": funnel["judge_queue"] if funnel else None,
             "samples": learning["samples"],
-            "samples_per_step": size or wanted.samples_per_step,
+            "samples_per_step": size or system.step_size.samples,
         },
         "engine": {"cached_tokens": engine.cached_tokens, "context_length": system.engine.context_length},
         "ledger": asdict(health),

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.algo import AlgorithmOptions, create_algorithm
+from openclaw_rl.algo import create_algorithm, step_size
 from openclaw_rl.capture import database
 from openclaw_rl.capture.desk import LedgerDesk
 from openclaw_rl.capture.learned import view_step_turns
@@ -44,7 +44,7 @@ from openclaw_rl.train.gate import Bounds, Gate
 from openclaw_rl.train.lessons import EngineScorer, Prompts, Sampler, excuse
 from openclaw_rl.train.policies import AVERAGE
 from openclaw_rl.train.worker import LearnOptions, LearnWorker, hash_of
-from openclaw_rl.types import BASE_VERSION, Algorithm, Engine, Json, Judge, Renderer, Rollout, Sink, Trainer
+from openclaw_rl.types import BASE_VERSION, Engine, Json, Judge, Renderer, Rollout, Sink, Trainer
 
 #: Why a turn is not trained on where requests are passed on.
 UPSTREAM = "training is off: another server answers (--upstream), and its weights are not here"
@@ -180,7 +180,8 @@ def build_learner(
     bounds: Bounds | None = None,
     sinks: Sink | None = None,
 ) -> LearnWorker:
-    wanted, algorithm = config.learn, build_algorithm(config)
+    wanted, algorithm = config.learn, create_algorithm(config.learn)
+    size = step_size(wanted, algorithm.needs)
     settings = {
         "learn": wanted.model_dump(exclude={"policies"}),  # where they lie changes nothing
         "train": config.train.model_dump(),
@@ -201,11 +202,11 @@ def build_learner(
         engine,
         open_store(config),
         LearnOptions(
-            batch_size=wanted.samples_per_step,
+            batch_size=size.samples,
             max_age_s=wanted.batch_max_age_s,
             min_signal=wanted.min_signal,
             max_staleness=wanted.max_staleness,
-            replay=wanted.replayed_per_step,
+            replay=size.replayed,
             config_hash=hash_of(settings),
         ),
         say,
@@ -219,23 +220,6 @@ def _step_logger(lineage: Lineage, sink: Sink) -> Callable[[int, Json, Json], No
         sink.log(step_metrics(metrics, gate, rewards), version)
 
     return log_step
-
-
-def build_algorithm(config: Config) -> Algorithm:
-    wanted = config.learn
-    options = AlgorithmOptions(
-        top_k=wanted.top_k,
-        gap_clip=wanted.gap_clip,
-        rl_weight=wanted.rl_weight,
-        opd_weight=wanted.opd_weight,
-        accepted_weight=wanted.accepted_weight,
-        teacher_k=wanted.teacher_k,
-        retell=wanted.retell,
-        baseline=wanted.reward_baseline,
-        importance_cap=wanted.importance_cap,
-        hint_choice=wanted.hint_choice,
-    )
-    return create_algorithm(wanted.algo, options, wanted.loss)
 
 
 def build_trainer(config: Config, model: Path) -> Trainer:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openclaw_rl import health
+from openclaw_rl.algo import create_algorithm, step_size
 from openclaw_rl.capture import inspect
 from openclaw_rl.capture.capture import LedgerCapture
 from openclaw_rl.capture.events import TurnEvent
@@ -73,6 +74,8 @@ class System:
     _retired_since: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # Made here too, so that an algorithm or a loss that cannot be had is said at the start.
+        self.step_size = step_size(self.config.learn, create_algorithm(self.config.learn).needs)
         renderer = self.gateway.renderer
         self.outlook = Outlook(self.config, self.books, self.store, self.engine, renderer, self.tell)
 

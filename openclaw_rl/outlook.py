@@ -27,11 +27,9 @@ from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.dashboard import Insights
 from openclaw_rl.serve.pulse import Pulse
 from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.types import BASE_VERSION, Engine, Json, Renderer, Sample, TurnRecord
+from openclaw_rl.types import BASE_VERSION, NO_SIGNAL, Engine, Example, Json, Renderer, TurnRecord
 
 log = logging.getLogger(__name__)
-#: A signal of log-probs has this where there is none; see ``algo/losses.py``.
-_NO_SIGNAL = 1.0
 _MAX_FOUND = 1000
 _MAX_RESULT_BYTES = 2_000_000
 _INDEX_S = 1.0
@@ -111,13 +109,15 @@ class Outlook:
         turn = None if view is None else self._books.ledger.load_turn(turn_id)
         if view is None or turn is None:
             return None
-        sample = self._books.lineage.sample_of(turn_id)
+        own = [token.id for token in turn.tokens]
+        made = self._books.lineage.examples_of(turn_id)
+        sample = next((example for example in made if example.reply_ids == own), None)
         factor = self._factor(view["step"], turn_id)
         return {
             **view,
             "input": added(turn.messages),
             "reply": well_formed(turn.reply),
-            "hint": sample.hint if sample else None,
+            "hint": sample.source.hint if sample else None,
             "strength": sample.strength if sample else None,
             "tokens": [
                 {**token, **_push(sample, index, factor, self._text)}
@@ -287,13 +287,13 @@ def _exported(version: int, kind: str, target: Path) -> Json:
     return {"version": version, "format": kind, "path": str(target), "bytes": size}
 
 
-def _is_distilled(sample: Sample) -> bool:
+def _is_distilled(sample: Example) -> bool:
     """Whether the signal is the teacher's log-probs, which are never positive, and gaps between them."""
-    none = sample.signal_NK == _NO_SIGNAL
-    return sample.hint is not None and bool(none.any() and (none | (sample.signal_NK <= 0)).all())
+    none = sample.signal_NK == NO_SIGNAL
+    return sample.source.hint is not None and bool(none.any() and (none | (sample.signal_NK <= 0)).all())
 
 
-def _push(sample: Sample | None, index: int, factor: float, text: Callable[[int], str]) -> Json:
+def _push(sample: Example | None, index: int, factor: float, text: Callable[[int], str]) -> Json:
     """The advantage of the token that was said and of those that might have been, as the step got it."""
     if sample is None or index >= len(sample.ids_NK):
         return {"advantage": None, "candidates": []}
@@ -301,7 +301,7 @@ def _push(sample: Sample | None, index: int, factor: float, text: Callable[[int]
     old = sample.old_NK[index].tolist()
     if _is_distilled(sample):
         # Distillation keeps the teacher's log-probs; the push is how far they are from what was.
-        signal = [0.0 if s == _NO_SIGNAL else s - o for s, o in zip(signal, old, strict=True)]
+        signal = [0.0 if s == NO_SIGNAL else s - o for s, o in zip(signal, old, strict=True)]
     pushes: dict[int, float] = {}
     for token_id, value in zip(ids, signal, strict=True):
         pushes[token_id] = pushes.get(token_id, 0.0) + value * factor

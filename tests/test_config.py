@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from openclaw_rl.algo import StepSize, create_algorithm, step_size
 from openclaw_rl.config import Config, fields, load_config
 
 
@@ -107,8 +108,6 @@ def test_no_setting_is_a_secret() -> None:
     [
         ({"lora_targets": "attention, down_proj"}, None),
         ({"lora_targets": "q_proj,lm_head"}, "unknown lora target 'lm_head'; known: all-linear"),
-        ({"replay": 4}, None),
-        ({"replay": 4, "algo": "binary"}, "--algo hybrid"),
     ],
 )
 def test_training_settings_are_checked_before_anything_is_trained(
@@ -134,4 +133,10 @@ def test_what_a_step_holds_depends_on_the_algorithm(
     tmp_path: Path, flags: dict[str, Any], per_step: int, replayed: int
 ) -> None:
     learn = load(tmp_path, **flags).learn
-    assert (learn.samples_per_step, learn.replayed_per_step) == (per_step, replayed)
+    assert step_size(learn, create_algorithm(learn).needs) == StepSize(per_step, replayed)
+
+
+def test_replay_is_refused_where_examples_must_not_be_heard_twice(tmp_path: Path) -> None:
+    learn = load(tmp_path, algo="binary", replay=2).learn
+    with pytest.raises(ValueError, match="--replay is not for --algo binary"):
+        step_size(learn, create_algorithm(learn).needs)

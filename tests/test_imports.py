@@ -87,7 +87,7 @@ def test_the_check_itself_catches(tmp_path: Path, file: str, text: str, caught: 
         ("openclaw_rl.testing", ("pydantic", "fastapi", "sqlalchemy", "torch", "numpy", "transformers")),
         ("openclaw_rl.engine.local", ("pydantic", "fastapi", "sqlalchemy")),
         ("openclaw_rl.train", ("pydantic", "fastapi", "sqlalchemy")),
-        ("openclaw_rl.algo", ("pydantic", "fastapi", "sqlalchemy")),
+        ("openclaw_rl.algo", ("fastapi", "sqlalchemy", "torch")),
         ("openclaw_rl.serve.app", ("sqlalchemy", "torch", "transformers")),
         ("openclaw_rl.loop", ("torch",)),
         ("openclaw_rl.capture.ledger", ("fastapi", "torch", "transformers")),

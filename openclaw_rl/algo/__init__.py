@@ -8,57 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from openclaw_rl.algo.binary import Binary
 from openclaw_rl.algo.distill import Distill
 from openclaw_rl.algo.hybrid import Hybrid, HybridSum
 from openclaw_rl.algo.opd import Opd, OpdTopK
+from openclaw_rl.config import LearnConfig
 from openclaw_rl.plugins import create, load_object
-from openclaw_rl.types import Algorithm, Batch, BatchItem, Json, Lesson, Loss, Sample, Scorer
+from openclaw_rl.types import Algorithm, Batch, Example, Json, Lesson, Loss, Needs, Scorer
 
-__all__ = ["ALGORITHMS", "AlgorithmOptions", "create_algorithm"]
-
-
-@dataclass(frozen=True, slots=True)
-class AlgorithmOptions:
-    """What an algorithm may be built from; each takes what it needs."""
-
-    top_k: int = 4
-    gap_clip: float = 1.0
-    rl_weight: float = 1.0
-    opd_weight: float = 1.0
-    accepted_weight: float = 1.0
-    baseline: bool = True
-    importance_cap: float = 2.0
-    hint_choice: Literal["sequence", "token"] = "sequence"
-    teacher_k: int = 2
-    retell: bool = True
+__all__ = ["ALGORITHMS", "StepSize", "create_algorithm", "step_size"]
 
 
-def _binary(o: AlgorithmOptions) -> Binary:
-    return Binary(weight=o.rl_weight, importance_cap=o.importance_cap, baseline=o.baseline)
+def _binary(o: LearnConfig) -> Binary:
+    return Binary(weight=o.rl_weight, importance_cap=o.importance_cap, baseline=o.reward_baseline)
 
 
-def _opd(o: AlgorithmOptions) -> Opd:
+def _opd(o: LearnConfig) -> Opd:
     return Opd(o.gap_clip, o.opd_weight, importance_cap=o.importance_cap, hint_choice=o.hint_choice)
 
 
-def _opd_topk(o: AlgorithmOptions) -> OpdTopK:
+def _opd_topk(o: LearnConfig) -> OpdTopK:
     return OpdTopK(o.top_k, o.gap_clip, o.opd_weight, hint_choice=o.hint_choice)
 
 
-def _hybrid(o: AlgorithmOptions) -> Hybrid:
+def _hybrid(o: LearnConfig) -> Hybrid:
     accepting = Binary(weight=o.rl_weight * o.accepted_weight, importance_cap=o.importance_cap)
     teaching = replace(_opd_topk(o), centred=True, teacher_k=o.teacher_k)
     return Hybrid(teaching, accepting, o.retell)
 
 
-def _hybrid_sum(o: AlgorithmOptions) -> HybridSum:
+def _hybrid_sum(o: LearnConfig) -> HybridSum:
     return HybridSum(Binary(o.rl_weight, o.importance_cap, baseline=False), _opd_topk(o))
 
 
-ALGORITHMS: dict[str, Callable[[AlgorithmOptions], Algorithm]] = {
+ALGORITHMS: dict[str, Callable[[LearnConfig], Algorithm]] = {
     "hybrid": _hybrid,
     "hybrid-sum": _hybrid_sum,
     "binary": _binary,
@@ -68,15 +52,29 @@ ALGORITHMS: dict[str, Callable[[AlgorithmOptions], Algorithm]] = {
 }
 
 
-def create_algorithm(
-    name: str, options: AlgorithmOptions | None = None, loss: str | None = None
-) -> Algorithm:
-    """By name, or ``pkg.module:Class`` of one's own (called with the options if it takes an argument).
+def create_algorithm(settings: LearnConfig) -> Algorithm:
+    """By name, or ``pkg.module:Class`` of one's own (called with the settings if it takes an argument).
 
-    ``loss`` is the path of a function that takes the place of the algorithm's own; see ``types.Loss``.
+    ``--loss`` is the path of a function that takes the place of the algorithm's own; see ``types.Loss``.
     """
-    algorithm: Algorithm = create("algorithm", name, ALGORITHMS, options or AlgorithmOptions())
-    return algorithm if loss is None else _OtherLoss(algorithm, load_object("loss", loss))
+    algorithm: Algorithm = create("algorithm", settings.algo, ALGORITHMS, settings)
+    if settings.loss is None:
+        return algorithm
+    return _OtherLoss(algorithm, load_object("loss", settings.loss))
+
+
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    samples: int
+    replayed: int
+
+
+def step_size(settings: LearnConfig, needs: Needs) -> StepSize:
+    """What a step holds: as the settings say, else as the algorithm asks."""
+    if settings.replay > 0 and needs.replay is None:
+        raise ValueError(f"--replay is not for --algo {settings.algo}: it weighs an example by its batch")
+    replayed = settings.replay if settings.replay >= 0 else needs.replay or 0
+    return StepSize(settings.batch_size or needs.batch_size, replayed)
 
 
 @dataclass(frozen=True)
@@ -86,8 +84,12 @@ class _OtherLoss:
     algorithm: Algorithm
     loss: Loss
 
-    async def sample(self, lesson: Lesson, scorer: Scorer) -> Sample | None:
-        return await self.algorithm.sample(lesson, scorer)
+    @property
+    def needs(self) -> Needs:
+        return self.algorithm.needs
 
-    def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
-        return replace(self.algorithm.batch(items, state), loss=self.loss)
+    async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
+        return await self.algorithm.examples(lesson, scorer)
+
+    def batch(self, examples: Sequence[Example], state: Json) -> Batch:
+        return replace(self.algorithm.batch(examples, state), loss=self.loss, numbers={})

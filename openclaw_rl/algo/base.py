@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from openclaw_rl.types import FloatArray, IntArray, Sample, TurnRecord
+from openclaw_rl.types import Example, FloatArray, IntArray, Kind, Lesson, Source, TurnRecord
 
 
 def sampled(turn: TurnRecord) -> tuple[IntArray, FloatArray]:
@@ -45,12 +46,39 @@ def importance(turn: TurnRecord, cap: float) -> FloatArray:
     return np.exp(np.array(logs, np.float32))
 
 
-def join(parts: list[Sample]) -> Sample:
+def example(
+    lesson: Lesson,
+    ids_NK: IntArray,
+    old_NK: FloatArray,
+    signal_NK: FloatArray,
+    *,
+    hint: str | None = None,
+    strength: float = 1.0,
+    kind: Kind = "own",
+    prompt_ids: list[int] | None = None,
+) -> Example:
+    """A lesson's own reply as an example; ``prompt_ids`` where it is taught as another request's answer."""
+    turn, verdict = lesson.turn, lesson.verdict
+    return Example(
+        turn.prompt_ids if prompt_ids is None else prompt_ids,
+        [token.id for token in turn.tokens],
+        ids_NK,
+        old_NK,
+        signal_NK,
+        Source(kind, (turn.id,), turn.user, verdict.score, hint, turn.policy_version),
+        num_free=sum(not token.forced for token in turn.tokens),
+        strength=strength,
+    )
+
+
+def join(parts: list[Example]) -> Example:
     """Several signals on the same reply: their losses add up, position by position."""
-    return Sample(
-        np.concatenate([part.ids_NK for part in parts], axis=1),
-        np.concatenate([part.old_NK for part in parts], axis=1),
-        np.concatenate([part.signal_NK for part in parts], axis=1),
+    hint = next((part.source.hint for part in parts if part.source.hint), None)
+    return replace(
+        parts[0],
+        ids_NK=np.concatenate([part.ids_NK for part in parts], axis=1),
+        old_NK=np.concatenate([part.old_NK for part in parts], axis=1),
+        signal_NK=np.concatenate([part.signal_NK for part in parts], axis=1),
         strength=max(part.strength for part in parts),
-        hint=next((part.hint for part in parts if part.hint), None),
+        source=replace(parts[0].source, hint=hint),
     )

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from openclaw_rl.algo.base import free, importance, sampled
-from openclaw_rl.algo.losses import SURROGATE, Surrogate
-from openclaw_rl.types import Batch, BatchItem, Json, Lesson, Sample, Scorer
+from openclaw_rl.algo.base import example, free, importance, sampled
+from openclaw_rl.types import Batch, Example, Json, Lesson, Needs, Scorer
 
 #: Verdicts a running mean looks back on.
 _MEMORY = 32
@@ -23,31 +22,28 @@ class Binary:
     weight: float = 1.0
     importance_cap: float = 2.0
     baseline: bool = True
-    loss: Surrogate = SURROGATE
+    needs = Needs()
 
-    async def sample(self, lesson: Lesson, scorer: Scorer) -> Sample | None:
+    async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         verdict = lesson.verdict
-        return self.signal(lesson, verdict.score * verdict.confidence) if verdict.score else None
+        return [self.signal(lesson, verdict.score * verdict.confidence)] if verdict.score else []
 
-    def signal(self, lesson: Lesson, advantage: float) -> Sample:
+    def signal(self, lesson: Lesson, advantage: float, strength: float = 1.0) -> Example:
         turn = lesson.turn
         ids, old = sampled(turn)
-        return Sample(
-            ids, old, free(turn) * importance(turn, self.importance_cap) * (self.weight * advantage)
-        )
+        counts = free(turn) * importance(turn, self.importance_cap)
+        return example(lesson, ids, old, counts * (self.weight * advantage), strength=strength)
 
-    def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
+    def batch(self, examples: Sequence[Example], state: Json) -> Batch:
         if not self.baseline:
-            return Batch(items, self.loss)
+            return Batch(examples, self.needs.loss)
         centred = []
         means: dict[str, list[float]] = state.setdefault("reward_means", {})
-        for item in items:
-            count, mean = means.get(item.turn.user, (0, 0.0))
+        for given in examples:
+            user, score = given.source.user, given.source.score
+            count, mean = means.get(user, (0, 0.0))
             # The signal is the verdict times what a token may count; only the verdict is centred.
-            factor = (item.score - mean) / item.score
-            centred.append(
-                replace(item, sample=replace(item.sample, signal_NK=item.sample.signal_NK * factor))
-            )
+            centred.append(replace(given, signal_NK=given.signal_NK * ((score - mean) / score)))
             count = min(count + 1, _MEMORY)
-            means[item.turn.user] = [count, mean + (item.score - mean) / count]
-        return Batch(centred, self.loss)
+            means[user] = [count, mean + (score - mean) / count]
+        return Batch(centred, self.needs.loss)

@@ -11,37 +11,36 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openclaw_rl.algo.base import free, student_top
+from openclaw_rl.algo.base import example, free, sampled, student_top
 from openclaw_rl.algo.hints import Choice, teach
-from openclaw_rl.algo.losses import NO_SIGNAL, TAIL_KL, TailKL
-from openclaw_rl.types import Batch, BatchItem, Json, Lesson, Sample, Scorer
+from openclaw_rl.types import NO_SIGNAL, Batch, Example, Json, Lesson, Needs, Scorer
 
 
 @dataclass(frozen=True)
 class Distill:
     top_k: int = 20
     hint_choice: Choice = "sequence"
-    loss: TailKL = TAIL_KL
+    needs = Needs(loss="reverse-kl")
 
-    async def sample(self, lesson: Lesson, scorer: Scorer) -> Sample | None:
+    async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         turn = lesson.turn
         # A turn keeps a few alternatives by default; as many as it has are used.
         k = min(self.top_k, *(len(token.top_ids) for token in turn.tokens))
         ids, old = student_top(turn, k)
         taught = await teach(lesson, scorer, ids, self.hint_choice)
         if taught is None:
-            return None
-        first_ids = np.array([[token.id] for token in turn.tokens], np.int32)
-        first_old = np.array([[token.logprob] for token in turn.tokens], np.float32)
-        chosen = free(turn) > 0
-        return Sample(
-            np.concatenate([first_ids, ids], axis=1),
-            np.concatenate([first_old, old], axis=1),
-            np.concatenate(
-                [np.full_like(first_old, NO_SIGNAL), np.where(chosen, taught.logprobs_NK, NO_SIGNAL)], axis=1
-            ),
-            hint=taught.hint,
-        )
+            return []
+        first_ids, first_old = sampled(turn)
+        signal = np.where(free(turn) > 0, taught.logprobs_NK, NO_SIGNAL)
+        return [
+            example(
+                lesson,
+                np.concatenate([first_ids, ids], axis=1),
+                np.concatenate([first_old, old], axis=1),
+                np.concatenate([np.full_like(first_old, NO_SIGNAL), signal], axis=1),
+                hint=taught.hint,
+            )
+        ]
 
-    def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
-        return Batch(items, self.loss)
+    def batch(self, examples: Sequence[Example], state: Json) -> Batch:
+        return Batch(examples, self.needs.loss)

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from openclaw_rl.algo.base import free, join, sampled
+from openclaw_rl.algo.base import example, free, join, sampled
 from openclaw_rl.algo.binary import Binary
 from openclaw_rl.algo.hints import teach
-from openclaw_rl.algo.losses import NOT_RECORDED, SURROGATE, Surrogate
 from openclaw_rl.algo.opd import OpdTopK
-from openclaw_rl.types import Batch, BatchItem, Json, Lesson, Sample, Scorer
+from openclaw_rl.types import NOT_RECORDED, Batch, Example, Json, Lesson, Needs, Scorer
 
 #: How much of a reason to take a step an accepted reply is, beside a complaint's 1.
 _ACCEPTED_STRENGTH = 0.05
@@ -35,20 +34,19 @@ class Hybrid:
     accepting: Binary = field(default_factory=Binary)
     retell: bool = True
     least_scale: float = 0.05
-    loss: Surrogate = SURROGATE
+    needs = Needs(batch_size=2, replay=4)
 
-    async def sample(self, lesson: Lesson, scorer: Scorer) -> Sample | None:
+    async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         verdict = lesson.verdict
         if verdict.score > 0:
             if self.retell and lesson.amends is not None:
                 retold = await self._retold(lesson, lesson.amends, scorer)
                 if retold is not None:
-                    return retold
-            accepted = self.accepting.signal(lesson, verdict.confidence)
-            return Sample(accepted.ids_NK, accepted.old_NK, accepted.signal_NK, _ACCEPTED_STRENGTH)
-        return await self.teaching.sample(lesson, scorer) if verdict.hints else None
+                    return [retold]
+            return [self.accepting.signal(lesson, verdict.confidence, _ACCEPTED_STRENGTH)]
+        return await self.teaching.examples(lesson, scorer) if verdict.hints else []
 
-    async def _retold(self, lesson: Lesson, first: Lesson, scorer: Scorer) -> Sample | None:
+    async def _retold(self, lesson: Lesson, first: Lesson, scorer: Scorer) -> Example | None:
         """The reply that was accepted after a complaint, as the answer to what was asked before it.
 
         Only what the teacher might say who knows the hint, but was not complained to: no apologies.
@@ -59,30 +57,32 @@ class Hybrid:
         if taught is None:
             return None
         fits = taught.logprobs_NK > taught.top_logprobs_NK[:, :1] - _FITS
-        return Sample(
+        return example(
+            lesson,
             ids,
             np.full_like(old, NOT_RECORDED),
             fits * free(turn) * (self.accepting.weight * lesson.verdict.confidence),
-            _ACCEPTED_STRENGTH,
+            strength=_ACCEPTED_STRENGTH,
+            kind="accepted",
             prompt_ids=first.turn.prompt_ids,
         )
 
-    def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
-        complaints = sum(item.sample.hint is not None for item in items) / len(items)
-        trust = min(1.0, math.sqrt(len(items) / _ENOUGH_SAMPLES))
-        return Batch(items, self.loss, scale=trust * max(self.least_scale, complaints))
+    def batch(self, examples: Sequence[Example], state: Json) -> Batch:
+        complaints = sum(given.source.hint is not None for given in examples) / len(examples)
+        trust = min(1.0, math.sqrt(len(examples) / _ENOUGH_SAMPLES))
+        return Batch(examples, self.needs.loss, scale=trust * max(self.least_scale, complaints))
 
 
 @dataclass(frozen=True)
 class HybridSum:
     evaluating: Binary = field(default_factory=lambda: Binary(baseline=False))
     teaching: OpdTopK = field(default_factory=OpdTopK)
-    loss: Surrogate = SURROGATE
 
-    async def sample(self, lesson: Lesson, scorer: Scorer) -> Sample | None:
-        parts = [await self.evaluating.sample(lesson, scorer), await self.teaching.sample(lesson, scorer)]
-        found = [part for part in parts if part is not None]
-        return join(found) if found else None
+    needs = Needs()
 
-    def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
-        return Batch(items, self.loss)
+    async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
+        parts = await self.evaluating.examples(lesson, scorer) + await self.teaching.examples(lesson, scorer)
+        return [join(parts)] if parts else []
+
+    def batch(self, examples: Sequence[Example], state: Json) -> Batch:
+        return Batch(examples, self.needs.loss)

@@ -19,17 +19,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openclaw_rl.algo.base import free, importance, sampled, student_top
+from openclaw_rl.algo.base import example, free, importance, sampled, student_top
 from openclaw_rl.algo.hints import Choice, Taught, teach
-from openclaw_rl.algo.losses import NOT_RECORDED, SURROGATE, Surrogate
 from openclaw_rl.types import (
+    NOT_RECORDED,
     Batch,
-    BatchItem,
+    Example,
     FloatArray,
     IntArray,
     Json,
     Lesson,
-    Sample,
+    Needs,
     Scorer,
     TurnRecord,
 )
@@ -42,23 +42,25 @@ class Opd:
     centred: bool = False
     importance_cap: float = 2.0
     hint_choice: Choice = "sequence"
-    loss: Surrogate = SURROGATE
 
-    async def sample(self, lesson: Lesson, scorer: Scorer) -> Sample | None:
+    needs = Needs()
+
+    async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         turn = lesson.turn
         ids, old = sampled(turn)
         taught = await teach(lesson, scorer, ids, self.hint_choice)
         if taught is None:
-            return None
+            return []
         chosen = free(turn)
         gap = np.clip(taught.logprobs_NK - old, -self.gap_clip, self.gap_clip) * chosen
         if self.centred:
             gap = (gap - gap.sum() / max(1.0, chosen.sum())) * chosen
         weight = self.weight * lesson.verdict.confidence
-        return Sample(ids, old, gap * importance(turn, self.importance_cap) * weight, hint=taught.hint)
+        signal = gap * importance(turn, self.importance_cap) * weight
+        return [example(lesson, ids, old, signal, hint=taught.hint)]
 
-    def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
-        return Batch(items, self.loss)
+    def batch(self, examples: Sequence[Example], state: Json) -> Batch:
+        return Batch(examples, self.needs.loss)
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,15 @@ class OpdTopK:
     centred: bool = False
     hint_choice: Choice = "sequence"
     teacher_k: int = 0
-    loss: Surrogate = SURROGATE
 
-    async def sample(self, lesson: Lesson, scorer: Scorer) -> Sample | None:
+    needs = Needs()
+
+    async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         turn = lesson.turn
         ids, old = student_top(turn, self.top_k)
         taught = await teach(lesson, scorer, ids, self.hint_choice)
         if taught is None:
-            return None
+            return []
         share = np.exp(old - old.max(axis=1, keepdims=True))
         share /= share.sum(axis=1, keepdims=True)
         gap = taught.logprobs_NK - old
@@ -88,14 +91,17 @@ class OpdTopK:
         if self.centred:
             signal -= share * signal.sum(axis=1, keepdims=True) / share.sum(axis=1, keepdims=True)
         weight = self.weight * lesson.verdict.confidence
-        # The sampled token leads, with no signal of its own: every sample has it in the first column.
+        # The sampled token leads, with no signal of its own: every example has it in the first column.
         first_ids, first_old = sampled(turn)
-        return Sample(
-            np.concatenate([first_ids, ids], axis=1),
-            np.concatenate([first_old, old], axis=1),
-            np.concatenate([np.zeros_like(first_old), signal * free(turn) * weight], axis=1),
-            hint=taught.hint,
-        )
+        return [
+            example(
+                lesson,
+                np.concatenate([first_ids, ids], axis=1),
+                np.concatenate([first_old, old], axis=1),
+                np.concatenate([np.zeros_like(first_old), signal * free(turn) * weight], axis=1),
+                hint=taught.hint,
+            )
+        ]
 
     def _of_teacher(
         self, turn: TurnRecord, ids_NK: IntArray, taught: Taught
@@ -113,5 +119,5 @@ class OpdTopK:
         is_new = (ids[:, :, None] != ids_NK[:, None, :]).all(axis=2)
         return ids, old, np.exp(own) * is_new, own - np.where(old > 0, least, old)
 
-    def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
-        return Batch(items, self.loss)
+    def batch(self, examples: Sequence[Example], state: Json) -> Batch:
+        return Batch(examples, self.needs.loss)

@@ -21,9 +21,9 @@ from openclaw_rl.capture import database
 from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.journal import Journal, metadata, tasks, verdicts
 from openclaw_rl.capture.ledger import Ledger
-from openclaw_rl.capture.samples import decode_sample, encode_sample, policies, samples
+from openclaw_rl.capture.samples import decode_examples, encode_examples, policies, samples
 from openclaw_rl.capture.versions import CANDIDATE, REJECTED, TRAINING, Versions
-from openclaw_rl.types import BatchItem, Json, Policy, Sample, TurnRecord, Verdict
+from openclaw_rl.types import Example, Json, Policy, TurnRecord, Verdict
 
 READY, TRAINED, EXCLUDED, CLAIMED = "ready", "trained", "excluded", "claimed"
 HELD_OUT = "held out, to check new versions with"
@@ -85,11 +85,11 @@ class Lineage(Versions):
         seq: int,
         turn: TurnRecord,
         verdict: Verdict,
-        sample: Sample | None = None,
+        examples: Sequence[Example] = (),
         reason: str | None = None,
         held_out: bool = False,
     ) -> None:
-        """What a verdict came to: a sample, or a reason why not.
+        """What a verdict came to: examples, or a reason why not.
 
         A turn that a step has claimed stays as it is, whatever is said about it later. One that the judge
         itself found untrainable has neither, and is counted there.
@@ -97,12 +97,13 @@ class Lineage(Versions):
         reason = HELD_OUT if held_out else reason
         with database.writing(self.db) as connection:
             if self._forget(connection, turn.id):
-                status = READY if sample is not None and reason is None else EXCLUDED
+                status = READY if examples and reason is None else EXCLUDED
                 row = {
                     "turn_id": turn.id, "verdict": seq, "user": turn.user, "created_at": turn.created_at,
                     "policy_version": turn.policy_version, "score": verdict.score, "status": status,
-                    "reason": reason, "strength": sample.strength if sample else 0.0,
-                    "data": encode_sample(sample) if sample else None,
+                    "reason": reason,
+                    "strength": max((example.strength for example in examples), default=0.0),
+                    "data": encode_examples(examples, turn) if examples else None,
                 }  # fmt: skip
                 connection.execute(samples.insert().values(row))
                 self._count(connection, status, reason, 1)
@@ -187,7 +188,7 @@ class Lineage(Versions):
             self._count(connection, CLAIMED, None, len(ids))
             return self._policy(connection, version)
 
-    def items(self, version: int) -> list[BatchItem]:
+    def items(self, version: int) -> list[Example]:
         """What a step was given, in the order of the turns; those whose turn was pruned are missing."""
         query = (
             sa.select(samples.c.turn_id, samples.c.score, samples.c.data)
@@ -196,9 +197,9 @@ class Lineage(Versions):
         )
         with self.db.connect() as connection:
             rows = connection.execute(query).all()
-        return self._batch_items(rows)
+        return self._examples(rows)
 
-    def replayed(self, version: int) -> list[BatchItem]:
+    def replayed(self, version: int) -> list[Example]:
         """What a step that was claimed hears again."""
         policy = self.policy(version)
         ids: list[str] = policy.metrics.get("replay", []) if policy else []
@@ -207,7 +208,7 @@ class Lineage(Versions):
         )
         with self.db.connect() as connection:
             rows = {row.turn_id: row for row in connection.execute(query)}
-        return self._batch_items([rows[turn_id] for turn_id in ids if turn_id in rows])
+        return self._examples([rows[turn_id] for turn_id in ids if turn_id in rows])
 
     def _accepted(self, limit: int) -> list[str]:
         """Replies that people accepted and a step learned from: the latest, the users taking turns.
@@ -229,9 +230,9 @@ class Lineage(Versions):
         still = [turn_id for turn_id, now in said if now and now.score > 0 and now.source != "exclude"]
         return still[:limit]
 
-    def _batch_items(self, rows: Sequence[Any]) -> list[BatchItem]:
+    def _examples(self, rows: Sequence[Any]) -> list[Example]:
         found = [(self._ledger.load_turn(row.turn_id), row) for row in rows]
-        return [BatchItem(turn, decode_sample(row.data), row.score) for turn, row in found if turn]
+        return [e for turn, row in found if turn for e in decode_examples(row.data, turn, row.score)]
 
     def claimed(self, version: int) -> list[str]:
         query = sa.select(samples.c.turn_id).where(samples.c.step == version, samples.c.status == CLAIMED)
@@ -326,10 +327,12 @@ class Lineage(Versions):
             row = connection.execute(sa.select(*columns).where(samples.c.turn_id == turn_id)).first()
         return None if row is None else dict(row._mapping)
 
-    def sample_of(self, turn_id: str) -> Sample | None:
+    def examples_of(self, turn_id: str) -> list[Example]:
+        columns = (samples.c.turn_id, samples.c.score, samples.c.data)
+        query = sa.select(*columns).where(samples.c.turn_id == turn_id, samples.c.data.is_not(None))
         with self.db.connect() as connection:
-            data = connection.execute(sa.select(samples.c.data).where(samples.c.turn_id == turn_id)).scalar()
-        return decode_sample(data) if data else None
+            rows = connection.execute(query).all()
+        return self._examples(rows)
 
     def held_out(self, limit: int) -> list[tuple[TurnRecord, int]]:
         """Newest turns kept for the gate, with their scores."""

@@ -1,17 +1,20 @@
-"""The tables of what was learned from, and how a sample is kept in one."""
+"""The tables of what was learned from, and how examples are kept in one."""
 
 from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
 from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.journal import Number, metadata
-from openclaw_rl.types import Sample
+from openclaw_rl.types import Example, Json, Kind, Source, TurnRecord
 
 #: ``ready`` waits for a step, ``trained`` and ``excluded`` are final.
 samples = sa.Table(
@@ -63,21 +66,63 @@ swaps = sa.Table(
 )
 
 
-def encode_sample(sample: Sample) -> bytes:
+_ARRAYS = ("ids", "old", "signal")
+
+
+def encode_examples(examples: Sequence[Example], turn: TurnRecord) -> bytes:
+    """What the turn holds anyway (its prompt, its reply) is not kept again."""
+    arrays: dict[str, np.ndarray] = {}
+    facts = []
+    for n, example in enumerate(examples):
+        for name in _ARRAYS:
+            arrays[f"{name}{n}"] = getattr(example, f"{name}_NK")
+        if example.prompt_ids != turn.prompt_ids:
+            arrays[f"prompt{n}"] = np.array(example.prompt_ids, np.int32)
+        if example.reply_ids != [token.id for token in turn.tokens]:
+            arrays[f"reply{n}"] = np.array(example.reply_ids, np.int32)
+        source = asdict(example.source)
+        facts.append({**{name: getattr(example, name) for name in _FACTS}, "source": source})
     file = BytesIO()
-    np.savez(
-        file,
-        ids=sample.ids_NK,
-        old=sample.old_NK,
-        signal=sample.signal_NK,
-        prompt=np.array(sample.prompt_ids or [], np.int32),
-        facts=np.frombuffer(to_json({"strength": sample.strength, "hint": sample.hint}).encode(), np.uint8),
-    )
+    np.savez(file, **arrays, facts=np.frombuffer(to_json(facts).encode(), np.uint8))  # type: ignore[arg-type]
     return zlib.compress(file.getvalue(), 1)
 
 
-def decode_sample(data: bytes) -> Sample:
+_FACTS = ("num_free", "weight", "strength", "scope")
+
+
+def decode_examples(data: bytes, turn: TurnRecord, score: int) -> list[Example]:
     arrays = np.load(BytesIO(zlib.decompress(data)), allow_pickle=False)
     facts = json.loads(arrays["facts"].tobytes())
-    prompt = (arrays["prompt"].tolist() if "prompt" in arrays else []) or None
-    return Sample(arrays["ids"], arrays["old"], arrays["signal"], facts["strength"], facts["hint"], prompt)
+    if isinstance(facts, dict):
+        return [_decode_sample(arrays, facts, turn, score)]
+    return [_decode(arrays, n, fact, turn) for n, fact in enumerate(facts)]
+
+
+def _decode(arrays: Mapping[str, Any], n: int, fact: Json, turn: TurnRecord) -> Example:
+    source = Source(**{**fact["source"], "turn_ids": tuple(fact["source"]["turn_ids"])})
+    prompt, reply = f"prompt{n}", f"reply{n}"
+    return Example(
+        arrays[prompt].tolist() if prompt in arrays else turn.prompt_ids,
+        arrays[reply].tolist() if reply in arrays else [token.id for token in turn.tokens],
+        arrays[f"ids{n}"],
+        arrays[f"old{n}"],
+        arrays[f"signal{n}"],
+        source,
+        **{name: fact[name] for name in _FACTS},
+    )
+
+
+def _decode_sample(arrays: Mapping[str, Any], facts: Json, turn: TurnRecord, score: int) -> Example:
+    """As version 0.1 kept it: one a turn, always of the turn's own reply."""
+    prompt = arrays["prompt"].tolist() if "prompt" in arrays else []
+    kind: Kind = "accepted" if prompt else "own"
+    return Example(
+        prompt or turn.prompt_ids,
+        [token.id for token in turn.tokens],
+        arrays["ids"],
+        arrays["old"],
+        arrays["signal"],
+        Source(kind, (turn.id,), turn.user, score, facts["hint"], turn.policy_version),
+        num_free=sum(not token.forced for token in turn.tokens),
+        strength=facts["strength"],
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -17,11 +17,11 @@ from openclaw_rl.types import (
     Algorithm,
     ChatRequest,
     Engine,
+    Example,
     IntArray,
     Lesson,
     Message,
     Renderer,
-    Sample,
     ScoreRequest,
     Teaching,
     TurnRecord,
@@ -56,7 +56,7 @@ class Desk(Protocol):
         seq: int,
         turn: TurnRecord,
         verdict: Verdict,
-        sample: Sample | None = None,
+        examples: Sequence[Example] = (),
         reason: str | None = None,
         held_out: bool = False,
     ) -> None: ...
@@ -165,23 +165,23 @@ class Sampler:
             self._desk.settle(seq, turn, verdict, reason=NO_TOKENS)
             return
         try:
-            sample = await self._sample(turn, verdict)
+            examples = await self._examples(turn, verdict)
         except ValueError as error:
             # Of this turn: too long with its hint, fewer alternatives kept than the algorithm needs …
             self._desk.settle(seq, turn, verdict, reason=str(error))
             return
-        if sample is None:
+        if not examples:
             self._desk.settle(seq, turn, verdict, reason=NO_LESSON if verdict.score else NEUTRAL)
-        elif not all(np.isfinite(a).all() for a in (sample.old_NK, sample.signal_NK)):
+        elif not all(np.isfinite(a).all() for made in examples for a in (made.old_NK, made.signal_NK)):
             self._desk.settle(seq, turn, verdict, reason=NOT_FINITE)
         else:
             held_out = _fraction(turn.id) < self._held_out_share
-            self._desk.settle(seq, turn, verdict, sample, held_out=held_out)
+            self._desk.settle(seq, turn, verdict, examples, held_out=held_out)
 
-    async def _sample(self, turn: TurnRecord, verdict: Verdict) -> Sample | None:
+    async def _examples(self, turn: TurnRecord, verdict: Verdict) -> list[Example]:
         before = self._desk.amends(turn) if verdict.score > 0 else None
         lesson = self._lesson(turn, verdict, self._lesson(*before) if before else None)
-        return await self._algorithm.sample(lesson, self._scorer)
+        return await self._algorithm.examples(lesson, self._scorer)
 
     def _lesson(self, turn: TurnRecord, verdict: Verdict, amends: Lesson | None = None) -> Lesson:
         return Lesson(turn, verdict, lambda hint: self._prompts.hinted(turn, hint), amends)

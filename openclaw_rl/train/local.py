@@ -19,9 +19,10 @@ import torch
 
 from openclaw_rl.targets import ALL, lora_modules
 from openclaw_rl.train.export import copy_tokenizer
+from openclaw_rl.train.losses import LOSSES, loss_of
 from openclaw_rl.train.packed import ATTENTION, Packed, logprobs, pack
 from openclaw_rl.train.policies import ADAPTER, ADAPTER_CONFIG, AVERAGE, TRAINER_STATE
-from openclaw_rl.types import Batch, Json, StepReport
+from openclaw_rl.types import Batch, Json, StepReport, TrainerCapabilities
 
 FrozenLinear = Callable[[torch.nn.Linear], torch.nn.Module]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -59,6 +60,8 @@ class LocalTrainerOptions:
 
 class LocalTrainer:
     """Trainer protocol over transformers and PEFT."""
+
+    capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, full_weights=True)
 
     def __init__(
         self,
@@ -136,11 +139,12 @@ class LocalTrainer:
         loss_sum, differences, ratios = 0.0, [], []
         num_tokens = num_reply = 0
         self._optimizer.zero_grad(set_to_none=True)
-        padding = getattr(batch.loss, "padding", 0.0)
-        for packed in pack(batch.items, options.micro_batch_tokens, self.device, padding):
+        batch_loss = loss_of(batch)
+        padding = getattr(batch_loss, "padding", 0.0)
+        for packed in pack(batch.examples, options.micro_batch_tokens, self.device, padding):
             before = time.monotonic()
             new = self._logprobs(packed)
-            loss = (batch.loss(new, packed.old_NK, packed.signal_NK) * packed.weights_N).sum()
+            loss = (batch_loss(new, packed.old_NK, packed.signal_NK) * packed.weights_N).sum()
             if options.kl_coefficient:
                 loss = loss + options.kl_coefficient * self._kl_to_base(packed, new)
             forwarded = time.monotonic()
@@ -169,7 +173,7 @@ class LocalTrainer:
             grad_norm=norm,
             finite=self._is_finite() and loss_sum == loss_sum,
             learning_rate=rate,
-            num_samples=len(batch.items),
+            num_samples=len(batch.examples),
             num_tokens=num_tokens,
             num_reply_tokens=num_reply,
             mismatch=float(mine.mean()) if len(mine) else None,

@@ -1,6 +1,6 @@
-"""Samples laid end to end: one row of tokens, no padding, each attending only to itself.
+"""Examples laid end to end: one row of tokens, no padding, each attending only to itself.
 
-Attention runs per sample over its own stretch of the row. The vocabulary is only ever looked at for the
+Attention runs per example over its own stretch of the row. The vocabulary is only ever looked at for the
 positions that carry signal, a few hundred rows at a time, and those logits are never kept: the backward pass
 needs one vector a position in their place, or computes them again where the head itself is trained.
 """
@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
-from openclaw_rl.types import BatchItem
+from openclaw_rl.types import Example
 
 ATTENTION = "openclaw_packed"
 _LOGIT_ROWS = 256
+_NO_VERSION = -1
 
 
 def _attend(
@@ -58,7 +59,7 @@ AttentionInterface.register(ATTENTION, _attend)
 
 @dataclass(frozen=True)
 class Packed:
-    """A few samples as one row."""
+    """A few examples as one row."""
 
     ids_1T: torch.Tensor
     positions_1T: torch.Tensor
@@ -69,7 +70,7 @@ class Packed:
     old_NK: torch.Tensor
     signal_NK: torch.Tensor
     weights_N: torch.Tensor
-    """Each sample's tokens together count 1 over the number of samples of the whole batch."""
+    """Each example's tokens together count 1 over the number of examples of the whole batch."""
     versions_N: torch.Tensor
     """Which version sampled the token."""
 
@@ -79,14 +80,14 @@ class Packed:
 
 
 def pack(
-    items: Sequence[BatchItem], max_tokens: int, device: torch.device, padding: float = 0.0
+    items: Sequence[Example], max_tokens: int, device: torch.device, padding: float = 0.0
 ) -> Iterator[Packed]:
-    """Rows of at most so many tokens, longest samples first; a longer sample gets a row of its own.
+    """Rows of at most so many tokens, longest examples first; a longer example gets a row of its own.
 
-    ``padding`` is the signal where a sample has fewer candidates than others in its row.
+    ``padding`` is the signal where an example has fewer candidates than others in its row.
     """
     order = sorted(items, key=lambda item: -_length(item))
-    rows: list[list[BatchItem]] = []
+    rows: list[list[Example]] = []
     for item in order:
         for row in rows:
             if sum(map(_length, row)) + _length(item) <= max_tokens:
@@ -98,14 +99,14 @@ def pack(
         yield _pack(row, len(items), device, padding)
 
 
-def _length(item: BatchItem) -> int:
+def _length(item: Example) -> int:
     # The last token predicts nothing that carries signal.
-    return len(item.prompt_ids) + len(item.turn.tokens) - 1
+    return len(item.prompt_ids) + len(item.reply_ids) - 1
 
 
-def _pack(items: Sequence[BatchItem], batch_size: int, device: torch.device, padding: float) -> Packed:
+def _pack(items: Sequence[Example], batch_size: int, device: torch.device, padding: float) -> Packed:
     lengths = [_length(item) for item in items]
-    width = max(item.sample.ids_NK.shape[1] for item in items)
+    width = max(item.ids_NK.shape[1] for item in items)
     ids: list[int] = []
     positions: list[int] = []
     rows: list[int] = []
@@ -113,17 +114,17 @@ def _pack(items: Sequence[BatchItem], batch_size: int, device: torch.device, pad
     versions: list[int] = []
     offset = 0
     for item, length in zip(items, lengths, strict=True):
-        prompt, tokens = item.prompt_ids, item.turn.tokens
-        ids += prompt + [token.id for token in tokens[:-1]]
+        prompt, reply = item.prompt_ids, item.reply_ids
+        ids += prompt + reply[:-1]
         positions += range(length)
         rows += range(offset + len(prompt) - 1, offset + length)
-        num_free = max(1, sum(not token.forced for token in tokens))
-        weights += [1 / (num_free * batch_size)] * len(tokens)
-        versions += [token.policy_version for token in tokens]
+        weights += [item.weight / (max(1, item.num_free) * batch_size)] * len(reply)
+        version = item.source.policy_version
+        versions += [_NO_VERSION if version is None else version] * len(reply)
         offset += length
 
     def columns(name: str, fill: float, dtype: torch.dtype) -> torch.Tensor:
-        arrays = [getattr(item.sample, name) for item in items]
+        arrays = [getattr(item, name) for item in items]
         filled = [np.pad(a, ((0, 0), (0, width - a.shape[1])), constant_values=fill) for a in arrays]
         return torch.from_numpy(np.concatenate(filled)).to(device=device, dtype=dtype)
 

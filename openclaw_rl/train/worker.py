@@ -25,8 +25,8 @@ from openclaw_rl.train.watch import is_worse
 from openclaw_rl.types import (
     BASE_VERSION,
     Algorithm,
-    BatchItem,
     Engine,
+    Example,
     Json,
     Policy,
     StepReport,
@@ -53,9 +53,9 @@ class Desk(Protocol):
 
     def claim(self, limit: int, parent: int, config_hash: str, replay: int) -> Policy | None: ...
 
-    def items(self, version: int) -> list[BatchItem]: ...
+    def items(self, version: int) -> list[Example]: ...
 
-    def replayed(self, version: int) -> list[BatchItem]: ...
+    def replayed(self, version: int) -> list[Example]: ...
 
     def claimed(self, version: int) -> list[str]: ...
 
@@ -237,16 +237,20 @@ class LearnWorker:
         )
         return True
 
-    def _usable(self, policy: Policy) -> list[BatchItem]:
+    def _usable(self, policy: Policy) -> list[Example]:
         version, parent = policy.version, policy.parent or BASE_VERSION
         items = self._desk.items(version)
-        found = {item.turn.id for item in items}
+        found = {item.source.turn_ids[0] for item in items}
         self._desk.drop(version, [i for i in self._desk.claimed(version) if i not in found], PRUNED)
-        stale = [i.turn.id for i in items if parent - i.turn.policy_version > self._options.max_staleness]
+        stale = [i.source.turn_ids[0] for i in items if self._is_stale(i, parent)]
         self._desk.drop(version, stale, STALE)
-        return [item for item in items if item.turn.id not in stale]
+        return [item for item in items if item.source.turn_ids[0] not in stale]
 
-    def _take_step(self, version: int, parent: int, items: list[BatchItem]) -> StepReport:
+    def _is_stale(self, example: Example, parent: int) -> bool:
+        answered_by = example.source.policy_version
+        return answered_by is not None and parent - answered_by > self._options.max_staleness
+
+    def _take_step(self, version: int, parent: int, items: list[Example]) -> StepReport:
         """In the trainer's thread."""
         if self._trainer is None:
             self._trainer = self._make_trainer()
@@ -260,15 +264,15 @@ class LearnWorker:
             self._at = parent
         state = trainer.state
         batch = self._algorithm.batch(items, state)
-        factors, again = _factors(items, batch.items), self._desk.replayed(version)
-        batch = replace(batch, items=[*batch.items, *again])
+        factors, again = _factors(items, batch.examples), self._desk.replayed(version)
+        batch = replace(batch, examples=[*batch.examples, *again])
         self._at = None  # neither the one nor the other, should it break here
         report = trainer.step(batch, parent)
         manifest = {
             "version": version,
             "parent": parent,
-            "samples": [item.turn.id for item in items],
-            "replayed": [item.turn.id for item in again],
+            "samples": [item.source.turn_ids[0] for item in items],
+            "replayed": [item.source.turn_ids[0] for item in again],
             "factors": factors,
             "config_hash": self._options.config_hash,
             "metrics": {**asdict(report), "scale": batch.scale},
@@ -312,14 +316,14 @@ def is_due(number: int, strength: float, batch_size: int, min_signal: float) -> 
     return number >= batch_size and (strength >= min_signal * number or number >= _MOST_BATCHES * batch_size)
 
 
-def _factors(before: Sequence[BatchItem], after: Sequence[BatchItem]) -> dict[str, float]:
+def _factors(before: Sequence[Example], after: Sequence[Example]) -> dict[str, float]:
     """By what the algorithm multiplied whole samples in the batch; those it left alone are not named."""
     found = {}
     for old, new in zip(before, after, strict=True):
-        total = float(abs(old.sample.signal_NK).sum())
-        if new.sample is not old.sample and total:
-            sign = 1.0 if float((old.sample.signal_NK * new.sample.signal_NK).sum()) >= 0 else -1.0
-            found[old.turn.id] = sign * float(abs(new.sample.signal_NK).sum()) / total
+        total = float(abs(old.signal_NK).sum())
+        if new is not old and total:
+            sign = 1.0 if float((old.signal_NK * new.signal_NK).sum()) >= 0 else -1.0
+            found[old.source.turn_ids[0]] = sign * float(abs(new.signal_NK).sum()) / total
     return found
 
 

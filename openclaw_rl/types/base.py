@@ -27,3 +27,7 @@ Tool = dict[str, Any]
 FinishReason = Literal["stop", "length", "cancelled"]
 TurnKind = Literal["main", "side", "unknown"]
 BASE_VERSION = 0
+
+#: Whose policy: ``everyone``, ``user:<name>``, ``group:<name>`` or ``env:<name>``.
+Scope = str
+EVERYONE: Scope = "everyone"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from openclaw_rl.types.base import FloatArray, IntArray, Json
+from openclaw_rl.types.base import EVERYONE, FloatArray, IntArray, Json, Scope
 from openclaw_rl.types.capture import TurnRecord
 from openclaw_rl.types.judging import Verdict
 
@@ -42,46 +42,61 @@ class Teaching:
     """Of those."""
 
 
+#: In ``old_NK``, which is never positive: the version that sampled the reply did not record this candidate.
+NOT_RECORDED = 1.0
+#: In a signal of log-probs, which are never positive: this candidate has none.
+NO_SIGNAL = 1.0
+
+Kind = Literal["own", "hinted", "accepted", "anchor", "rollout"]
+
+
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """A turn with a signal for every token: all that training needs besides the turn itself.
+class Source:
+    """Where an example comes from."""
 
-    Row i is the reply's i-th token, column k one candidate there with its own signal. The first column is
-    the token that was sampled. What the signal means is the loss's business.
-    """
-
-    ids_NK: IntArray
-    old_NK: FloatArray
-    """Raw log-probs under the version that sampled the reply; above 0 where they were not recorded."""
-    signal_NK: FloatArray
-    """Zero where a candidate has nothing to say, such as tokens forced by a grammar."""
-    strength: float = 1.0
-    """0..1: how much of a reason this sample is to take a step at all."""
+    kind: Kind
+    """``own``: a reply as it was given. ``hinted``: one that a hinted teacher gave. ``accepted``: one that
+    was accepted later, as the answer to an earlier request. ``anchor``: what shall stay as it is.
+    ``rollout``: a step in an environment."""
+    turn_ids: tuple[str, ...]
+    """The turns it was made from; the first one is where it is filed."""
+    user: str = ""
+    score: int = 0
+    """The verdict's."""
     hint: str | None = None
     """The one that was distilled."""
-    prompt_ids: list[int] | None = None
-    """Another prompt than the turn's own, to which the reply is taught as the answer."""
+    policy_version: int | None = None
+    """Which version sampled the reply; None where no version of ours did."""
 
 
 @dataclass(frozen=True, slots=True)
-class BatchItem:
-    """A sample on its way into a step."""
+class Example:
+    """What a step learns from: a prompt, a reply, and a signal for every token of it.
 
-    turn: TurnRecord
-    sample: Sample
-    score: int
-    """The verdict's."""
+    Row i is the reply's i-th token, column k one candidate there with its own signal. The first column is
+    the token of the reply itself. What the signal means is the loss's business.
+    """
 
-    @property
-    def prompt_ids(self) -> list[int]:
-        own = self.sample.prompt_ids
-        return self.turn.prompt_ids if own is None else own
+    prompt_ids: list[int]
+    reply_ids: list[int]
+    ids_NK: IntArray
+    old_NK: FloatArray
+    """Raw log-probs under the version that sampled the reply, or ``NOT_RECORDED``."""
+    signal_NK: FloatArray
+    """Advantages, or a teacher's log-probs; zero (or ``NO_SIGNAL``) where a candidate has nothing to say."""
+    source: Source
+    num_free: int
+    """Tokens that no grammar forced: as many share the example's weight."""
+    weight: float = 1.0
+    strength: float = 1.0
+    """0..1: how much of a reason this example is to take a step at all."""
+    scope: Scope = EVERYONE
 
 
 class Loss(Protocol):
     """Loss per position from log-probs now, before, and the signal; torch tensors, all ``[N, K]``.
 
-    Samples with fewer candidates than others get columns with a signal of 0, or of the loss's ``padding``
+    Examples with fewer candidates than others get columns with a signal of 0, or of the loss's ``padding``
     where it has one; such a column must count for nothing.
     """
 
@@ -90,19 +105,36 @@ class Loss(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    items: Sequence[BatchItem]
-    loss: Loss
+    examples: Sequence[Example]
+    loss: str | Loss = "clipped-surrogate"
+    """The name of one that the trainer has; a Python function only where the trainer takes them."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """The loss's own, such as ``clip_low``; its defaults where not named."""
     scale: float = 1.0
     """Of the learning rate: a batch with little to say takes a small step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What an algorithm asks of the system."""
+
+    loss: str = "clipped-surrogate"
+    batch_size: int = 4
+    """Examples per step, unless the settings say otherwise."""
+    replay: int | None = None
+    """Accepted replies that a step hears again by default; None where examples must not be heard twice."""
 
 
 class Algorithm(Protocol):
     """Turns judged turns into per-token signal. Short on purpose: one file each."""
 
-    async def sample(self, lesson: Lesson, scorer: Scorer) -> Sample | None:
-        """None: this turn has nothing to teach."""
+    @property
+    def needs(self) -> Needs: ...
 
-    def batch(self, items: Sequence[BatchItem], state: Json) -> Batch:
+    async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
+        """Empty: this turn has nothing to teach."""
+
+    def batch(self, examples: Sequence[Example], state: Json) -> Batch:
         """Baselines, groups and the step's size. ``state`` is kept with the weights; it may be changed."""
 
 
@@ -142,8 +174,19 @@ class Policy:
     gate: Json
 
 
+@dataclass(frozen=True, slots=True)
+class TrainerCapabilities:
+    losses: frozenset[str]
+    """Names that ``Batch.loss`` may have."""
+    custom_losses: bool = False
+    """Whether it may be a Python function."""
+    full_weights: bool = False
+
+
 class Trainer(Protocol):
     """Changes weights; knows no algorithm by name. Synchronous: call it in one thread of its own."""
+
+    capabilities: TrainerCapabilities
 
     def resume(self, folder: Path | None) -> None:
         """Go on from a saved version, or from the base."""

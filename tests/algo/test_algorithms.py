@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from openclaw_rl.algo import ALGORITHMS, AlgorithmOptions, create_algorithm
+from openclaw_rl.algo import ALGORITHMS, create_algorithm
 from openclaw_rl.algo.base import importance
 from openclaw_rl.algo.binary import Binary
 from openclaw_rl.algo.hints import overlap
 from openclaw_rl.algo.hybrid import Hybrid, HybridSum
-from openclaw_rl.algo.losses import NOT_RECORDED
 from openclaw_rl.algo.opd import Opd, OpdTopK
+from openclaw_rl.config import LearnConfig
+from openclaw_rl.train.losses import loss_of
 from openclaw_rl.types import (
+    NOT_RECORDED,
     Algorithm,
-    BatchItem,
+    Example,
     IntArray,
     Lesson,
-    Sample,
     SamplingParams,
     Teaching,
     Token,
@@ -77,13 +78,12 @@ class Teacher:
         )
 
 
-def sample(algorithm: Algorithm, given: Lesson, teacher: Teacher | None = None) -> Sample | None:
-    return asyncio.run(algorithm.sample(given, teacher or Teacher({})))
+def examples(algorithm: Algorithm, given: Lesson, teacher: Teacher | None = None) -> list[Example]:
+    return asyncio.run(algorithm.examples(given, teacher or Teacher({})))
 
 
-def made(algorithm: Algorithm, given: Lesson, teacher: Teacher | None = None) -> Sample:
-    result = sample(algorithm, given, teacher)
-    assert result is not None
+def made(algorithm: Algorithm, given: Lesson, teacher: Teacher | None = None) -> Example:
+    [result] = examples(algorithm, given, teacher)
     return result
 
 
@@ -101,14 +101,14 @@ def test_binary_puts_the_verdict_on_every_sampled_token(score: int) -> None:
 
 
 def test_a_neutral_verdict_teaches_binary_nothing() -> None:
-    assert sample(Binary(), lesson(0)) is None
+    assert not examples(Binary(), lesson(0))
 
 
 def test_forced_tokens_carry_no_signal() -> None:
     teacher = Teacher({4: [0.5, -0.5]})
     for name in ("binary", "opd", "opd-topk", "hybrid-sum"):
         given = lesson(-1, "hint", turn=make_turn(forced=1))
-        got = made(create_algorithm(name), given, teacher)
+        got = made(create_algorithm(LearnConfig(algo=name)), given, teacher)
         assert np.abs(got.signal_NK[1]).sum() == 0, name
         assert np.abs(got.signal_NK[0]).sum() > 0, name
 
@@ -123,27 +123,27 @@ def test_importance_is_raw_over_sampled_from_and_capped() -> None:
     np.testing.assert_array_equal(importance(make_turn(temperature=0.0), 2.0), np.ones((3, 1)))
 
 
-def items(scores: list[int], user: str = "ann") -> list[BatchItem]:
+def items(scores: list[int], user: str = "ann") -> list[Example]:
     algorithm = Binary(importance_cap=1.0)
     turn = make_turn(user, temperature=0.0)
-    return [BatchItem(turn, made(algorithm, lesson(score, turn=turn)), score) for score in scores]
+    return [made(algorithm, lesson(score, turn=turn)) for score in scores]
 
 
 def test_a_user_who_only_complains_is_centred_away() -> None:
     state: dict[str, object] = {}
     algorithm = Binary(importance_cap=1.0)
     first = algorithm.batch(items([-1] * 8), state)
-    pushes = [float(item.sample.signal_NK[0, 0]) for item in first.items]
+    pushes = [float(item.signal_NK[0, 0]) for item in first.examples]
     assert pushes[0] == pytest.approx(-1)
     assert pushes[1:] == pytest.approx([0] * 7)
     # The state goes on where it stopped, and knows users apart.
     second = algorithm.batch([*items([1]), *items([1], "bob")], state)
-    assert [float(item.sample.signal_NK[0, 0]) for item in second.items] == pytest.approx([2, 1])
+    assert [float(item.signal_NK[0, 0]) for item in second.examples] == pytest.approx([2, 1])
 
 
 def test_the_published_binary_is_not_centred() -> None:
     batch = Binary(importance_cap=1.0, baseline=False).batch(items([-1] * 3), {})
-    assert [float(item.sample.signal_NK[0, 0]) for item in batch.items] == [-1] * 3
+    assert [float(item.signal_NK[0, 0]) for item in batch.examples] == [-1] * 3
 
 
 # --- distillation ----------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_opd_is_the_clipped_gap_on_sampled_tokens() -> None:
         Opd(gap_clip=1.0, importance_cap=1.0), lesson(-1, "hint", turn=make_turn(temperature=0.0)), teacher
     )
     np.testing.assert_allclose(got.signal_NK, [[1.0]] * 3)
-    assert got.hint == "hint"
+    assert got.source.hint == "hint"
 
 
 def test_topk_weighs_gaps_by_the_students_own_shares() -> None:
@@ -178,9 +178,9 @@ def test_centred_pushes_add_up_to_zero_at_every_position() -> None:
 
 
 def test_without_a_hint_or_a_prompt_to_put_it_in_there_is_nothing_to_distil() -> None:
-    assert sample(OpdTopK(), lesson(-1)) is None
+    assert not examples(OpdTopK(), lesson(-1))
     lost = Lesson(make_turn(), Verdict(-1, 1.0, "votes", hints=("hint",)), lambda hint: None)
-    assert sample(OpdTopK(), lost) is None
+    assert not examples(OpdTopK(), lost)
 
 
 def test_overlap_counts_shared_tokens_per_position() -> None:
@@ -192,7 +192,7 @@ def test_overlap_counts_shared_tokens_per_position() -> None:
 def test_the_hint_the_student_can_follow_is_chosen() -> None:
     teacher = Teacher({1: [0.9], 2: [0.1]}, agrees={1: 1, 2: 3})
     got = made(OpdTopK(), lesson(-1, "a", "bb"), teacher)
-    assert got.hint == "bb"
+    assert got.source.hint == "bb"
     assert sorted(teacher.asked) == [1, 2]
     assert got.signal_NK[0, 1] == pytest.approx(0.5 / 0.85 * 0.1, rel=1e-4)
 
@@ -212,12 +212,12 @@ def test_a_retold_reply_leaves_out_what_the_hinted_teacher_would_hardly_say() ->
     np.testing.assert_allclose(got.signal_NK, [[0.8], [0.0], [0.0]], rtol=1e-6)  # the third was forced
     assert got.prompt_ids == [7, 8]
     assert (got.old_NK > 0).all()
-    assert made(Hybrid(retell=False), accepted, Teacher({})).prompt_ids is None
+    assert made(Hybrid(retell=False), accepted, Teacher({})).source.kind == "own"
 
 
 def test_without_a_hint_an_accepted_reply_answers_its_own_question() -> None:
     accepted = replace(lesson(1), amends=lesson(-1))
-    assert made(Hybrid(), accepted, Teacher({})).prompt_ids is None
+    assert made(Hybrid(), accepted, Teacher({})).source.kind == "own"
 
 
 class Surprising(Teacher):
@@ -262,7 +262,7 @@ def test_token_optimal_takes_the_better_hint_at_each_position() -> None:
 
 
 def test_distill_asks_for_the_teachers_own_log_probs() -> None:
-    got = made(create_algorithm("distill"), lesson(-1, "hint"), Teacher({4: [0.25]}))
+    got = made(create_algorithm(LearnConfig(algo="distill")), lesson(-1, "hint"), Teacher({4: [0.25]}))
     assert got.ids_NK.shape == (3, 9)
     np.testing.assert_allclose(got.signal_NK[0, 1], math.log(0.5) + 0.25, rtol=1e-5)
 
@@ -270,8 +270,8 @@ def test_distill_asks_for_the_teachers_own_log_probs() -> None:
 # --- hybrid ----------------------------------------------------------------------------------
 
 
-def loss_and_gradient(algorithm: Algorithm, given: Sample) -> tuple[float, torch.Tensor]:
-    batch = algorithm.batch([BatchItem(make_turn(), given, -1)], {})
+def loss_and_gradient(algorithm: Algorithm, given: Example) -> tuple[float, torch.Tensor]:
+    batch = algorithm.batch([given], {})
     logits = torch.log(
         torch.tensor([[0.3, 0.2, 0.1, 0.1, 0.1, 0.2]] * 3, dtype=torch.float64)
     ).requires_grad_()
@@ -279,7 +279,7 @@ def loss_and_gradient(algorithm: Algorithm, given: Sample) -> tuple[float, torch
     # Candidates are mapped into a small vocabulary: by their last digit.
     new = everything.gather(1, torch.from_numpy(given.ids_NK % 6).long())
     old = new.detach() - 0.01
-    loss = batch.loss(new, old, torch.from_numpy(given.signal_NK).double()).sum()
+    loss = loss_of(batch)(new, old, torch.from_numpy(given.signal_NK).double()).sum()
     loss.backward()
     assert logits.grad is not None
     return float(loss.detach()), logits.grad
@@ -297,8 +297,8 @@ def test_the_published_hybrid_is_the_sum_of_its_parts() -> None:
 @pytest.mark.parametrize("weights", [{"rl_weight": 2.0}, {"opd_weight": 2.0}])
 def test_the_weight_of_each_part_changes_the_gradient(weights: dict[str, float]) -> None:
     given, teacher = lesson(-1, "hint"), Teacher({4: [0.5, -0.25, 0.1]})
-    one = create_algorithm("hybrid-sum", AlgorithmOptions())
-    two = create_algorithm("hybrid-sum", AlgorithmOptions(**weights))
+    one = create_algorithm(LearnConfig(algo="hybrid-sum"))
+    two = create_algorithm(LearnConfig(algo="hybrid-sum", **weights))
     before, after = (loss_and_gradient(a, made(a, given, teacher))[1] for a in (one, two))
     part = Binary(baseline=False) if "rl_weight" in weights else OpdTopK()
     torch.testing.assert_close(after - before, loss_and_gradient(part, made(part, given, teacher))[1])
@@ -308,11 +308,11 @@ def test_a_verdict_without_a_hint_and_a_hint_without_a_verdict_count_once() -> N
     teacher = Teacher({4: [0.5]})
     assert made(HybridSum(), lesson(-1), teacher).ids_NK.shape[1] == 1
     assert made(HybridSum(), lesson(0, "hint"), teacher).ids_NK.shape[1] == 5
-    assert sample(HybridSum(), lesson(0), teacher) is None
+    assert not examples(HybridSum(), lesson(0), teacher)
 
 
 def test_the_default_never_pushes_a_reply_down_as_a_whole() -> None:
-    assert sample(Hybrid(), lesson(-1)) is None
+    assert not examples(Hybrid(), lesson(-1))
     complaint = made(Hybrid(), lesson(-1, "hint"), Teacher({4: [-0.5, 0.5]}))
     np.testing.assert_allclose(complaint.signal_NK.sum(axis=1), 0, atol=1e-6)
     accepted = made(Hybrid(), lesson(1, turn=make_turn(temperature=0.0)))
@@ -323,7 +323,7 @@ def test_the_default_never_pushes_a_reply_down_as_a_whole() -> None:
 def test_the_step_shrinks_with_the_share_of_complaints() -> None:
     complaint = made(Hybrid(), lesson(-1, "hint"), Teacher({4: [0.5, -0.5]}))
     accepted = made(Hybrid(), lesson(1))
-    mixed = [BatchItem(make_turn(), complaint, -1)] + [BatchItem(make_turn(), accepted, 1)] * 3
+    mixed = [complaint] + [accepted] * 3
     assert Hybrid().batch(mixed, {}).scale == pytest.approx(0.25 * 0.5**0.5)
     assert Hybrid().batch(mixed * 2, {}).scale == Hybrid().batch(mixed * 4, {}).scale == 0.25
     assert Hybrid().batch(mixed[1:], {}).scale == pytest.approx(0.05 * (3 / 8) ** 0.5)
@@ -333,8 +333,8 @@ def test_the_step_shrinks_with_the_share_of_complaints() -> None:
 
 
 class Mine:
-    async def sample(self, given: Lesson, scorer: object) -> Sample | None:
-        return None
+    async def examples(self, given: Lesson, scorer: object) -> list[Example]:
+        return []
 
 
 def my_loss(new: torch.Tensor, old: torch.Tensor, signal: torch.Tensor) -> torch.Tensor:
@@ -342,17 +342,17 @@ def my_loss(new: torch.Tensor, old: torch.Tensor, signal: torch.Tensor) -> torch
 
 
 def test_algorithms_and_losses_of_ones_own_plug_in() -> None:
-    assert type(create_algorithm(f"{__name__}:Mine")).__name__ == "Mine"
-    batch = create_algorithm("binary", loss=f"{__name__}:my_loss").batch(items([1]), {})
+    assert type(create_algorithm(LearnConfig(algo=f"{__name__}:Mine"))).__name__ == "Mine"
+    batch = create_algorithm(LearnConfig(algo="binary", loss=f"{__name__}:my_loss")).batch(items([1]), {})
     assert batch.loss is my_loss
 
 
 @pytest.mark.parametrize("name", ["nothing", "no.such.module:Class", f"{__name__}:Missing"])
 def test_an_unknown_algorithm_is_named(name: str) -> None:
     with pytest.raises(ValueError, match="algorithm"):
-        create_algorithm(name)
+        create_algorithm(LearnConfig(algo=name))
 
 
 def test_every_algorithm_of_the_table_can_be_made() -> None:
     for name in ALGORITHMS:
-        assert hasattr(create_algorithm(name), "sample")
+        assert hasattr(create_algorithm(LearnConfig(algo=name)), "examples")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from openclaw_rl.algo.losses import NO_SIGNAL, NOT_RECORDED, Surrogate, TailKL
+from openclaw_rl.train.losses import ForwardTailKL, Surrogate, TailKL, loss_of
+from openclaw_rl.types import NO_SIGNAL, NOT_RECORDED, Batch
 
 
 def row(*values: float) -> torch.Tensor:
@@ -119,3 +121,39 @@ def test_a_candidate_that_was_not_recorded_is_taken_as_it_is_now() -> None:
     loss.sum().backward()
     assert new.grad is not None
     assert new.grad.tolist() == [pytest.approx([-0.6, 0.2])]
+
+
+def test_forward_kl_is_the_divergence_of_the_student_from_the_teacher() -> None:
+    """Two named tokens and the rest, by hand."""
+    teacher, new = torch.tensor([[0.5, 0.2]]).log(), torch.tensor([[0.25, 0.25]]).log().requires_grad_()
+    loss = ForwardTailKL()(new, torch.zeros(1, 2), teacher)
+    expected = 0.5 * math.log(2) + 0.2 * math.log(0.8) + 0.3 * math.log(0.3 / 0.5)
+    assert loss.item() == pytest.approx(expected, abs=1e-6)
+    loss.sum().backward()
+    # Through the rest as well: d/dl of -r_T log(1 - sum of e^l) is r_T e^l / rest.
+    np.testing.assert_allclose(new.grad[0], [-0.5 + 0.3 * 0.25 / 0.5, -0.2 + 0.3 * 0.25 / 0.5], atol=1e-6)
+
+
+def test_forward_kl_is_least_where_student_and_teacher_agree() -> None:
+    """With its tail: without one, the named tokens would take the rest's probability."""
+    teacher = torch.tensor([[0.5, 0.2]]).log()
+    assert float(ForwardTailKL()(teacher, teacher, teacher)) == pytest.approx(0.0, abs=1e-6)
+    logits = torch.tensor([[0.5, 0.2, 0.3]]).log().requires_grad_()
+    ForwardTailKL()(torch.log_softmax(logits, 1)[:, :2], teacher, teacher).sum().backward()
+    assert logits.grad.abs().max() < 1e-6
+    marked = torch.tensor([[0.5, 0.2]]).log()
+    marked[0, 1] = NO_SIGNAL
+    assert torch.allclose(
+        ForwardTailKL()(teacher, teacher, marked),
+        ForwardTailKL()(teacher[:, :1], teacher[:, :1], marked[:, :1]),
+    )
+
+
+def test_a_batch_names_its_loss() -> None:
+    assert loss_of(Batch([], "clipped-surrogate", {"clip_low": 0.1})) == Surrogate(clip_low=0.1)
+    assert loss_of(Batch([], "reverse-kl")) == TailKL()
+    assert loss_of(Batch([], max)) is max
+    with pytest.raises(ValueError, match="clipped-surrogate, reverse-kl, forward-kl"):
+        loss_of(Batch([], "hinge"))
+    with pytest.raises(ValueError, match="clip_lo"):
+        loss_of(Batch([], "clipped-surrogate", {"clip_lo": 0.1}))

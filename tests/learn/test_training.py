@@ -243,14 +243,17 @@ async def test_what_pleased_after_complaints_is_taught_as_the_answer_to_the_firs
     await stack.http.post("/v1/flush")
     await stack.judge()
     await run(stack.worker())
-    items = {item.turn.id: item for item in stack.lineage.items(1)}
+    items = {item.source.turn_ids[0]: item for item in stack.lineage.items(1)}
     assert set(items) == {first, second, third, plain}
     asked = stack.system.ledger.load_turn(first)
     assert asked is not None
-    assert items[third].turn.prompt_ids != items[third].prompt_ids == asked.prompt_ids
-    assert items[third].sample.signal_NK.min() >= 0
-    for turn_id in (first, second, plain):
-        assert items[turn_id].prompt_ids == items[turn_id].turn.prompt_ids
+    assert items[third].prompt_ids == asked.prompt_ids
+    assert items[third].source.kind == "accepted"
+    assert items[third].signal_NK.min() >= 0
+    for turn_id in (second, third, plain):
+        turn = stack.system.ledger.load_turn(turn_id)
+        assert turn is not None
+        assert (items[turn_id].prompt_ids == turn.prompt_ids) == (turn_id != third)
     assert stack.lineage.list_policies()[0].status == "serving"
     metrics = stack.system.store.manifest(1)["metrics"]
     assert metrics["ratio"] == pytest.approx(1, abs=0.01)  # of those whose log-probs were recorded
@@ -341,7 +344,7 @@ async def test_what_a_user_says_later_outranks_the_vote_until_it_is_trained(make
     await stack.chat("question 9", "bad, less", seed=9)
     await stack.judge()
     await run(worker)
-    assert sorted(item.score for item in stack.lineage.items(1)) == [-1, -1, -1, 1]
+    assert sorted(item.source.score for item in stack.lineage.items(1)) == [-1, -1, -1, 1]
     await stack.http.post("/v1/feedback", json={"id": turns[1], "rating": "up"})
     await stack.judge()
     await run(worker)
@@ -467,10 +470,8 @@ class Poisoned:
 
     def batch(self, items: Any, state: Any) -> Any:
         batch = self._algorithm.batch(items, state)
-        spoiled = [
-            replace(i, sample=replace(i.sample, signal_NK=i.sample.signal_NK * np.nan)) for i in batch.items
-        ]
-        return replace(batch, items=spoiled)
+        spoiled = [replace(i, signal_NK=i.signal_NK * np.nan) for i in batch.examples]
+        return replace(batch, examples=spoiled)
 
 
 async def test_a_batch_of_nans_is_rejected_and_training_goes_on_without_it(
@@ -609,7 +610,10 @@ def facts(stack: Stack) -> list[tuple[object, ...]]:
     """Versions with the questions they were trained on; ids of turns differ from run to run."""
     found: list[tuple[object, ...]] = []
     for policy in stack.lineage.list_policies():
-        asked = [item.turn.messages[0]["content"] for item in stack.lineage.items(policy.version)]
+        turns = [
+            stack.system.ledger.load_turn(i.source.turn_ids[0]) for i in stack.lineage.items(policy.version)
+        ]
+        asked = [turn.messages[0]["content"] for turn in turns if turn]
         found.append((policy.version, policy.parent, policy.status, policy.num_samples, *asked))
     return found
 

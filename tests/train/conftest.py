@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from openclaw_rl.types import BatchItem, Sample, SamplingParams, Token, TurnRecord
+from openclaw_rl.testing.examples import make_example
+from openclaw_rl.types import Example, SamplingParams, Token, TurnRecord
 
 VOCAB = 97
 # Networks this small are slower with more.
@@ -30,30 +31,34 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def make_item(
-    number: int, prompt: int, reply: int, score: int = 1, columns: int = 1, version: int = 0
-) -> BatchItem:
-    """Tokens, old log-probs and signals drawn from the number."""
+def make_turn(number: int, prompt: int, reply: int, version: int = 0) -> TurnRecord:
+    """Tokens and log-probs drawn from the number."""
     rng = random.Random(number)
     tokens = [Token(rng.randrange(VOCAB), -rng.uniform(1, 5), -1.0, (), (), version) for _ in range(reply)]
-    others = [[rng.randrange(VOCAB) for _ in range(columns - 1)] for _ in range(reply)]
-    turn = TurnRecord(
+    return TurnRecord(
         f"t{number}", "s", "ann", "chat", "main", [], None, {}, {},
         [rng.randrange(VOCAB) for _ in range(prompt)],
         tokens, SamplingParams(64), version, "stop", float(number),
     )  # fmt: skip
-    sample = Sample(
-        np.array([[t.id, *row] for t, row in zip(tokens, others, strict=True)], np.int32),
-        np.array(
-            [[t.logprob] + [-rng.uniform(1, 5) for _ in row] for t, row in zip(tokens, others, strict=True)],
-            np.float32,
-        ),
-        np.array([[rng.uniform(-1, 1) for _ in range(columns)] for _ in tokens], np.float32),
+
+
+def make_item(
+    number: int, prompt: int, reply: int, score: int = 1, columns: int = 1, version: int = 0
+) -> Example:
+    """The turn of that number, with other candidates and signals drawn from it."""
+    turn, rng = make_turn(number, prompt, reply, version), random.Random(-1 - number)
+    others = [[rng.randrange(VOCAB) for _ in range(columns - 1)] for _ in range(reply)]
+    rows = list(zip(turn.tokens, others, strict=True))
+    return make_example(
+        turn,
+        score,
+        np.array([[token.id, *row] for token, row in rows], np.int32),
+        np.array([[token.logprob, *(-rng.uniform(1, 5) for _ in row)] for token, row in rows], np.float32),
+        np.array([[rng.uniform(-1, 1) for _ in range(columns)] for _ in rows], np.float32),
     )
-    return BatchItem(turn, sample, score)
 
 
 @pytest.fixture
-def ragged() -> list[BatchItem]:
+def ragged() -> list[Example]:
     shapes = [(5, 3), (40, 11), (17, 1), (9, 30), (23, 8)]
     return [make_item(n, p, r, columns=1 + 4 * (n % 2)) for n, (p, r) in enumerate(shapes)]

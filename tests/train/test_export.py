@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from openclaw_rl.algo.losses import SURROGATE
 from openclaw_rl.models import DEFAULT_MODEL, convert_gguf
 from openclaw_rl.testing import tiny_model as model_with_tokenizer
 from openclaw_rl.train.export import export_merged, export_peft, filling, merged_model
@@ -21,7 +20,7 @@ from openclaw_rl.train.gguf import export_gguf
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 from openclaw_rl.train.packed import pack
 from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.types import Batch, BatchItem
+from openclaw_rl.types import Batch, Example
 from tests.train.conftest import make_item
 from tests.train.versions import OPTIONS, plain_logprobs
 
@@ -37,12 +36,12 @@ def trained(base: Path, folder: Path, options: LocalTrainerOptions = OPTIONS, st
     """Steps large enough to see; the last one is written as version 1."""
     trainer = LocalTrainer(base, options)
     for number in range(steps):
-        trainer.step(Batch([make_item(number, 15, 9)], SURROGATE), 0)
+        trainer.step(Batch([make_item(number, 15, 9)]), 0)
     PolicyStore(folder).write(1, lambda work: trainer.save(work, {"seen": steps}), {"version": 1})
     return trainer
 
 
-def trainer_logprobs(trainer: LocalTrainer, item: BatchItem) -> torch.Tensor:
+def trainer_logprobs(trainer: LocalTrainer, item: Example) -> torch.Tensor:
     [row] = pack([item], 64, trainer.device)
     return trainer._logprobs(row).detach()
 
@@ -238,7 +237,7 @@ def test_training_goes_on_after_the_state_was_freed(
     before = trained(base, tmp_path, options)
     PolicyStore(tmp_path).forget(1, only_state=True)
     trainer = LocalTrainer(base, options)
-    trainer.step(Batch([ITEM], SURROGATE), 0)
+    trainer.step(Batch([ITEM]), 0)
     with caplog.at_level(logging.WARNING, logger="openclaw_rl"):
         trainer.resume(tmp_path / "1")
     assert caplog.messages == ["version 1 is trained on with a new optimizer: its own was freed"]
@@ -248,7 +247,7 @@ def test_training_goes_on_after_the_state_was_freed(
         assert torch.equal(old, average)
     assert trainer.state == {}
     assert trainer._optimizer.state_dict()["state"] == {}
-    assert trainer.step(Batch([ITEM], SURROGATE), 1).finite
+    assert trainer.step(Batch([ITEM]), 1).finite
 
 
 @pytest.mark.parametrize(
@@ -272,7 +271,7 @@ def test_a_version_of_another_kind_is_not_gone_on_from(
     ):
         trainer.resume(version)
     trainer.resume(None)
-    assert trainer.step(Batch([ITEM], SURROGATE), 0).finite
+    assert trainer.step(Batch([ITEM]), 0).finite
 
 
 def test_nor_is_one_of_another_model_or_without_weights(tiny_model: Path, version: Path) -> None:

@@ -11,19 +11,17 @@ import pytest
 import pytest_asyncio
 from transformers import AutoTokenizer
 
-from openclaw_rl.algo.losses import SURROGATE
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.judge.rules import degeneration
 from openclaw_rl.models import eos_ids
 from openclaw_rl.render import create_renderer
+from openclaw_rl.testing.examples import make_example
 from openclaw_rl.train.gate import Gate, GateResult, load_probes
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 from openclaw_rl.train.watch import is_worse
 from openclaw_rl.types import (
     Batch,
-    BatchItem,
     Renderer,
-    Sample,
     SamplingParams,
     ScoreRequest,
     StepReport,
@@ -68,8 +66,8 @@ class Bench:
                 ids = np.array([t.id for t in turn.tokens], np.int32).reshape(shape)
                 # Fresh log-probs each time: every step is a first step, so that clipping does not stop it.
                 old = await self._now(turn)
-                items.append(BatchItem(turn, Sample(ids, old, np.full(shape, push, np.float32)), 1))
-            report = self.trainer.step(Batch(items, SURROGATE), 0)
+                items.append(make_example(turn, 1, ids, old, np.full(shape, push, np.float32)))
+            report = self.trainer.step(Batch(items), 0)
         assert report is not None
         self.trainer.save(self.folder, {})
         return report
@@ -79,7 +77,7 @@ class Bench:
 
         ids = np.array([[t.id] for t in turn.tokens], np.int32)
         blank = np.zeros(ids.shape, np.float32)
-        [row] = pack([BatchItem(turn, Sample(ids, blank, blank), 1)], 4096, self.trainer.device)
+        [row] = pack([make_example(turn, 1, ids, blank, blank)], 4096, self.trainer.device)
         return self.trainer._logprobs(row).detach().numpy()
 
     async def check(self, report: StepReport, held_out: Sequence[tuple[TurnRecord, int]] = ()) -> GateResult:

@@ -9,28 +9,28 @@ import numpy as np
 import pytest
 import torch
 
-from openclaw_rl.algo.losses import SURROGATE, TAIL_KL
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+from openclaw_rl.train.losses import Surrogate, TailKL
 from openclaw_rl.train.packed import pack
-from openclaw_rl.types import Batch, BatchItem
+from openclaw_rl.types import Batch, Example
 from tests.train.conftest import make_item
 
 OPTIONS = LocalTrainerOptions(device="cpu", rank=4, alpha=8, grad_clip=1e9, micro_batch_tokens=64)
 
 
-def plain_logprobs(model: torch.nn.Module, item: BatchItem) -> torch.Tensor:
+def plain_logprobs(model: torch.nn.Module, item: Example) -> torch.Tensor:
     """An independent forward pass: one sequence, all logits."""
-    ids = item.turn.prompt_ids + [token.id for token in item.turn.tokens]
+    ids = item.prompt_ids + item.reply_ids
     logits = model(torch.tensor([ids])).logits[0].float()
-    rows = torch.log_softmax(logits, dim=-1)[len(item.turn.prompt_ids) - 1 : -1]
-    return rows.gather(1, torch.from_numpy(item.sample.ids_NK).long())
+    rows = torch.log_softmax(logits, dim=-1)[len(item.prompt_ids) - 1 : -1]
+    return rows.gather(1, torch.from_numpy(item.ids_NK).long())
 
 
 def gradients(trainer: LocalTrainer) -> list[torch.Tensor]:
     return [p.grad.clone() for p in trainer._parameters if p.grad is not None]
 
 
-def plain_gradients(path: Path, items: list[BatchItem]) -> list[torch.Tensor]:
+def plain_gradients(path: Path, items: list[Example]) -> list[torch.Tensor]:
     """Mean over a sample's tokens, then over samples, with PEFT itself and nothing packed."""
     reference = LocalTrainer(path, OPTIONS)
     model = reference._model
@@ -38,24 +38,24 @@ def plain_gradients(path: Path, items: list[BatchItem]) -> list[torch.Tensor]:
     total = torch.zeros(())
     for item in items:
         new = plain_logprobs(model, item)
-        loss = SURROGATE(new, torch.from_numpy(item.sample.old_NK), torch.from_numpy(item.sample.signal_NK))
+        loss = Surrogate()(new, torch.from_numpy(item.old_NK), torch.from_numpy(item.signal_NK))
         total = total + loss.mean() / len(items)
     total.backward()
     return gradients(reference)
 
 
-def test_packed_log_probs_are_those_of_each_sample_alone(tiny_model: Path, ragged: list[BatchItem]) -> None:
+def test_packed_log_probs_are_those_of_each_sample_alone(tiny_model: Path, ragged: list[Example]) -> None:
     from transformers import AutoModelForCausalLM
 
     trainer = LocalTrainer(tiny_model, OPTIONS)
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32, attn_implementation="eager")
     [row] = pack(ragged, 4096, trainer.device)
     got, start = trainer._logprobs(row), 0
-    lengths = [len(item.turn.prompt_ids) + len(item.turn.tokens) - 1 for item in ragged]
+    lengths = [len(item.prompt_ids) + len(item.reply_ids) - 1 for item in ragged]
     assert row.num_tokens == sum(lengths)
     for length in row.lengths:  # longest first
         item = ragged[lengths.index(length)]
-        count, width = item.sample.ids_NK.shape
+        count, width = item.ids_NK.shape
         torch.testing.assert_close(
             got[start : start + count, :width], plain_logprobs(model, item), atol=2e-5, rtol=1e-5
         )
@@ -63,7 +63,7 @@ def test_packed_log_probs_are_those_of_each_sample_alone(tiny_model: Path, ragge
     assert start == len(got)
 
 
-def test_rows_are_filled_without_padding(ragged: list[BatchItem]) -> None:
+def test_rows_are_filled_without_padding(ragged: list[Example]) -> None:
     rows = list(pack(ragged, 64, torch.device("cpu")))
     assert [row.lengths for row in rows] == [[50, 7], [38, 17], [30]]
 
@@ -78,19 +78,18 @@ def test_rows_are_filled_without_padding(ragged: list[BatchItem]) -> None:
     ],
 )
 def test_gradients_are_those_of_a_plain_loop(
-    tiny_model: Path, ragged: list[BatchItem], options: LocalTrainerOptions
+    tiny_model: Path, ragged: list[Example], options: LocalTrainerOptions
 ) -> None:
     """Packed, in pieces, with or without keeping activations: the same numbers."""
     expected = plain_gradients(tiny_model, ragged)
     trainer = LocalTrainer(tiny_model, options)
-    trainer.step(Batch(ragged, SURROGATE), 0)
+    trainer.step(Batch(ragged), 0)
     for got, want in zip(gradients(trainer), expected, strict=True):
         torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-4)
 
 
 def test_forced_tokens_do_not_thin_out_the_mean(tiny_model: Path) -> None:
-    item = make_item(1, 10, 6)
-    item.turn.tokens[:3] = [replace(token, forced=True) for token in item.turn.tokens[:3]]
+    item = replace(make_item(1, 10, 6), num_free=3)
     [row] = pack([item], 64, torch.device("cpu"))
     assert row.weights_N.tolist() == pytest.approx([1 / 3] * 6)
 
@@ -102,16 +101,10 @@ def test_a_step_moves_log_probs_along_the_signal(tiny_model: Path) -> None:
     before = trainer._logprobs(row).detach()
     signs = torch.cat([torch.full((6, 1), 1.0), torch.full((6, 1), -1.0)])
     items = [
-        BatchItem(
-            i.turn,
-            replace(
-                i.sample, signal_NK=np.full((6, 1), s, np.float32), old_NK=before[n * 6 : n * 6 + 6].numpy()
-            ),
-            1,
-        )
+        replace(i, signal_NK=np.full((6, 1), s, np.float32), old_NK=before[n * 6 : n * 6 + 6].numpy())
         for n, (i, s) in enumerate(((up, 1.0), (down, -1.0)))
     ]
-    report = trainer.step(Batch(items, SURROGATE), 0)
+    report = trainer.step(Batch(items), 0)
     after = trainer._logprobs(row).detach()
     assert ((after - before) * signs).mean() > 0.001
     assert report.mismatch == pytest.approx(0.0, abs=1e-5)
@@ -121,18 +114,18 @@ def test_a_step_moves_log_probs_along_the_signal(tiny_model: Path) -> None:
 
 @pytest.mark.parametrize("finetune", ["lora", "full"])
 def test_a_killed_trainer_resumes_bit_by_bit(
-    tiny_model: Path, ragged: list[BatchItem], tmp_path: Path, finetune: str
+    tiny_model: Path, ragged: list[Example], tmp_path: Path, finetune: str
 ) -> None:
     options = replace(OPTIONS, finetune=finetune, average_decay=0.5)
     through = LocalTrainer(tiny_model, options)
     for step in range(3):
-        through.step(Batch(ragged, SURROGATE), step)
+        through.step(Batch(ragged), step)
         through.save(tmp_path / str(step), {"step": step})
     resumed = LocalTrainer(tiny_model, options)
     resumed.resume(tmp_path / "0")
     assert resumed.state == {"step": 0}
     for step in (1, 2):
-        resumed.step(Batch(ragged, SURROGATE), step)
+        resumed.step(Batch(ragged), step)
     for a, b in zip(through._parameters, resumed._parameters, strict=True):
         assert torch.equal(a, b)
     through.resume(None)
@@ -140,37 +133,37 @@ def test_a_killed_trainer_resumes_bit_by_bit(
     assert all(torch.equal(a, b) for a, b in zip(through._parameters, fresh._parameters, strict=True))
 
 
-def test_a_batch_that_is_not_a_number_is_reported(tiny_model: Path, ragged: list[BatchItem]) -> None:
-    poisoned = [replace(i, sample=replace(i.sample, signal_NK=i.sample.signal_NK * np.nan)) for i in ragged]
-    assert not LocalTrainer(tiny_model, OPTIONS).step(Batch(poisoned, SURROGATE), 0).finite
+def test_a_batch_that_is_not_a_number_is_reported(tiny_model: Path, ragged: list[Example]) -> None:
+    poisoned = [replace(i, signal_NK=i.signal_NK * np.nan) for i in ragged]
+    assert not LocalTrainer(tiny_model, OPTIONS).step(Batch(poisoned), 0).finite
 
 
-def test_scale_and_warm_up_set_the_learning_rate(tiny_model: Path, ragged: list[BatchItem]) -> None:
+def test_scale_and_warm_up_set_the_learning_rate(tiny_model: Path, ragged: list[Example]) -> None:
     trainer = LocalTrainer(tiny_model, replace(OPTIONS, learning_rate=1e-3, warmup_steps=4))
-    rates = [trainer.step(Batch(ragged, SURROGATE, scale=0.5), 0).learning_rate for _ in range(5)]
+    rates = [trainer.step(Batch(ragged, scale=0.5), 0).learning_rate for _ in range(5)]
     assert rates == pytest.approx([1.25e-4, 2.5e-4, 3.75e-4, 5e-4, 5e-4])
 
 
-def test_the_base_pulls_back(tiny_model: Path, ragged: list[BatchItem]) -> None:
-    silent = [replace(i, sample=replace(i.sample, signal_NK=i.sample.signal_NK * 0)) for i in ragged]
+def test_the_base_pulls_back(tiny_model: Path, ragged: list[Example]) -> None:
+    silent = [replace(i, signal_NK=i.signal_NK * 0) for i in ragged]
     trainer = LocalTrainer(tiny_model, replace(OPTIONS, kl_coefficient=1.0, learning_rate=1e-2))
-    trainer.step(Batch(silent, SURROGATE), 0)
+    trainer.step(Batch(silent), 0)
     assert (
         max(float(g.abs().max()) for g in gradients(trainer)) < 1e-5
     )  # at the base there is nothing to pull
-    trainer.step(Batch(ragged, SURROGATE), 0)
-    trainer.step(Batch(silent, SURROGATE), 0)
+    trainer.step(Batch(ragged), 0)
+    trainer.step(Batch(silent), 0)
     assert max(float(g.abs().max()) for g in gradients(trainer)) > 1e-5
 
 
 def test_what_is_saved_loads_with_peft_and_names_no_folder(
-    tiny_model: Path, ragged: list[BatchItem], tmp_path: Path
+    tiny_model: Path, ragged: list[Example], tmp_path: Path
 ) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     trainer = LocalTrainer(tiny_model, replace(OPTIONS, name="some/model"))
-    trainer.step(Batch(ragged, SURROGATE), 0)
+    trainer.step(Batch(ragged), 0)
     trainer.save(tmp_path / "1", {})
     base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
     loaded = PeftModel.from_pretrained(base, tmp_path / "1")
@@ -182,12 +175,12 @@ def test_what_is_saved_loads_with_peft_and_names_no_folder(
 
 
 def test_all_weights_train_and_load_as_a_checkpoint(
-    tiny_model: Path, ragged: list[BatchItem], tmp_path: Path
+    tiny_model: Path, ragged: list[Example], tmp_path: Path
 ) -> None:
     from transformers import AutoModelForCausalLM
 
     trainer = LocalTrainer(tiny_model, replace(OPTIONS, finetune="full", learning_rate=1e-3))
-    trainer.step(Batch(ragged, SURROGATE), 0)
+    trainer.step(Batch(ragged), 0)
     trainer.save(tmp_path / "1", {})
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "1", dtype=torch.float32)
     [row] = pack(ragged[:1], 64, trainer.device)
@@ -208,12 +201,12 @@ def test_only_the_layers_that_were_asked_for_are_trained(tiny_model: Path, tmp_p
 
 def test_candidates_that_a_sample_lacks_count_for_nothing(tiny_model: Path) -> None:
     items = [make_item(1, 5, 3, columns=2), make_item(2, 5, 3, columns=6)]
-    items = [replace(i, sample=replace(i.sample, signal_NK=-abs(i.sample.signal_NK) - 2)) for i in items]
+    items = [replace(i, signal_NK=-abs(i.signal_NK) - 2) for i in items]
     trainer = LocalTrainer(tiny_model, OPTIONS)
-    [row] = pack(items, 4096, trainer.device, TAIL_KL.padding)
-    together = TAIL_KL(trainer._logprobs(row), row.old_NK, row.signal_NK)
-    [alone] = pack(items[:1], 4096, trainer.device, TAIL_KL.padding)
-    expected = TAIL_KL(trainer._logprobs(alone), alone.old_NK, alone.signal_NK)
+    [row] = pack(items, 4096, trainer.device, TailKL.padding)
+    together = TailKL()(trainer._logprobs(row), row.old_NK, row.signal_NK)
+    [alone] = pack(items[:1], 4096, trainer.device, TailKL.padding)
+    expected = TailKL()(trainer._logprobs(alone), alone.old_NK, alone.signal_NK)
     torch.testing.assert_close(together[:3], expected, atol=1e-5, rtol=1e-5)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from openclaw_rl.algo.losses import SURROGATE
 from openclaw_rl.capture.desk import LedgerDesk
 from openclaw_rl.capture.events import TurnEvent
 from openclaw_rl.capture.journal import Journal
@@ -16,22 +15,20 @@ from openclaw_rl.capture.ledger import Ledger, sqlite_url
 from openclaw_rl.capture.lineage import Lineage
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.types import Batch, BatchItem, Verdict
-from tests.train.conftest import make_item
+from openclaw_rl.types import Batch, Example, Verdict
+from tests.train.conftest import make_item, make_turn
 
 OPTIONS = LocalTrainerOptions(device="cpu", rank=4, alpha=8, learning_rate=1e-2, name="tiny")
 PASSED = {"passed": True, "reason": "", "checks": []}
 WORSE = {"passed": False, "reason": "replies got worse", "checks": []}
 
 
-def plain_logprobs(model: torch.nn.Module, item: BatchItem) -> torch.Tensor:
+def plain_logprobs(model: torch.nn.Module, item: Example) -> torch.Tensor:
     """Of the reply, by a forward pass that knows nothing of ours."""
-    ids = item.turn.prompt_ids + [token.id for token in item.turn.tokens]
+    ids = item.prompt_ids + item.reply_ids
     with torch.no_grad():
         rows = torch.log_softmax(model(torch.tensor([ids])).logits[0].float(), dim=-1)
-    return rows[len(item.turn.prompt_ids) - 1 : -1].gather(
-        1, torch.tensor(ids[-len(item.turn.tokens) :])[:, None]
-    )
+    return rows[len(item.prompt_ids) - 1 : -1].gather(1, torch.tensor(ids[-len(item.reply_ids) :])[:, None])
 
 
 class Home:
@@ -56,15 +53,15 @@ class Home:
 
     def claim(self) -> int:
         number = len(self.lineage.list_policies()) + 1
-        item = make_item(number, 12, 6)
-        said = TurnEvent(item.turn.id, "next_state", time.time(), [{"role": "user", "content": "Thanks"}])
-        self.ledger.append([item.turn, said])
+        turn, item = make_turn(number, 12, 6), make_item(number, 12, 6)
+        said = TurnEvent(turn.id, "next_state", time.time(), [{"role": "user", "content": "Thanks"}])
+        self.ledger.append([turn, said])
         self.desk.pull()
-        self.desk.settle(item.turn.id, Verdict(1, 0.9, "votes"))
+        self.desk.settle(turn.id, Verdict(1, 0.9, "votes"))
         [(seq, turn_id)] = self.lineage.pending(2)
         judged = self.lineage.judged(turn_id)
         assert judged is not None
-        self.lineage.settle(seq, *judged, sample=item.sample)
+        self.lineage.settle(seq, *judged, examples=[item])
         policy = self.lineage.claim(8, self.lineage.serving(), "0123456789abcdef")
         assert policy is not None
         return policy.version
@@ -74,11 +71,11 @@ class Home:
         assert policy is not None
         parent, items = policy.parent or 0, self.lineage.items(version)
         self.trainer.resume(self.store.path(parent) if parent else None)
-        metrics = asdict(self.trainer.step(Batch(items, SURROGATE), parent))
+        metrics = asdict(self.trainer.step(Batch(items), parent))
         manifest = {
             "version": version,
             "parent": parent,
-            "samples": [item.turn.id for item in items],
+            "samples": [item.source.turn_ids[0] for item in items],
             "config_hash": policy.config_hash,
             "metrics": metrics,
             "created_at": time.time(),

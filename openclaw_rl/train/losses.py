@@ -1,18 +1,20 @@
-"""Losses per position, from log-probs now and then. All tensors are ``[N, K]``: position by candidate."""
+"""Losses per position, from log-probs now and then. All tensors are ``[N, K]``: position by candidate.
+
+A batch names its loss; the names are the keys of ``LOSSES``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
+from openclaw_rl.types import NO_SIGNAL, Batch, Loss
+
 #: Beyond this, a ratio of probabilities is 0 or infinite for every purpose.
 _MAX_LOG_RATIO = 20.0
-#: For ``old``, which is never positive: the reply's own version did not record this candidate.
-NOT_RECORDED = 1.0
-#: In a signal of log-probs, which are never positive: this candidate has none.
-NO_SIGNAL = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,5 +60,37 @@ def _log_rest(logprobs_NK: torch.Tensor) -> torch.Tensor:
     return torch.log1p(-total.clamp(max=1 - 1e-6))
 
 
-SURROGATE = Surrogate()
-TAIL_KL = TailKL()
+@dataclass(frozen=True)
+class ForwardTailKL:
+    """Forward KL over the same bins: cross entropy with the teacher's probabilities, less their entropy."""
+
+    padding: ClassVar[float] = NO_SIGNAL
+
+    def __call__(self, new_NK: torch.Tensor, old_NK: torch.Tensor, signal_NK: torch.Tensor) -> torch.Tensor:
+        asked = signal_NK != NO_SIGNAL
+        gone = torch.full_like(new_NK, float("-inf"))
+        teacher = torch.where(asked, signal_NK, gone)
+        gap = torch.where(asked, signal_NK - new_NK, torch.zeros_like(new_NK))
+        inner = (teacher.exp() * gap).sum(dim=1)
+        new_rest, teacher_rest = _log_rest(torch.where(asked, new_NK, gone)), _log_rest(teacher)
+        loss = inner + teacher_rest.exp() * (teacher_rest - new_rest)
+        return torch.where(asked.any(dim=1), loss, torch.zeros_like(loss))
+
+
+LOSSES: dict[str, Callable[..., Loss]] = {
+    "clipped-surrogate": Surrogate,
+    "reverse-kl": TailKL,
+    "forward-kl": ForwardTailKL,
+}
+
+
+def loss_of(batch: Batch) -> Loss:
+    """The batch's loss with its numbers; ValueError if there is no such loss."""
+    if callable(batch.loss):
+        return batch.loss
+    if batch.loss not in LOSSES:
+        raise ValueError(f"the trainer has no loss {batch.loss!r}; it has: {', '.join(LOSSES)}")
+    try:
+        return LOSSES[batch.loss](**batch.numbers)
+    except TypeError as error:
+        raise ValueError(f"loss {batch.loss!r}: {error}") from None
