@@ -30,6 +30,7 @@ from openclaw_rl.capture.events import (
     READY_KINDS,
     StoredEvent,
 )
+from openclaw_rl.capture.migrate import LEARN
 from openclaw_rl.types import Json, Verdict
 
 metadata = sa.MetaData()
@@ -104,7 +105,7 @@ class Journal:
     def __init__(self, url: str) -> None:
         self.db = database.connect(sa.make_url(url))
         with database.creating(self.db) as connection:
-            metadata.create_all(connection)
+            LEARN.run(connection)
         self._insert = postgresql.insert if self.db.dialect.name == "postgresql" else sqlite.insert
 
     # --- pulling work over -------------------------------------------------------------------

@@ -21,6 +21,7 @@ from openclaw_rl.capture.content import ContentRows, Row, Seen
 from openclaw_rl.capture.database import batched, sqlite_url
 from openclaw_rl.capture.events import StoredEvent, TurnEvent, load_events, store_events
 from openclaw_rl.capture.integrity import find_damage
+from openclaw_rl.capture.migrate import SERVE
 from openclaw_rl.capture.rows import decode_turns, encode_turn
 from openclaw_rl.types import Json, TurnRecord
 
@@ -52,7 +53,7 @@ class Ledger:
         self.db = database.connect(self.url)
         try:
             with database.creating(self.db) as connection:
-                schema.migrate(connection)
+                SERVE.run(connection)
         except sa.exc.DBAPIError as error:
             self.db.dispose()
             shown = self.url.render_as_string(hide_password=True)

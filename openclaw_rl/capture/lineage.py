@@ -19,11 +19,11 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture import database
 from openclaw_rl.capture.content import to_json
-from openclaw_rl.capture.journal import Journal, metadata, tasks, verdicts
+from openclaw_rl.capture.journal import Journal, tasks, verdicts
 from openclaw_rl.capture.ledger import Ledger
 from openclaw_rl.capture.samples import decode_examples, encode_examples, policies, samples
 from openclaw_rl.capture.versions import CANDIDATE, REJECTED, TRAINING, Versions
-from openclaw_rl.types import Example, Json, Policy, TurnRecord, Verdict
+from openclaw_rl.types import EVERYONE, Example, Json, Policy, Scope, TurnRecord, Verdict
 
 READY, TRAINED, EXCLUDED, CLAIMED = "ready", "trained", "excluded", "claimed"
 HELD_OUT = "held out, to check new versions with"
@@ -39,10 +39,6 @@ class Lineage(Versions):
     def __init__(self, ledger: Ledger, journal: Journal) -> None:
         super().__init__(journal.db)
         self._ledger, self._journal = ledger, journal
-        with database.creating(self.db) as connection:
-            metadata.create_all(connection)
-            for index in samples.indexes:  # a ledger from before they were thought of
-                index.create(connection, checkfirst=True)
 
     # --- from verdicts to samples ------------------------------------------------------------
 
@@ -104,6 +100,7 @@ class Lineage(Versions):
                     "reason": reason,
                     "strength": max((example.strength for example in examples), default=0.0),
                     "data": encode_examples(examples, turn) if examples else None,
+                    "scope": examples[0].scope if examples else EVERYONE,
                 }  # fmt: skip
                 connection.execute(samples.insert().values(row))
                 self._count(connection, status, reason, 1)
@@ -126,24 +123,24 @@ class Lineage(Versions):
 
     # --- steps -------------------------------------------------------------------------------
 
-    def waiting(self) -> tuple[int, float, float | None]:
+    def waiting(self, scope: Scope = EVERYONE) -> tuple[int, float, float | None]:
         """Samples that wait for a step: how many, how strong together, and since when."""
         query = sa.select(
             sa.func.count(),
             sa.func.coalesce(sa.func.sum(samples.c.strength), 0.0),
             sa.func.min(samples.c.created_at),
-        ).where(samples.c.status == READY)
+        ).where(samples.c.status == READY, samples.c.scope == scope)
         with self.db.connect() as connection:
             number, strength, oldest = connection.execute(query).one()
         return int(number), float(strength), oldest
 
-    def full_batch(self, batch_size: int) -> int:
+    def full_batch(self, batch_size: int, scope: Scope = EVERYONE) -> int:
         """How many samples make the next batch: ``batch_size``, and half as many for everybody else in it.
 
         People want different things; a step that heard only one of them undoes what the others taught.
         Counted along the order of the samples, so that it does not depend on when somebody looks.
         """
-        query = sa.select(samples.c.user).where(samples.c.status == READY)
+        query = sa.select(samples.c.user).where(samples.c.status == READY, samples.c.scope == scope)
         query = query.order_by(samples.c.created_at, samples.c.turn_id).limit(_MOST_USERS * batch_size)
         users: set[str] = set()
         more = (batch_size + 1) // 2
@@ -154,20 +151,22 @@ class Lineage(Versions):
                     return number
         return batch_size + more * (min(_MOST_USERS, max(1, len(users))) - 1)
 
-    def claim(self, limit: int, parent: int, config_hash: str, replay: int = 0) -> Policy | None:
+    def claim(
+        self, limit: int, parent: int, config_hash: str, replay: int = 0, scope: Scope = EVERYONE
+    ) -> Policy | None:
         """Take the oldest samples for a new version, and choose up to ``replay`` earlier ones to hear again.
 
         In the order of their turns: one that is being judged for the first time holds later ones back,
         so that what a batch holds does not depend on who was judged how fast.
         """
-        planned = {"replay": self._accepted(replay)} if replay else {}
+        planned = {"replay": self._accepted(replay, scope)} if replay else {}
         with database.writing(self.db) as connection:
             held = connection.execute(
                 sa.select(sa.func.min(tasks.c.created_at)).where(
                     tasks.c.ready.is_not(None), tasks.c.attempts == 0
                 )
             ).scalar()
-            query = sa.select(samples.c.turn_id).where(samples.c.status == READY)
+            query = sa.select(samples.c.turn_id).where(samples.c.status == READY, samples.c.scope == scope)
             if held is not None:
                 query = query.where(samples.c.created_at < held)
             ids = list(
@@ -180,6 +179,7 @@ class Lineage(Versions):
                 policies.insert().values(
                     version=version, parent=parent, status=TRAINING, created_at=time.time(),
                     num_samples=len(ids), config_hash=config_hash, metrics=to_json(planned), gate="{}",
+                    scope=scope,
                 )
             )  # fmt: skip
             mine = samples.c.turn_id.in_(ids)
@@ -210,7 +210,7 @@ class Lineage(Versions):
             rows = {row.turn_id: row for row in connection.execute(query)}
         return self._examples([rows[turn_id] for turn_id in ids if turn_id in rows])
 
-    def _accepted(self, limit: int) -> list[str]:
+    def _accepted(self, limit: int, scope: Scope) -> list[str]:
         """Replies that people accepted and a step learned from: the latest, the users taking turns.
 
         Not those that were excluded or found wanting since.
@@ -220,7 +220,7 @@ class Lineage(Versions):
         )
         query = (
             sa.select(samples.c.turn_id)
-            .where(samples.c.status == TRAINED, samples.c.score > 0)
+            .where(samples.c.status == TRAINED, samples.c.score > 0, samples.c.scope == scope)
             .order_by(latest, samples.c.user)
             .limit(2 * limit)
         )
@@ -279,7 +279,7 @@ class Lineage(Versions):
         with database.writing(self.db) as connection:
             policy = self._policy(connection, version)
             assert policy is not None
-            if self._serving(connection) != policy.parent:
+            if self._serving(connection, policy.scope) != policy.parent:
                 problem = {
                     **gate,
                     "passed": False,
@@ -289,7 +289,7 @@ class Lineage(Versions):
                 self._finish_samples(connection, version, EXCLUDED, GATE_REJECTED)
                 return False
             self._update(connection, version, gate=to_json(gate))
-            self._serve(connection, version, PASSED)
+            self._serve(connection, version, PASSED, policy.scope)
             self._finish_samples(connection, version, TRAINED, None)
             return True
 

@@ -14,7 +14,13 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.journal import Number, metadata
-from openclaw_rl.types import Example, Json, Kind, Source, TurnRecord
+from openclaw_rl.types import EVERYONE, Example, Json, Kind, Source, TurnRecord
+
+
+def scope_column() -> sa.Column[str]:
+    """Whose policy it is about."""
+    return sa.Column("scope", sa.Text, nullable=False, server_default=EVERYONE)
+
 
 #: ``ready`` waits for a step, ``trained`` and ``excluded`` are final.
 samples = sa.Table(
@@ -31,6 +37,7 @@ samples = sa.Table(
     sa.Column("strength", sa.Double, nullable=False, default=0.0),
     sa.Column("step", sa.Integer, comment="policies.version it was claimed for"),
     sa.Column("data", sa.LargeBinary),
+    scope_column(),
     sa.Index("samples_by_status", "status", "created_at"),
     sa.Index("samples_by_step", "step"),
     sa.Index("samples_by_version", "policy_version", "created_at"),
@@ -52,6 +59,7 @@ policies = sa.Table(
     sa.Column("config_hash", sa.Text, nullable=False),
     sa.Column("metrics", sa.Text, nullable=False, comment="JSON, like the next"),
     sa.Column("gate", sa.Text, nullable=False),
+    scope_column(),
     sa.Index("policies_by_status", "status"),
 )
 
@@ -63,6 +71,7 @@ swaps = sa.Table(
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("at", sa.Double, nullable=False),
     sa.Column("why", sa.Text, nullable=False),
+    scope_column(),
 )
 
 

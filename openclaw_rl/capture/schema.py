@@ -1,4 +1,4 @@
-"""The ledger's tables, for SQLite and PostgreSQL alike, and the migrations that lead to them.
+"""The ledger's tables, for SQLite and PostgreSQL alike; ``migrations/serve`` leads to them.
 
 Append-only: a later fact is a new row that points at the old one. What agents resend with every
 request is stored once, by content: message bodies by their hash, conversations as chains of
@@ -9,7 +9,6 @@ Only ``counters`` and ``turn_keys`` are updated: they are a summary and an index
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 import sqlalchemy as sa
 
@@ -140,40 +139,8 @@ counters = sa.Table(
     sa.Column("value", Number, nullable=False),
 )
 
-schema_version = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, primary_key=True))
-
 
 def read_counters(connection: sa.Connection) -> Counter[str]:
     """By name; one that is not there yet is 0."""
     rows = connection.execute(sa.select(counters.c.name, counters.c.value))
     return Counter({row.name: row.value for row in rows})
-
-
-def _first(connection: sa.Connection) -> None:
-    metadata.create_all(connection)
-    connection.execute(counters.insert().values(name="generation", value=0))
-
-
-def _index_times(connection: sa.Connection) -> None:
-    for index in turns.indexes:
-        index.create(connection, checkfirst=True)
-
-
-#: Migration n brings a ledger from version n to n + 1. Entries are never edited, only added.
-MIGRATIONS: list[Callable[[sa.Connection], None]] = [_first, _index_times]
-
-
-def migrate(connection: sa.Connection) -> int:
-    """Bring the ledger to the newest schema, inside the caller's transaction; returns the version."""
-    schema_version.create(connection, checkfirst=True)
-    current = connection.execute(sa.select(sa.func.max(schema_version.c.version))).scalar() or 0
-    if current > len(MIGRATIONS):
-        raise ValueError(
-            f"this ledger has schema version {current}, newer than this program's {len(MIGRATIONS)}; "
-            "upgrade openclaw-rl"
-        )
-    for step in MIGRATIONS[current:]:
-        step(connection)
-        current += 1
-        connection.execute(schema_version.insert().values(version=current))
-    return current

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from openclaw_rl.capture import database
 from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.samples import policies, swaps
-from openclaw_rl.types import BASE_VERSION, Policy
+from openclaw_rl.types import BASE_VERSION, EVERYONE, Policy, Scope
 
 TRAINING, CANDIDATE, SERVING, RETIRED, REJECTED = "training", "candidate", "serving", "retired", "rejected"
 
@@ -21,30 +21,36 @@ class Versions:
     def __init__(self, db: sa.Engine) -> None:
         self.db = db
 
-    def serving(self) -> int:
+    def serving(self, scope: Scope = EVERYONE) -> int:
         with self.db.connect() as connection:
-            return self._serving(connection)
+            return self._serving(connection, scope)
 
-    def _serving(self, connection: sa.Connection) -> int:
-        query = sa.select(policies.c.version).where(policies.c.status == SERVING)
+    def _serving(self, connection: sa.Connection, scope: Scope) -> int:
+        query = sa.select(policies.c.version).where(policies.c.status == SERVING, policies.c.scope == scope)
         return int(connection.execute(query).scalar() or BASE_VERSION)
 
-    def promote(self, version: int, why: str) -> None:
-        """Serve this version from now on, whatever its past; ``why`` is kept with it."""
+    def promote(self, version: int, why: str, scope: Scope = EVERYONE) -> None:
+        """Serve this version to its scope from now on, whatever its past; ``why`` is kept with it."""
         with database.writing(self.db) as connection:
             policy = self._policy(connection, version)
             if version != BASE_VERSION and policy is None:
                 raise ValueError(f"there is no policy version {version} to serve")
             if policy is not None and policy.status in (TRAINING, CANDIDATE):
                 raise ValueError(f"policy version {version} is still being made; wait for its checks")
+            if policy is not None and policy.scope != scope:
+                raise ValueError(f"policy version {version} is for {policy.scope}, not for {scope}")
             if policy is not None:
                 gate = {**policy.gate, "history": [*policy.gate.get("history", []), why]}
                 self._update(connection, version, gate=to_json(gate))
-            self._serve(connection, version, why)
+            self._serve(connection, version, why, scope)
 
-    def _serve(self, connection: sa.Connection, version: int, why: str) -> None:
-        connection.execute(swaps.insert().values(version=version, at=time.time(), why=why))
-        connection.execute(policies.update().where(policies.c.status == SERVING).values(status=RETIRED))
+    def _serve(self, connection: sa.Connection, version: int, why: str, scope: Scope) -> None:
+        connection.execute(swaps.insert().values(version=version, at=time.time(), why=why, scope=scope))
+        connection.execute(
+            policies.update()
+            .where(policies.c.status == SERVING, policies.c.scope == scope)
+            .values(status=RETIRED)
+        )
         if version != BASE_VERSION:
             self._update(connection, version, status=SERVING, published_at=time.time())
 

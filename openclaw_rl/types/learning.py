@@ -172,6 +172,7 @@ class Policy:
     config_hash: str
     metrics: Json
     gate: Json
+    scope: Scope = EVERYONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -15,12 +16,15 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from openclaw_rl.capture import inspect, schema
+from openclaw_rl.capture import database, inspect, schema
+from openclaw_rl.capture import ledger as ledger_module
 from openclaw_rl.capture.content import BLOCK_TOKENS
 from openclaw_rl.capture.inspect import Books
 from openclaw_rl.capture.journal import Journal
+from openclaw_rl.capture.journal import metadata as journal_metadata
 from openclaw_rl.capture.ledger import Delivery, Ledger, sqlite_url
 from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.capture.migrate import LEARN, SERVE, Migrations
 from openclaw_rl.capture.texts import session_titles
 from openclaw_rl.types import Json, SamplingParams, Token, TurnRecord
 
@@ -381,46 +385,73 @@ def test_altered_content_is_noticed(ledger: Ledger) -> None:
 
 def test_a_newer_schema_is_refused(ledger: Ledger, url: str) -> None:
     with ledger.db.begin() as connection:
-        connection.execute(schema.schema_version.insert().values(version=99))
+        connection.execute(sa.text("INSERT INTO schema_version (version) VALUES (99)"))
     with pytest.raises(
         ValueError, match=r"schema version 99, newer than this program's .*; upgrade openclaw-rl"
     ):
         Ledger(url)
 
 
+@pytest.fixture
+def add_migration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """One more file beside those there are."""
+
+    def add(statements: str) -> None:
+        folder = tmp_path / "migrations"
+        shutil.copytree(SERVE.folder, folder, dirs_exist_ok=True)
+        (folder / f"{int(max(folder.iterdir()).name[:4]) + 1:04}_more.sql").write_text(statements)
+        monkeypatch.setattr(ledger_module, "SERVE", Migrations(folder, SERVE.table))
+
+    return add
+
+
 def test_later_migrations_run_once_and_keep_the_turns(
-    url: str, open_ledger: Callable[[str], Ledger], monkeypatch: pytest.MonkeyPatch
+    url: str, open_ledger: Callable[[str], Ledger], add_migration: Callable[[str], None]
 ) -> None:
     open_ledger(url).append([make_turn("t1")])
-    ran: list[int] = []
-
-    def second(connection: sa.Connection) -> None:
-        ran.append(connection.scalar(sa.select(sa.func.count()).select_from(schema.turns)) or 0)
-        connection.execute(sa.text("CREATE TABLE added (x INTEGER)"))
-
-    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, second])
+    add_migration("CREATE TABLE added (x INTEGER);\nINSERT INTO added SELECT count(*) FROM turns;\n")
     ledger = open_ledger(url)
     open_ledger(url)
-    assert ran == [1]
+    with ledger.db.connect() as connection:
+        assert connection.execute(sa.text("SELECT x FROM added")).all() == [(1,)]
     assert ledger.load_turn("t1") == make_turn("t1")
-    assert "added" in sa.inspect(ledger.db).get_table_names()
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(
-    url: str, open_ledger: Callable[[str], Ledger], monkeypatch: pytest.MonkeyPatch
+    url: str,
+    open_ledger: Callable[[str], Ledger],
+    add_migration: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(connection: sa.Connection) -> None:
-        connection.execute(sa.text("CREATE TABLE half_done (x INTEGER)"))
-        raise RuntimeError("power cut")
-
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, broken])
-        with pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr(ledger_module, "SERVE", SERVE)
+        add_migration("CREATE TABLE half_done (x INTEGER);\nINSERT INTO no_such_table VALUES (1);\n")
+        with pytest.raises(ValueError, match="no_such_table"):
             open_ledger(url)
+    monkeypatch.undo()
     ledger = open_ledger(url)
     assert "half_done" not in sa.inspect(ledger.db).get_table_names()
     ledger.append([make_turn("t1")])
     assert ledger.load_turn("t1") == make_turn("t1")
+
+
+@pytest.mark.parametrize(
+    ("migrations", "metadata"), [(SERVE, schema.metadata), (LEARN, journal_metadata)], ids=["serve", "learn"]
+)
+def test_migrations_lead_to_the_declared_tables(
+    url: str, open_ledger: Callable[[str], Ledger], migrations: Migrations, metadata: sa.MetaData
+) -> None:
+    db = open_ledger(url).db
+    with database.creating(db) as connection:
+        migrations.run(connection)
+    found = sa.inspect(db)
+    for table in metadata.sorted_tables:
+        columns = {column["name"]: column["nullable"] for column in found.get_columns(table.name)}
+        assert columns == {column.name: column.nullable for column in table.columns}, table.name
+        indexes = {
+            index["name"] for index in found.get_indexes(table.name) if not index.get("duplicates_constraint")
+        }
+        assert indexes == {index.name for index in table.indexes}, table.name
 
 
 def test_processes_that_start_together_make_one_ledger(

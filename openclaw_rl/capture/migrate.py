@@ -1,0 +1,56 @@
+"""Schema versions of both databases: numbered SQL files, run once each, in order.
+
+``migrations/<database>/0003_name.sql`` brings a database from version 2 to 3; where SQLite and PostgreSQL
+differ there are two files, ``0003_name.sqlite.sql`` and ``0003_name.postgresql.sql``. Files are never edited,
+only added. The tables in ``schema.py``, ``journal.py`` and ``samples.py`` say what the newest version looks
+like, and a test compares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+_FOLDER = Path(__file__).with_name("migrations")
+
+
+@dataclass(frozen=True, slots=True)
+class Migrations:
+    """The migrations of one database, and the table that says how far it is."""
+
+    folder: Path
+    table: str
+
+    def run(self, connection: sa.Connection) -> int:
+        """Bring the database to the newest version, inside the caller's transaction; returns that version."""
+        versions = sa.Table(self.table, sa.MetaData(), sa.Column("version", sa.Integer, primary_key=True))
+        versions.create(connection, checkfirst=True)
+        current: int = connection.execute(sa.select(sa.func.max(versions.c.version))).scalar() or 0
+        files = self._files(connection.dialect.name)
+        if current > len(files):
+            raise ValueError(
+                f"this ledger has schema version {current}, newer than this program's {len(files)}; "
+                "upgrade openclaw-rl"
+            )
+        for file in files[current:]:
+            for statement in file.read_text().split(";\n"):
+                if statement.strip():
+                    connection.exec_driver_sql(statement)
+            current += 1
+            connection.execute(versions.insert().values(version=current))
+        return current
+
+    def _files(self, dialect: str) -> list[Path]:
+        other = {"sqlite": "postgresql", "postgresql": "sqlite"}[dialect]
+        files = sorted(file for file in self.folder.glob("*.sql") if f".{other}." not in file.name)
+        numbers = [int(file.name[:4]) for file in files]
+        assert numbers == list(range(1, len(files) + 1)), f"{self.folder} lacks a migration: {numbers}"
+        return files
+
+
+#: Turns and what became known of them, written by the serve process.
+SERVE = Migrations(_FOLDER / "serve", "schema_version")
+#: Verdicts, samples and policies, written by the learn process. Its first version had no number.
+LEARN = Migrations(_FOLDER / "learn", "learn_schema_version")

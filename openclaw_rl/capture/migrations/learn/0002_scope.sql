@@ -1,0 +1,3 @@
+ALTER TABLE policies ADD COLUMN scope TEXT NOT NULL DEFAULT 'everyone';
+ALTER TABLE samples ADD COLUMN scope TEXT NOT NULL DEFAULT 'everyone';
+ALTER TABLE swaps ADD COLUMN scope TEXT NOT NULL DEFAULT 'everyone';
