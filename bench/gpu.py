@@ -22,7 +22,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
-from openclaw_rl.types import GenerateRequest, SamplingParams, Token
+from openclaw_rl.types import GenerateRequest, SamplingParams, Token, Weights
 
 SHAPES: dict[str, Any] = {
     "smollm2": LlamaConfig(
@@ -114,7 +114,7 @@ async def run(model: Path, dtype: str, adapter: Path) -> dict[str, Any]:
         engine = LocalEngine(
             model, LocalEngineOptions(device="cuda", dtype=dtype, max_running=64, graphs=graphs)
         )
-        await engine.load(1, adapter)
+        await engine.load(Weights.in_folder(1, adapter))
         result[name] = {
             **await check_exactness(engine, network, vocab),
             **await measure_speed(engine, vocab, count),

@@ -1,6 +1,6 @@
 """What does a vote of the embedded judge cost? CPU seconds of one thread, over the labelled test half.
 
-    python bench/judge.py [--number 3] [--every 4]
+    python bench/judge.py [--number 3] [--every 4] [--kernel native@avx2]
 
 Each round judges every fourth case by votes alone (no rules), the constant few-shot sets being read before.
 ``longest`` is a case whose texts are cut because they are longer than what a judge is shown. ``guard`` is the
@@ -36,10 +36,10 @@ def longest_case() -> dict[str, Any]:
     }
 
 
-async def measure_votes(cases: list[dict[str, Any]], number: int) -> dict[str, list[float]]:
+async def measure_votes(cases: list[dict[str, Any]], number: int, kernel: str) -> dict[str, list[float]]:
     """CPU seconds per vote; a new judge each round, since one remembers what it has scored."""
     costs: dict[str, list[float]] = {"vote": [], "longest": []}
-    async with local_parts(DEFAULT_MODEL) as (engine, encode, renderer):
+    async with local_parts(DEFAULT_MODEL, kernel=kernel) as (engine, encode, renderer):
         for _ in range(number):
             judge = create_judge("label", JudgeParts(engine=engine, encode=encode, renderer=renderer))
             assert isinstance(judge, RuleFirstJudge)
@@ -72,9 +72,10 @@ def main() -> None:
     )
     parser.add_argument("--number", type=int, default=3, help="rounds [3]")
     parser.add_argument("--every", type=int, default=4, help="judge every so-many-th case [4]")
+    parser.add_argument("--kernel", default="auto", help="of the engine, such as native@avx2 [auto]")
     options = parser.parse_args()
     cases = read_cases("test")[:: options.every]
-    costs = asyncio.run(measure_votes(cases, options.number))
+    costs = asyncio.run(measure_votes(cases, options.number, options.kernel))
     costs["guard"] = [measure_guard() for _ in range(options.number)]
     costs["--help"] = [measure_help() for _ in range(options.number)]
     print(f"| what | CPU seconds, median of {options.number} |\n|---|---|")

@@ -17,7 +17,7 @@ from pathlib import Path
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
 from openclaw_rl.train.local import LocalTrainer
-from openclaw_rl.types import GenerateRequest, SamplingParams
+from openclaw_rl.types import GenerateRequest, SamplingParams, Weights
 
 
 def make_adapters(model: Path, folder: Path, number: int) -> list[Path]:
@@ -41,7 +41,7 @@ async def measure(model: Path, adapters: list[Path]) -> None:
     for version, path in enumerate(adapters, 1):
         await asyncio.sleep(1.5)
         started = time.monotonic()
-        await engine.load(version, path)
+        await engine.load(Weights.in_folder(version, path))
         await engine.serve_version(version)
         spans.append((started, time.monotonic() + 0.1))
     await asyncio.sleep(1)

@@ -54,6 +54,8 @@ class ServeConfig(_Section):
 
 
 class EngineConfig(_Section):
+    engine: str = "local"
+    """local (in this process), or pkg.module:Class of your own."""
     model: str = DEFAULT_MODEL
     """A Hugging Face id, a local folder or a GGUF file."""
     renderer: str | None = None
@@ -151,6 +153,8 @@ class LearnConfig(_Section):
 
 
 class TrainConfig(_Section):
+    trainer: str = "local"
+    """local (in the learn process), or pkg.module:Class of your own."""
     finetune: Literal["lora", "full"] = "lora"
     """A low-rank adapter beside the frozen base, or all weights."""
     lora_rank: int = Field(default=16, ge=1)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.algo import create_algorithm, step_size
+from openclaw_rl.capabilities import check_training
 from openclaw_rl.capture import database
 from openclaw_rl.capture.desk import LedgerDesk
 from openclaw_rl.capture.learned import view_step_turns
@@ -40,11 +41,12 @@ from openclaw_rl.serve import chat
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.listen import announced
 from openclaw_rl.sinks import Fan, create_sinks, step_metrics
+from openclaw_rl.train import TrainerParts, create_trainer
 from openclaw_rl.train.gate import Bounds, Gate
 from openclaw_rl.train.lessons import EngineScorer, Prompts, Sampler, excuse
 from openclaw_rl.train.policies import AVERAGE
 from openclaw_rl.train.worker import LearnOptions, LearnWorker, hash_of
-from openclaw_rl.types import BASE_VERSION, Engine, Json, Judge, Renderer, Rollout, Sink, Trainer
+from openclaw_rl.types import BASE_VERSION, Engine, Json, Judge, Renderer, Rollout, Sink, Trainer, Weights
 
 #: Why a turn is not trained on where requests are passed on.
 UPSTREAM = "training is off: another server answers (--upstream), and its weights are not here"
@@ -182,6 +184,7 @@ def build_learner(
 ) -> LearnWorker:
     wanted, algorithm = config.learn, create_algorithm(config.learn)
     size = step_size(wanted, algorithm.needs)
+    check_training(config, engine.capabilities, algorithm.needs)
     settings = {
         "learn": wanted.model_dump(exclude={"policies"}),  # where they lie changes nothing
         "train": config.train.model_dump(),
@@ -223,47 +226,25 @@ def _step_logger(lineage: Lineage, sink: Sink) -> Callable[[int, Json, Json], No
 
 
 def build_trainer(config: Config, model: Path) -> Trainer:
-    # torch and transformers take seconds to import; judging need not wait for them.
+    # torch takes seconds to import; judging need not wait for it.
     from openclaw_rl.engine.frozen import native_linear
-    from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 
-    wanted = config.train
-    return LocalTrainer(
-        model,
-        LocalTrainerOptions(
-            finetune=wanted.finetune,
-            rank=wanted.lora_rank,
-            targets=wanted.lora_targets,
-            alpha=wanted.lora_alpha,
-            learning_rate=wanted.learning_rate,
-            weight_decay=wanted.weight_decay,
-            warmup_steps=wanted.warmup_steps,
-            grad_clip=wanted.grad_clip,
-            kl_coefficient=wanted.kl_coefficient,
-            micro_batch_tokens=wanted.micro_batch_tokens,
-            average_decay=wanted.average_decay,
-            device=wanted.train_device,
-            dtype=wanted.train_dtype,
-            num_threads=wanted.train_threads,
-            seed=wanted.seed,
-            name=config.engine.model,
-        ),
-        native_linear,
-    )
+    return create_trainer(TrainerParts(model, config.engine.model, config.train, native_linear))
 
 
-def _teacher(config: Config, lineage: Lineage) -> Callable[[], tuple[int, Path | None]]:
-    """Which version is asked with the hint, and where its weights lie."""
+def _teacher(config: Config, lineage: Lineage) -> Callable[[], Weights | None]:
+    """Which version is asked with the hint; None for the base."""
     wanted, store = config.learn, open_store(config)
     if wanted.teacher == "average" and not config.train.average_decay:
         raise ValueError("the teacher 'average' needs --average-decay, such as 0.9")
 
-    def choose() -> tuple[int, Path | None]:
+    def choose() -> Weights | None:
         version = wanted.teacher_version if wanted.teacher == "frozen" else lineage.serving()
         if wanted.teacher == "base" or version == BASE_VERSION:
-            return BASE_VERSION, None
-        folder = store.path(version)
-        return (AVERAGE_VERSION, folder / AVERAGE) if wanted.teacher == "average" else (version, folder)
+            return None
+        if wanted.teacher == "average":
+            return Weights.in_folder(AVERAGE_VERSION, store.path(version) / AVERAGE)
+        return store.weights(version)
 
     return choose
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from openclaw_rl import health
 from openclaw_rl.algo import create_algorithm, step_size
+from openclaw_rl.capabilities import check_training
 from openclaw_rl.capture import inspect
 from openclaw_rl.capture.capture import LedgerCapture
 from openclaw_rl.capture.events import TurnEvent
@@ -75,7 +76,10 @@ class System:
 
     def __post_init__(self) -> None:
         # Made here too, so that an algorithm or a loss that cannot be had is said at the start.
-        self.step_size = step_size(self.config.learn, create_algorithm(self.config.learn).needs)
+        needs = create_algorithm(self.config.learn).needs
+        self.step_size = step_size(self.config.learn, needs)
+        if self.config.learn.learn and self.config.learn.train and not self.config.serve.upstream:
+            check_training(self.config, self.engine.capabilities, needs)
         renderer = self.gateway.renderer
         self.outlook = Outlook(self.config, self.books, self.store, self.engine, renderer, self.tell)
 
@@ -143,7 +147,7 @@ class System:
         status = engine.status()
         if wanted != status.serving_version:
             if wanted not in status.versions:
-                await engine.load(wanted, self.store.path(wanted))
+                await engine.load(self.store.weights(wanted))
             await engine.serve_version(wanted)
         for version in set(status.versions) - {BASE_VERSION, wanted, status.serving_version}:
             policy = await asyncio.to_thread(self.lineage.policy, version)

@@ -240,7 +240,7 @@ class Outlook:
             raise ValueError(f"there are no weights of policy version {version}")
         if len(loaded) > _MAX_LOADED:
             raise ValueError("too many versions are in memory; try again in two minutes")
-        await self._engine.load(version, self._store.path(version))
+        await self._engine.load(self._store.weights(version))
 
     async def export(self, version: int, kind: str) -> Json:
         """By a process of its own: merging takes memory and time that serving should not give."""

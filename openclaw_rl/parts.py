@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from openclaw_rl.capture.journal import Journal
 from openclaw_rl.capture.ledger import Ledger, sqlite_url
 from openclaw_rl.config import Config
+from openclaw_rl.engine import EngineParts, create_engine
 from openclaw_rl.models import eos_ids
 from openclaw_rl.render import create_renderer
 from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.types import Renderer
-
-if TYPE_CHECKING:
-    from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.types import Engine, Renderer
 
 
-def build_engine(config: Config, path: Path) -> LocalEngine:
-    # torch takes seconds to import: the ledger's commands do without, and a clash is said before.
-    from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
-
-    chosen = config.engine
-    options = LocalEngineOptions(
-        device=chosen.device,
-        dtype=chosen.dtype,
-        kernel=chosen.kernel,
-        num_threads=chosen.num_threads,
-        max_running=chosen.max_running,
-        chunk_tokens=chosen.chunk_tokens,
-        max_step_s=chosen.max_step_s,
-        cache_tokens=chosen.cache_tokens,
-    )
-    return LocalEngine(path, options)
+def build_engine(config: Config, path: Path) -> Engine:
+    return create_engine(EngineParts(path, config.engine))
 
 
 def load_tokenizer(path: Path) -> Any:

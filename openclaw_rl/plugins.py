@@ -21,15 +21,17 @@ def load_object(what: str, path: str) -> Any:
         raise ValueError(f"cannot load the {what} {path!r} ({error}); check 'pkg.module:Name'") from error
 
 
+def find(what: str, name: str, table: Mapping[str, Callable[[Any], Any]]) -> Any:
+    """The maker of that name, or somebody's own; ValueError with the known names."""
+    if name in table:
+        return table[name]
+    if ":" in name:
+        return load_object(what, name)
+    raise ValueError(f"unknown {what} {name!r}; known: {', '.join(table)}, or pkg.module:Class of your own")
+
+
 def create(what: str, name: str, table: Mapping[str, Callable[[Any], Any]], parts: Any) -> Any:
     """Call the named maker with the parts, or without where it takes no argument."""
-    if name in table:
-        make = table[name]
-    elif ":" in name:
-        make = load_object(what, name)
-    else:
-        raise ValueError(
-            f"unknown {what} {name!r}; known: {', '.join(table)}, or pkg.module:Class of your own"
-        )
+    make = find(what, name, table)
     takes_parts = bool(inspect.signature(make).parameters)
     return make(*([parts] if takes_parts else []))

@@ -16,8 +16,8 @@ PACKAGE = Path(openclaw_rl.__file__).parent
 STAGES = {"serve", "render", "engine", "capture", "judge", "algo", "train", "envs", "sinks"}
 #: The only modules that may know the stages: those that wire, for use, for checks, tests and measuring.
 WIRING = {
-    "loop", "parts", "serving", "learning", "outlook", "health", "cli", "policy_commands", "terminal",
-    "doctor", "testing", "evals",
+    "loop", "parts", "capabilities", "serving", "learning", "outlook", "health", "cli", "policy_commands",
+    "terminal", "doctor", "testing", "evals",
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from openclaw_rl.terminal.chat import Chat
 from openclaw_rl.terminal.client import Server
 from openclaw_rl.terminal.completion import script, words_of
 from openclaw_rl.testing import ScriptedEngine, scripted_system, wait_until
+from openclaw_rl.types import Weights
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_a_chat_with_feedback(system: System) -> None:
 def test_a_chat_says_when_another_version_answers(system: System, tmp_path: Path) -> None:
     def lines() -> Iterator[str]:
         yield "Hello"
-        asyncio.run(system.engine.load(3, tmp_path))
+        asyncio.run(system.engine.load(Weights.in_folder(3, tmp_path)))
         asyncio.run(system.engine.serve_version(3))
         yield "And now?"
 

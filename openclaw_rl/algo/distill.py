@@ -20,7 +20,7 @@ from openclaw_rl.types import NO_SIGNAL, Batch, Example, Json, Lesson, Needs, Sc
 class Distill:
     top_k: int = 20
     hint_choice: Choice = "sequence"
-    needs = Needs(loss="reverse-kl")
+    needs = Needs(loss="reverse-kl", scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         turn = lesson.turn

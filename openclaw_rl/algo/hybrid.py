@@ -34,7 +34,7 @@ class Hybrid:
     accepting: Binary = field(default_factory=Binary)
     retell: bool = True
     least_scale: float = 0.05
-    needs = Needs(batch_size=2, replay=4)
+    needs = Needs(batch_size=2, replay=4, scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         verdict = lesson.verdict
@@ -78,7 +78,7 @@ class HybridSum:
     evaluating: Binary = field(default_factory=lambda: Binary(baseline=False))
     teaching: OpdTopK = field(default_factory=OpdTopK)
 
-    needs = Needs()
+    needs = Needs(scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         parts = await self.evaluating.examples(lesson, scorer) + await self.teaching.examples(lesson, scorer)

@@ -43,7 +43,7 @@ class Opd:
     importance_cap: float = 2.0
     hint_choice: Choice = "sequence"
 
-    needs = Needs()
+    needs = Needs(scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         turn = lesson.turn
@@ -72,7 +72,7 @@ class OpdTopK:
     hint_choice: Choice = "sequence"
     teacher_k: int = 0
 
-    needs = Needs()
+    needs = Needs(scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         turn = lesson.turn

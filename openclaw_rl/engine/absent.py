@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 from openclaw_rl.types import (
     BASE_VERSION,
@@ -13,6 +12,7 @@ from openclaw_rl.types import (
     ScoreRequest,
     Scores,
     Token,
+    Weights,
 )
 
 _WHY = "there is no engine here: another server answers (--upstream)"
@@ -21,7 +21,7 @@ _WHY = "there is no engine here: another server answers (--upstream)"
 class AbsentEngine:
     """Engine protocol; whatever needs a model is refused."""
 
-    capabilities = Capabilities(streaming=False, scores_top_k=False, adapters=False)
+    capabilities = Capabilities(adapters=False, scores_candidates=False, streaming=False)
     context_length = 0
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
@@ -30,19 +30,13 @@ class AbsentEngine:
     async def score(self, request: ScoreRequest) -> Scores:
         raise ValueError(_WHY)
 
-    async def load(self, version: int, path: Path) -> None:
+    async def load(self, weights: Weights) -> None:
         raise ValueError(_WHY)
 
     async def serve_version(self, version: int) -> None:
         raise ValueError(_WHY)
 
     async def unload(self, version: int) -> None:
-        raise ValueError(_WHY)
-
-    def pick_version(self, prompt_ids: Sequence[int]) -> int:
-        return BASE_VERSION
-
-    def check_grammar(self, grammar: str) -> None:
         raise ValueError(_WHY)
 
     def status(self) -> EngineStatus:

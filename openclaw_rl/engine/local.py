@@ -38,6 +38,7 @@ from openclaw_rl.types import (
     ScoreRequest,
     Scores,
     Token,
+    Weights,
 )
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ class LocalEngineOptions:
 class LocalEngine:
     """Engine protocol over our own decoder, on a CPU or one GPU."""
 
-    capabilities = Capabilities(grammars=True, hidden_states=True, full_weights=True)
+    capabilities = Capabilities(
+        full_weights=True, hidden_states=True, grammar="llguidance", warm_switching=True
+    )
 
     def __init__(self, model: Path, options: LocalEngineOptions | None = None) -> None:
         self._options = options or LocalEngineOptions()
@@ -198,8 +201,9 @@ class LocalEngine:
         finally:
             job.cancelled = True
 
-    async def load(self, version: int, path: Path) -> None:
+    async def load(self, weights: Weights) -> None:
         """Beside what is loaded. The same files again are no work; other files under a number replace it."""
+        version, path = weights.version, weights.folder
         source = _identity(path)
         if self._sources.get(version) == source:
             return
@@ -228,7 +232,7 @@ class LocalEngine:
         if checkpoint.shape != self._checkpoint.shape:
             raise ValueError(f"{checkpoint.path} is another model than the one being served")
         # Trained weights no longer lie on a 4-bit grid.
-        name = "bf16" if self.kernel in ("bf16", "int4+bf16", "native") else "float"
+        name = _kernel_off_the_grid(self.kernel)
         built: asyncio.Future[Decoder] = asyncio.get_running_loop().create_future()
 
         def build() -> None:
@@ -371,6 +375,14 @@ def _pick_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in _DTYPES:
         raise ValueError(f"unknown dtype {name!r}; known: auto, {', '.join(_DTYPES)}")
     return _DTYPES[name]
+
+
+def _kernel_off_the_grid(kernel: str) -> str:
+    """What comes closest to a kernel, for weights that are not of 4 bits."""
+    plain, at, level = kernel.partition("@")
+    if plain.startswith("native"):
+        return f"native-bf16{at}{level}"
+    return "bf16" if plain in ("bf16", "int4+bf16") else "float"
 
 
 def _identity(path: Path) -> tuple[str, int]:

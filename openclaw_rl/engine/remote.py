@@ -8,21 +8,24 @@ away; whoever calls decides whether to wait.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
+from collections.abc import AsyncIterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from openclaw_rl.types import (
+    BASE_VERSION,
     Capabilities,
     EngineStatus,
     GenerateRequest,
     ScoreRequest,
     Scores,
     Token,
+    Weights,
 )
+from openclaw_rl.types.wire import facts_from_json, generate_to_json, score_to_json, token_from_json
 
 
 class EngineGone(ConnectionError):
@@ -32,37 +35,29 @@ class EngineGone(ConnectionError):
 class RemoteEngine:
     """Engine protocol over a Unix socket."""
 
-    capabilities = Capabilities(grammars=True, hidden_states=True)
+    capabilities = Capabilities()
+    context_length = 0
 
     def __init__(self, socket: Path, timeout_s: float = 300) -> None:
         # An asyncio connection pool; many turns are judged at once.
         self._client = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=str(socket)), base_url="http://engine", timeout=timeout_s
         )
-        self._status: dict[str, Any] = {}
-        self.context_length = 0
+        self._status = EngineStatus(0, 0, 0, (BASE_VERSION,), BASE_VERSION)
 
     async def connect(self) -> None:
-        """Learn the engine's facts; raises EngineGone if nobody is there."""
+        """Learn what the engine can do; raises EngineGone if nobody is there."""
         try:
             answer = await self._client.get("/status")
         except httpx.HTTPError as error:
             raise EngineGone(str(error)) from None
-        self._status = answer.json()
-        self.context_length = int(self._status["context_length"])
+        stated, self.context_length, self._status = facts_from_json(answer.json())
+        # Which version a conversation is warm with matters to people's requests, which do not come this way.
+        self.capabilities = replace(stated, warm_switching=False)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
-        body = {
-            "prompt_ids": request.prompt_ids,
-            "sampling": asdict(request.sampling),
-            "stop_ids": sorted(request.stop_ids),
-            "policy_version": request.policy_version,
-            "priority": int(request.priority),
-            "top_logprobs": request.top_logprobs,
-            "grammar": request.grammar,
-        }
         try:
-            async with self._client.stream("POST", "/generate", json=body) as answer:
+            async with self._client.stream("POST", "/generate", json=generate_to_json(request)) as answer:
                 if answer.status_code != 200:
                     await answer.aread()
                     raise _refusal(answer)
@@ -72,10 +67,10 @@ class RemoteEngine:
             raise EngineGone(str(error)) from None
 
     async def score(self, request: ScoreRequest) -> Scores:
-        return Scores(**await self._post("/score", asdict(request)))
+        return Scores(**await self._post("/score", score_to_json(request)))
 
-    async def load(self, version: int, path: Path) -> None:
-        await self._post("/load", {"version": version, "path": str(path.resolve())})
+    async def load(self, weights: Weights) -> None:
+        await self._post("/load", asdict(weights))
 
     async def serve_version(self, version: int) -> None:
         await self._post("/serve_version", {"version": version})
@@ -83,16 +78,12 @@ class RemoteEngine:
     async def unload(self, version: int) -> None:
         await self._post("/unload", {"version": version})
 
-    def pick_version(self, prompt_ids: Sequence[int]) -> int:
-        return self.status().serving_version
-
     def check_grammar(self, grammar: str) -> None:
         """Checked by the engine itself when the request arrives there."""
 
     def status(self) -> EngineStatus:
         """As of the last ``connect``."""
-        stated = {name: value for name, value in self._status.items() if name != "context_length"}
-        return EngineStatus(**{**stated, "versions": tuple(stated["versions"])})
+        return self._status
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -117,4 +108,4 @@ def _refusal(answer: httpx.Response) -> Exception:
 def _token(data: dict[str, Any]) -> Token:
     if "error" in data:
         raise EngineGone(data["error"])
-    return Token(**{**data, "top_ids": tuple(data["top_ids"]), "top_logprobs": tuple(data["top_logprobs"])})
+    return token_from_json(data)

@@ -18,6 +18,7 @@ from openclaw_rl.judge.shots import NUM_SETS
 from openclaw_rl.judge.small import LabelJudge
 from openclaw_rl.types import (
     BASE_VERSION,
+    GRAMMAR_DIALECT,
     Engine,
     GenerateRequest,
     Judge,
@@ -72,7 +73,7 @@ class AnswerJudge(AskingJudge):
             priority=Priority.JUDGE,
             top_logprobs=0,
             grammar=self._renderer.json_grammar(_SCHEMAS[prompt], _REASONING_CHARS)
-            if self._engine.capabilities.grammars
+            if self._engine.capabilities.grammar == GRAMMAR_DIALECT
             else None,
         )
         detokenizer, parts = self._renderer.detokenizer(), []

@@ -9,20 +9,24 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import cast
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve.exchange import Event
 from openclaw_rl.serve.stopping import StopText
 from openclaw_rl.types import (
+    GRAMMAR_DIALECT,
     ChatRequest,
     Delta,
     Engine,
     FinishReason,
+    FollowsGrammars,
     Generate,
     GenerateRequest,
     Renderer,
     ReplyParser,
     SamplingParams,
+    SwitchesWarm,
     Token,
 )
 
@@ -61,7 +65,7 @@ class LocalAnswerer:
             top_k=request.top_k,
             seed=request.seed,
         )
-        version = self.engine.pick_version(prompt_ids) if stated is None else stated
+        version = self._pick_version(prompt_ids) if stated is None else stated
         return LocalReply(self, request, prompt_ids, sampling, version, grammar)
 
     def count_tokens(self, request: ChatRequest) -> int:
@@ -108,15 +112,20 @@ class LocalAnswerer:
             grammar, param = self.renderer.json_grammar(request.json_schema, max_chars), "response_format"
         else:
             return None
-        if not self.engine.capabilities.grammars:
+        if self.engine.capabilities.grammar != GRAMMAR_DIALECT:
             raise RequestError("This engine cannot constrain replies; leave it free.", param=param)
         try:
-            await asyncio.to_thread(self.engine.check_grammar, grammar)
+            await asyncio.to_thread(cast(FollowsGrammars, self.engine).check_grammar, grammar)
         except ValueError as error:
             raise RequestError(
                 f"This schema cannot be used: {error}", code="invalid_schema", param=param
             ) from None
         return grammar
+
+    def _pick_version(self, prompt_ids: list[int]) -> int:
+        if self.engine.capabilities.warm_switching:
+            return cast(SwitchesWarm, self.engine).pick_version(prompt_ids)
+        return self.engine.status().serving_version
 
     def version_of(self, model: str) -> int | None:
         """``name`` leaves it to the engine (None), ``name@3`` is a certain version, ``name@0`` the base."""

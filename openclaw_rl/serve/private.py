@@ -11,39 +11,33 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, replace
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from openclaw_rl.types import Engine, GenerateRequest, Priority, SamplingParams, ScoreRequest
+from openclaw_rl.types import Engine, GenerateRequest, Priority, Weights
+from openclaw_rl.types.wire import facts_to_json, generate_from_json, score_from_json
 
 
 def create_private_app(engine: Engine) -> Starlette:
     async def score(request: Request) -> JSONResponse:
-        body = await request.json()
-        wanted = ScoreRequest(**{**body, "priority": _low(body["priority"])})
-        return JSONResponse(asdict(await engine.score(wanted)))
+        asked = score_from_json(await request.json())
+        scores = await engine.score(replace(asked, priority=_low(asked.priority)))
+        return JSONResponse(asdict(scores))
 
     async def generate(request: Request) -> StreamingResponse:
-        body = await request.json()
-        wanted = GenerateRequest(
-            body["prompt_ids"],
-            SamplingParams(**body["sampling"]),
-            stop_ids=frozenset(body.get("stop_ids", ())),
-            policy_version=body.get("policy_version"),
-            priority=_low(body.get("priority", Priority.JUDGE)),
-            top_logprobs=body.get("top_logprobs", 8),
-            grammar=body.get("grammar"),
-        )
+        asked = generate_from_json(await request.json())
+        wanted = replace(asked, priority=_low(asked.priority))
+        if asked.policy_version not in (None, *engine.status().versions):
+            # Said now: once the stream has begun, it could only break off.
+            raise ValueError(f"policy version {asked.policy_version} is not loaded")
         return StreamingResponse(_lines(engine, wanted), media_type="application/x-ndjson")
 
     async def load(request: Request) -> JSONResponse:
-        body = await request.json()
-        await engine.load(body["version"], Path(body["path"]))
+        await engine.load(Weights(**await request.json()))
         return JSONResponse({})
 
     async def serve_version(request: Request) -> JSONResponse:
@@ -55,7 +49,7 @@ def create_private_app(engine: Engine) -> Starlette:
         return JSONResponse({})
 
     async def status(_: Request) -> JSONResponse:
-        return JSONResponse({**asdict(engine.status()), "context_length": engine.context_length})
+        return JSONResponse(facts_to_json(engine.capabilities, engine.context_length, engine.status()))
 
     async def refused(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"error": str(error)}, status_code=400)
@@ -74,9 +68,9 @@ def create_private_app(engine: Engine) -> Starlette:
     return app
 
 
-def _low(priority: int) -> Priority:
+def _low(priority: Priority) -> Priority:
     """Whatever comes through this door waits for people."""
-    return max(Priority.JUDGE, Priority(priority))
+    return max(Priority.JUDGE, priority)
 
 
 async def _lines(engine: Engine, wanted: GenerateRequest) -> AsyncIterator[bytes]:

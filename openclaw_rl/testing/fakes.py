@@ -23,6 +23,7 @@ from openclaw_rl.types import (
     Scores,
     Token,
     Verdict,
+    Weights,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class ScriptedEngine:
     are taken and not followed; ``refuse_grammars`` makes every one invalid.
     """
 
-    capabilities = Capabilities(grammars=True)
+    capabilities = Capabilities(grammar="llguidance")
 
     def __init__(self, tokenizer: Any, default: str = "Hello!", context_length: int = 4096) -> None:
         self.context_length = context_length
@@ -60,7 +61,7 @@ class ScriptedEngine:
         self._default = self._script(default)
         self._queue: deque[Script] = deque()
         self._running = 0
-        self._versions: dict[int, Path | None] = {BASE_VERSION: None}
+        self._versions: dict[int, Weights | None] = {BASE_VERSION: None}
         self._serving = BASE_VERSION
         self.resume = asyncio.Event()
         self.closed = False
@@ -150,15 +151,12 @@ class ScriptedEngine:
             ],
         )
 
-    async def load(self, version: int, path: Path) -> None:
-        self._versions[version] = path
+    async def load(self, weights: Weights) -> None:
+        self._versions[weights.version] = weights
 
     async def serve_version(self, version: int) -> None:
         self._check(version)
         self._serving = version
-
-    def pick_version(self, prompt_ids: Sequence[int]) -> int:
-        return self._serving
 
     async def unload(self, version: int) -> None:
         if version in (BASE_VERSION, self._serving):

@@ -1,1 +1,63 @@
-"""Training: a batch of samples becomes new weights, a gate decides whether they may serve."""
+"""Training: a batch of examples becomes new weights, a gate decides whether they may serve.
+
+Trainers by name: a new one is one file and one line in ``TRAINERS``; a class outside this package works too,
+by its dotted path. What a trainer can do is known before it is made, so that what cannot be done is refused
+at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openclaw_rl.plugins import create, find
+from openclaw_rl.types import Trainer, TrainerCapabilities
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import TrainConfig
+
+__all__ = ["TRAINERS", "TrainerParts", "capabilities_of", "create_trainer"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerParts:
+    """What a trainer may be built from."""
+
+    model: Path
+    """The base model's folder."""
+    name: str
+    """What the base is called in published adapters."""
+    settings: TrainConfig
+    frozen_linear: Callable[[Any], Any] | None = None
+    """Makes a frozen layer faster, where the engine has such layers."""
+
+
+class _Local:
+    """The embedded trainer; torch and transformers are imported when it is made."""
+
+    capabilities = TrainerCapabilities(
+        frozenset({"clipped-surrogate", "reverse-kl", "forward-kl"}), custom_losses=True, full_weights=True
+    )
+
+    def __call__(self, parts: TrainerParts) -> Trainer:
+        from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+
+        options = LocalTrainerOptions.of(parts.settings, parts.name)
+        return LocalTrainer(parts.model, options, parts.frozen_linear)
+
+
+TRAINERS: dict[str, Any] = {"local": _Local()}
+
+
+def capabilities_of(name: str) -> TrainerCapabilities:
+    found: TrainerCapabilities | None = getattr(find("trainer", name, TRAINERS), "capabilities", None)
+    if found is None:
+        raise ValueError(f"the trainer {name!r} does not say what it can do: give it 'capabilities'")
+    return found
+
+
+def create_trainer(parts: TrainerParts) -> Trainer:
+    trainer: Trainer = create("trainer", parts.settings.trainer, TRAINERS, parts)
+    return trainer

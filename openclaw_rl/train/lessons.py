@@ -7,7 +7,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +25,7 @@ from openclaw_rl.types import (
     Teaching,
     TurnRecord,
     Verdict,
+    Weights,
 )
 
 log = logging.getLogger(__name__)
@@ -65,18 +65,19 @@ class Desk(Protocol):
 class EngineScorer:
     """The teacher: some version on the engine that serves, at low priority.
 
-    ``teacher`` names it as of now, with the folder to load it from unless it is the base.
+    ``teacher`` names it as of now; None is the base.
     """
 
-    def __init__(self, engine: Engine, teacher: Callable[[], tuple[int, Path | None]]) -> None:
+    def __init__(self, engine: Engine, teacher: Callable[[], Weights | None]) -> None:
         self._engine, self._teacher = engine, teacher
         self._version = BASE_VERSION
 
     async def prepare(self) -> None:
         """Have the teacher loaded; nothing to do if it is."""
-        self._version, folder = self._teacher()
-        if folder is not None:
-            await self._engine.load(self._version, folder)
+        weights = self._teacher()
+        self._version = BASE_VERSION if weights is None else weights.version
+        if weights is not None:
+            await self._engine.load(weights)
 
     async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching:
         scores = await self._engine.score(

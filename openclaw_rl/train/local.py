@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,23 @@ from openclaw_rl.train.export import copy_tokenizer
 from openclaw_rl.train.losses import LOSSES, loss_of
 from openclaw_rl.train.packed import ATTENTION, Packed, logprobs, pack
 from openclaw_rl.train.policies import ADAPTER, ADAPTER_CONFIG, AVERAGE, TRAINER_STATE
-from openclaw_rl.types import Batch, Json, StepReport, TrainerCapabilities
+from openclaw_rl.types import Batch, Json, StepReport, TrainerCapabilities, Weights
 
 FrozenLinear = Callable[[torch.nn.Linear], torch.nn.Module]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _NEW_LINE = "or start a new line from the base: openclaw-rl policy promote 0"
 log = logging.getLogger(__name__)
+
+
+#: Options whose settings have longer names, since those are flags of one command.
+_RENAMED = {
+    "rank": "lora_rank",
+    "targets": "lora_targets",
+    "alpha": "lora_alpha",
+    "device": "train_device",
+    "dtype": "train_dtype",
+    "num_threads": "train_threads",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +49,7 @@ class LocalTrainerOptions:
     targets: str = ALL
     """all-linear, attention, mlp, or names of layers with commas between."""
     alpha: int = 32
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-3
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.98)
     warmup_steps: int = 0
@@ -56,6 +67,14 @@ class LocalTrainerOptions:
     seed: int = 0
     name: str = ""
     """What the base is called in published adapters, rather than where it lies on this machine."""
+
+    @classmethod
+    def of(cls, settings: Any, name: str) -> LocalTrainerOptions:
+        """From the settings section of training."""
+        same = {field.name for field in fields(cls)} & set(type(settings).model_fields)
+        given = {field: getattr(settings, field) for field in same}
+        given |= {ours: getattr(settings, theirs) for ours, theirs in _RENAMED.items()}
+        return cls(**given, name=name)
 
 
 class LocalTrainer:
@@ -270,14 +289,15 @@ class LocalTrainer:
             self._model.save_pretrained(folder, save_embedding_layers=False)
         (folder / "README.md").unlink(missing_ok=True)  # PEFT's template of a model card
 
-    def resume(self, folder: Path | None) -> None:
+    def resume(self, weights: Weights | None) -> None:
         """Without its trainer state a version is gone on from with a new optimizer."""
-        weights = None if folder is None else self._saved_weights(folder)
+        folder = None if weights is None else weights.folder
+        saved_weights = None if folder is None else self._saved_weights(folder)
         self._begin()
         torch.manual_seed(self.options.seed)
-        if folder is None or weights is None:
+        if folder is None or saved_weights is None:
             return
-        self._put(weights)
+        self._put(saved_weights)
         if self._average is not None:
             self._average = [p.detach().clone() for p in self._parameters]
         if not (folder / TRAINER_STATE).exists():

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from openclaw_rl.types import Json
+from openclaw_rl.types import Json, Weights
 
 MANIFEST = "manifest.json"
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -29,21 +29,30 @@ class PolicyStore:
 
     def has_weights(self, version: int) -> bool:
         folder = self.path(version)
-        return self.exists(version) and (
-            (folder / ADAPTER).exists() or any(folder.glob("model*.safetensors"))
-        )
+        if not self.exists(version):
+            return False
+        is_here = (folder / ADAPTER).exists() or any(folder.glob("model*.safetensors"))
+        return is_here or "uri" in self.manifest(version)
 
     def num_bytes(self, version: int) -> int:
         return sum(file.stat().st_size for file in self.path(version).rglob("*") if file.is_file())
 
-    def write(self, version: int, save: Callable[[Path], None], manifest: Json) -> Path:
-        """``save`` fills a folder; it becomes the version's in one rename, after everything is on disk."""
+    def weights(self, version: int) -> Weights:
+        """Where an engine or a trainer finds them: in the version's folder, or where its manifest says."""
+        uri = self.manifest(version).get("uri") if self.exists(version) else None
+        return Weights(version, uri) if uri else Weights.in_folder(version, self.path(version))
+
+    def write(self, version: int, save: Callable[[Path], str | None], manifest: Json) -> Path:
+        """``save`` fills a folder; it becomes the version's in one rename, after everything is on disk.
+
+        Where ``save`` put the weights elsewhere, it says their URI.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         work, final = self.folder / f".{version}.part", self.path(version)
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
-        save(work)
-        (work / MANIFEST).write_text(json.dumps(manifest, indent=2))
+        uri = save(work)
+        (work / MANIFEST).write_text(json.dumps({**manifest, "uri": uri} if uri else manifest, indent=2))
         _sync(work)
         shutil.rmtree(final, ignore_errors=True)
         work.rename(final)

@@ -257,7 +257,7 @@ class LearnWorker:
         trainer = self._trainer
         if self._at != parent:
             try:
-                trainer.resume(self._store.path(parent) if parent != BASE_VERSION else None)
+                trainer.resume(self._store.weights(parent) if parent != BASE_VERSION else None)
             except ValueError:
                 self._desk.release(version)
                 raise
@@ -289,7 +289,7 @@ class LearnWorker:
         if report.finite:
             for needed in (parent, version):
                 if needed != BASE_VERSION:
-                    await self._engine.load(needed, self._store.path(needed))
+                    await self._engine.load(self._store.weights(needed))
         return await self._gate.check(version, parent, report, self._desk.held_out(_GATE_TURNS))
 
     async def _give_up(self, policy: Policy, gate: Json | None) -> None:

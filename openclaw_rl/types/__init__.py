@@ -22,6 +22,7 @@ from openclaw_rl.types.engine import (
     Capabilities,
     Engine,
     EngineStatus,
+    FollowsGrammars,
     Generate,
     GenerateRequest,
     Priority,
@@ -29,7 +30,9 @@ from openclaw_rl.types.engine import (
     SamplingParams,
     ScoreRequest,
     Scores,
+    SwitchesWarm,
     Token,
+    Weights,
 )
 from openclaw_rl.types.judging import Judge, JudgeCase, JudgeError, Verdict
 from openclaw_rl.types.learning import (
@@ -51,11 +54,20 @@ from openclaw_rl.types.learning import (
     Trainer,
     TrainerCapabilities,
 )
-from openclaw_rl.types.render import Delta, Detokenizer, Renderer, Reply, ReplyParser, ToolCall
+from openclaw_rl.types.render import (
+    GRAMMAR_DIALECT,
+    Delta,
+    Detokenizer,
+    Renderer,
+    Reply,
+    ReplyParser,
+    ToolCall,
+)
 
 __all__ = [
     "BASE_VERSION",
     "EVERYONE",
+    "GRAMMAR_DIALECT",
     "NOT_RECORDED",
     "NO_SIGNAL",
     "Algorithm",
@@ -70,6 +82,7 @@ __all__ = [
     "Example",
     "FinishReason",
     "FloatArray",
+    "FollowsGrammars",
     "Generate",
     "GenerateRequest",
     "IntArray",
@@ -97,6 +110,7 @@ __all__ = [
     "Sink",
     "Source",
     "StepReport",
+    "SwitchesWarm",
     "Teaching",
     "Token",
     "Tool",
@@ -106,4 +120,5 @@ __all__ = [
     "TurnKind",
     "TurnRecord",
     "Verdict",
+    "Weights",
 ]

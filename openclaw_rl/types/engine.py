@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote, urlsplit
 
-from openclaw_rl.types.base import BASE_VERSION, FinishReason
+from openclaw_rl.types.base import BASE_VERSION, EVERYONE, FinishReason, Scope
 
 
 class Priority(IntEnum):
@@ -41,7 +42,7 @@ class GenerateRequest:
     top_logprobs: int = 8
     """How many raw alternatives to keep per token."""
     grammar: str | None = None
-    """A grammar that the reply must follow, in llguidance's dialect of Lark."""
+    """A grammar that the reply must follow, in the engine's dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +99,45 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True)
+class Weights:
+    """A version of a policy's weights, wherever they are."""
+
+    version: int
+    uri: str
+    """``file:///…/policies/3``, or whatever the engine and the trainer call it."""
+    scope: Scope = EVERYONE
+
+    @classmethod
+    def in_folder(cls, version: int, folder: Path, scope: Scope = EVERYONE) -> Weights:
+        return cls(version, folder.absolute().as_uri(), scope)
+
+    @property
+    def folder(self) -> Path:
+        """Where they lie on this machine; ValueError if they do not."""
+        parts = urlsplit(self.uri)
+        if parts.scheme != "file":
+            raise ValueError(f"the weights of version {self.version} are at {self.uri}, not in a folder here")
+        return Path(unquote(parts.path))
+
+
+@dataclass(frozen=True, slots=True)
 class Capabilities:
-    streaming: bool = True
-    scores_top_k: bool = True
+    """What an engine can do beyond generating and scoring one set of weights."""
+
     adapters: bool = True
-    hidden_states: bool = False
+    """Loads LoRA adapters beside the base."""
     full_weights: bool = False
-    grammars: bool = False
+    """Loads versions of all weights."""
+    scores_candidates: bool = True
+    """``ScoreRequest.candidates`` and ``top_k``: what distillation asks a teacher for."""
+    hidden_states: bool = False
+    """``ScoreRequest.hidden_layer``."""
+    grammar: str | None = None
+    """The dialect of grammars it follows, such as ``llguidance``; it then has ``check_grammar``."""
+    warm_switching: bool = False
+    """Conversations switch versions when their prompts are read; it then has ``pick_version``."""
+    streaming: bool = True
+    """Tokens come one by one, not all at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +160,31 @@ class Engine(Protocol):
 
     async def score(self, request: ScoreRequest) -> Scores: ...
 
-    async def load(self, version: int, path: Path) -> None: ...
+    async def load(self, weights: Weights) -> None:
+        """Beside what is loaded. The same weights again are no work; others under a number replace it."""
 
     async def serve_version(self, version: int) -> None:
         """New requests take this version from now on."""
 
     async def unload(self, version: int) -> None: ...
 
-    def pick_version(self, prompt_ids: Sequence[int]) -> int:
-        """For a new request that names none: the one served, or the one before while it alone is warm."""
+    def status(self) -> EngineStatus: ...
+
+    async def close(self) -> None: ...
+
+
+class FollowsGrammars(Protocol):
+    """An engine whose capabilities name a grammar dialect."""
 
     def check_grammar(self, grammar: str) -> None:
         """Raises ValueError that says what is wrong with it."""
 
-    def status(self) -> EngineStatus: ...
 
-    async def close(self) -> None: ...
+class SwitchesWarm(Protocol):
+    """An engine whose capabilities say ``warm_switching``."""
+
+    def pick_version(self, prompt_ids: Sequence[int]) -> int:
+        """For a new request that names none: the one served, or the one before while it alone is warm."""
 
 
 class Generate(Protocol):

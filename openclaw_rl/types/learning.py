@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from openclaw_rl.types.base import EVERYONE, FloatArray, IntArray, Json, Scope
 from openclaw_rl.types.capture import TurnRecord
+from openclaw_rl.types.engine import Weights
 from openclaw_rl.types.judging import Verdict
 
 
@@ -123,6 +124,8 @@ class Needs:
     """Examples per step, unless the settings say otherwise."""
     replay: int | None = None
     """Accepted replies that a step hears again by default; None where examples must not be heard twice."""
+    scores: bool = False
+    """Asks the teacher for log-probs of chosen tokens."""
 
 
 class Algorithm(Protocol):
@@ -189,14 +192,17 @@ class Trainer(Protocol):
 
     capabilities: TrainerCapabilities
 
-    def resume(self, folder: Path | None) -> None:
+    def resume(self, weights: Weights | None) -> None:
         """Go on from a saved version, or from the base."""
 
     def step(self, batch: Batch, version: int) -> StepReport:
         """One optimizer step; ``version`` is the one it starts from."""
 
-    def save(self, folder: Path, state: Json) -> None:
-        """Weights that an engine can load, and everything ``resume`` needs, ``state`` included."""
+    def save(self, folder: Path, state: Json) -> str | None:
+        """Keep weights that an engine can load, and everything ``resume`` needs, ``state`` included.
+
+        In the folder, or elsewhere: then the result is their URI.
+        """
 
     @property
     def state(self) -> Json:

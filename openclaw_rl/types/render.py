@@ -45,6 +45,10 @@ class ReplyParser(Protocol):
         """Flush what was held back (a tag that never completed is content)."""
 
 
+#: What ``Renderer`` writes grammars in.
+GRAMMAR_DIALECT = "llguidance"
+
+
 class Renderer(Protocol):
     """Messages to tokens and tokens to meaning, for one model family."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from openclaw_rl.engine.local import LocalEngine
-from openclaw_rl.types import GenerateRequest, SamplingParams, ScoreRequest, Token
+from openclaw_rl.types import GenerateRequest, SamplingParams, ScoreRequest, Token, Weights
 from tests.engine.conftest import KERNEL, TOLERANCE, Reference, run_generation
 
 TEXTS = [
@@ -39,7 +39,7 @@ async def test_mixed_batch_matches_transformers(
     engine: LocalEngine, adapters: dict[int, Path], reference: Reference, tokenizer: Any
 ) -> None:
     for version, path in adapters.items():
-        await engine.load(version, path)
+        await engine.load(Weights.in_folder(version, path))
     jobs = []
     for i in range(9):
         text = TEXTS[i % 3] * (1 + 4 * (i % 2))
@@ -77,7 +77,7 @@ async def test_branches_of_one_prefix_do_not_disturb_each_other(
 async def test_versions_never_share_keys_and_values(
     engine: LocalEngine, adapters: dict[int, Path], reference: Reference, tokenizer: Any
 ) -> None:
-    await engine.load(1, adapters[1])
+    await engine.load(Weights.in_folder(1, adapters[1]))
     prompt = tokenizer(TEXTS[1] * 5).input_ids
     for version in (0, 1, 0, 1):
         assert_matches(prompt, await run_generation(engine, prompt, version=version), version, reference)
@@ -86,7 +86,7 @@ async def test_versions_never_share_keys_and_values(
 async def test_score_matches_transformers(
     engine: LocalEngine, adapters: dict[int, Path], reference: Reference, tokenizer: Any
 ) -> None:
-    await engine.load(2, adapters[2])
+    await engine.load(Weights.in_folder(2, adapters[2]))
     ids = tokenizer(TEXTS[2] * 4).input_ids
     for version in (0, 2):
         for start in (1, 17, len(ids) - 1):

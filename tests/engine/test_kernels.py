@@ -24,6 +24,7 @@ from openclaw_rl.engine.levels import levels_here
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.engine.native import load_native
 from openclaw_rl.engine.weights import read_checkpoint
+from openclaw_rl.types import Weights
 from tests.engine.conftest import Reference, run_generation
 
 #: Mean and largest |log-prob - transformers' fp32| over sampled tokens, per kernel. The low-precision
@@ -144,7 +145,7 @@ async def test_log_probs_stay_within_the_stated_bound(
     engine = LocalEngine(model_path, options)
     errors = []
     try:
-        await engine.load(1, adapters[1])
+        await engine.load(Weights.in_folder(1, adapters[1]))
         for version in (0, 1):
             prompt = tokenizer(
                 "A letter to a friend about the weather in 1987, and what it did to us. " * 6

@@ -10,7 +10,7 @@ import pytest
 
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.testing import until
-from openclaw_rl.types import GenerateRequest, Priority, SamplingParams, ScoreRequest
+from openclaw_rl.types import GenerateRequest, Priority, SamplingParams, ScoreRequest, Weights
 from tests.engine.conftest import KERNEL, run_generation
 
 
@@ -136,7 +136,7 @@ async def test_swapping_versions_leaves_running_requests_alone(
     prompt = tokenizer("A story about a swap.").input_ids
     stream = engine.generate(GenerateRequest(prompt, SamplingParams(20)))
     first = await anext(stream)
-    await engine.load(1, adapters[1])
+    await engine.load(Weights.in_folder(1, adapters[1]))
     await engine.serve_version(1)
     rest = [token async for token in stream]
     assert {token.policy_version for token in [first, *rest]} == {0}

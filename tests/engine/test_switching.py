@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.testing import until
-from openclaw_rl.types import Token
+from openclaw_rl.types import Token, Weights
 from tests.engine.conftest import TOLERANCE, Reference, run_generation
 
 
@@ -34,7 +34,7 @@ async def test_a_conversation_stays_with_its_version_until_the_new_one_is_warm(
 ) -> None:
     history = list(range(1000, 1300))
     await run_generation(engine, history, max_tokens=4)
-    await engine.load(1, adapters[1])
+    await engine.load(Weights.in_folder(1, adapters[1]))
     long_prompt = [*history, *range(400, 410)]
     # Hold the engine back from warming up, to see the moment in between.
     scheduler = engine._scheduler
@@ -54,7 +54,7 @@ async def test_after_a_minute_everybody_switches(
 ) -> None:
     history = list(range(1000, 1300))
     await run_generation(engine, history, max_tokens=4)
-    await engine.load(1, adapters[1])
+    await engine.load(Weights.in_folder(1, adapters[1]))
     monkeypatch.setattr(engine._scheduler, "warm", lambda *arguments: None)
     await engine.serve_version(1)
     assert engine.pick_version(history) == 0
@@ -68,7 +68,7 @@ async def test_replies_in_flight_keep_their_version_and_its_log_probs(
     """Six streams, a switch in the middle of each, every token re-scored under the version it names."""
     prompts = [list(range(50 * n, 50 * n + 30)) for n in range(1, 7)]
     for version in (1, 2):
-        await engine.load(version, adapters[version])
+        await engine.load(Weights.in_folder(version, adapters[version]))
     running = [asyncio.create_task(run_generation(engine, prompt, version=None)) for prompt in prompts]
     await until(lambda: engine.status().num_running >= 3, "replies are running")
     await engine.serve_version(1)
@@ -87,9 +87,9 @@ async def test_other_files_under_the_same_number_replace_the_weights(
     engine: LocalEngine, adapters: dict[int, Path], reference: Reference
 ) -> None:
     prompt = list(range(300, 340))
-    await engine.load(5, adapters[1])
+    await engine.load(Weights.in_folder(5, adapters[1]))
     await run_generation(engine, prompt, max_tokens=2, version=5)
-    await engine.load(5, adapters[2])
+    await engine.load(Weights.in_folder(5, adapters[2]))
     tokens = await run_generation(engine, prompt, max_tokens=6, version=5)
     expected = plain(reference, prompt, tokens, 2)
     assert [token.logprob for token in tokens] == pytest.approx(expected, abs=TOLERANCE)
@@ -106,6 +106,6 @@ async def test_weights_of_another_model_are_refused_and_nothing_changes(
     tensors[name] = tensors[name][..., :-8, :] if end == "lora_B" else tensors[name][..., :-8]
     save_file({name: np.ascontiguousarray(each) for name, each in tensors.items()}, file)
     with pytest.raises(ValueError, match="another model"):
-        await engine.load(9, tmp_path / "other")
+        await engine.load(Weights.in_folder(9, tmp_path / "other"))
     assert 9 not in engine.status().versions
     assert await run_generation(engine, list(range(100, 120)), max_tokens=2)

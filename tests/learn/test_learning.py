@@ -25,6 +25,7 @@ from openclaw_rl.types import (
     SamplingParams,
     ScoreRequest,
     Verdict,
+    Weights,
 )
 from tests.learn.conftest import Speaker
 
@@ -169,7 +170,7 @@ async def test_the_private_socket_is_an_engine(tmp_path: Path) -> None:
     assert await remote.score(asked) == await engine.score(asked)
     with pytest.raises(ValueError, match="start"):
         await remote.score(ScoreRequest([1, 2, 3], 0))
-    await remote.load(4, tmp_path)
+    await remote.load(Weights.in_folder(4, tmp_path))
     await remote.serve_version(4)
     await remote.connect()
     assert remote.status().serving_version == 4

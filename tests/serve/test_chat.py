@@ -12,6 +12,7 @@ import pytest
 
 from openclaw_rl.loop import System
 from openclaw_rl.testing import ScriptedEngine, until
+from openclaw_rl.types import Weights
 
 Ask = Callable[..., dict[str, Any]]
 Chunks = Callable[[str], list[Any]]
@@ -355,7 +356,7 @@ async def test_one_failing_choice_ends_them_all(
 async def test_a_version_can_be_named_and_a_running_reply_keeps_its_own(
     system: System, ask: Ask, engine: ScriptedEngine, client: httpx.AsyncClient, tmp_path: Any
 ) -> None:
-    await engine.load(3, tmp_path)
+    await engine.load(Weights.in_folder(3, tmp_path))
     engine.say("slow", pause_after=1)
     running = asyncio.create_task(client.post(URL, json=ask()))
     await until(lambda: engine.status().num_running == 1, "the first reply is running")

@@ -20,7 +20,7 @@ from openclaw_rl.train.gguf import export_gguf
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 from openclaw_rl.train.packed import pack
 from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.types import Batch, Example
+from openclaw_rl.types import Batch, Example, Weights
 from tests.train.conftest import make_item
 from tests.train.versions import OPTIONS, plain_logprobs
 
@@ -239,7 +239,7 @@ def test_training_goes_on_after_the_state_was_freed(
     trainer = LocalTrainer(base, options)
     trainer.step(Batch([ITEM]), 0)
     with caplog.at_level(logging.WARNING, logger="openclaw_rl"):
-        trainer.resume(tmp_path / "1")
+        trainer.resume(Weights.in_folder(1, tmp_path / "1"))
     assert caplog.messages == ["version 1 is trained on with a new optimizer: its own was freed"]
     assert trainer._average is not None
     for old, new, average in zip(before._parameters, trainer._parameters, trainer._average, strict=True):
@@ -269,7 +269,7 @@ def test_a_version_of_another_kind_is_not_gone_on_from(
     with pytest.raises(
         ValueError, match=f"version 1 was trained with {problem}.*openclaw-rl policy promote 0"
     ):
-        trainer.resume(version)
+        trainer.resume(Weights.in_folder(1, version))
     trainer.resume(None)
     assert trainer.step(Batch([ITEM]), 0).finite
 
@@ -277,7 +277,7 @@ def test_a_version_of_another_kind_is_not_gone_on_from(
 def test_nor_is_one_of_another_model_or_without_weights(tiny_model: Path, version: Path) -> None:
     trainer = LocalTrainer(tiny_model, OPTIONS)
     with pytest.raises(ValueError, match=r"another model.*--model.*openclaw-rl policy promote 0"):
-        trainer.resume(version)
+        trainer.resume(Weights.in_folder(1, version))
     PolicyStore(version.parent).forget(1, only_state=False)
     with pytest.raises(ValueError, match=r"weights of version 1 are gone.*openclaw-rl policy promote 0"):
-        trainer.resume(version)
+        trainer.resume(Weights.in_folder(1, version))

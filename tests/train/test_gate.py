@@ -27,6 +27,7 @@ from openclaw_rl.types import (
     StepReport,
     Token,
     TurnRecord,
+    Weights,
 )
 
 #: One engine for all tests here.
@@ -82,7 +83,7 @@ class Bench:
 
     async def check(self, report: StepReport, held_out: Sequence[tuple[TurnRecord, int]] = ()) -> GateResult:
         if report.finite:
-            await self.engine.load(1, self.folder)
+            await self.engine.load(Weights.in_folder(1, self.folder))
         return await self.gate.check(1, 0, report, held_out)
 
 

@@ -12,7 +12,7 @@ import torch
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 from openclaw_rl.train.losses import Surrogate, TailKL
 from openclaw_rl.train.packed import pack
-from openclaw_rl.types import Batch, Example
+from openclaw_rl.types import Batch, Example, Weights
 from tests.train.conftest import make_item
 
 OPTIONS = LocalTrainerOptions(device="cpu", rank=4, alpha=8, grad_clip=1e9, micro_batch_tokens=64)
@@ -122,7 +122,7 @@ def test_a_killed_trainer_resumes_bit_by_bit(
         through.step(Batch(ragged), step)
         through.save(tmp_path / str(step), {"step": step})
     resumed = LocalTrainer(tiny_model, options)
-    resumed.resume(tmp_path / "0")
+    resumed.resume(Weights.in_folder(0, tmp_path / "0"))
     assert resumed.state == {"step": 0}
     for step in (1, 2):
         resumed.step(Batch(ragged), step)
@@ -194,7 +194,7 @@ def test_only_the_layers_that_were_asked_for_are_trained(tiny_model: Path, tmp_p
     assert all("self_attn" in name for name, _ in trainer._named)
     trainer.save(tmp_path / "1", {})
     with pytest.raises(ValueError, match="--lora-targets"):
-        LocalTrainer(tiny_model, OPTIONS).resume(tmp_path / "1")
+        LocalTrainer(tiny_model, OPTIONS).resume(Weights.in_folder(1, tmp_path / "1"))
     named = LocalTrainer(tiny_model, replace(OPTIONS, targets="q_proj, down_proj"))
     assert {name.split(".lora")[0].rpartition(".")[2] for name, _ in named._named} == {"q_proj", "down_proj"}
 

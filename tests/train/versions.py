@@ -70,7 +70,7 @@ class Home:
         policy = self.lineage.policy(version)
         assert policy is not None
         parent, items = policy.parent or 0, self.lineage.items(version)
-        self.trainer.resume(self.store.path(parent) if parent else None)
+        self.trainer.resume(self.store.weights(parent) if parent else None)
         metrics = asdict(self.trainer.step(Batch(items), parent))
         manifest = {
             "version": version,

@@ -284,20 +284,29 @@ static void expand(const LowRank *w, const float *middle_RK, float *y_RO, long r
 /* Logits this far below the best one have a log-prob that nobody looks at. */
 #define RANGE 64.0f
 
-/* Replaces a row's likeliest logits, at least `count` of them, by products in full precision. */
+/* Replaces a row's likeliest logits, at least `count` of them, by products in full precision.
+ * So many tiles hold one at least as large as the floor, and only those tiles are looked through. */
 static void refine_row(float *logits, const float *x, const float *weight_VI, long vocab, long in, long count) {
-    float most = logits[0];
-#pragma omp simd reduction(max : most)
-    for (long v = 0; v < vocab; v++) most = logits[v] > most ? logits[v] : most;
+    long tiles = vocab / TILE;
+    float largest[tiles], most = -INFINITY;
+    for (long t = 0; t < tiles; t++) {
+        float top = -INFINITY;
+#pragma omp simd reduction(max : top)
+        for (int l = 0; l < TILE; l++) top = logits[t * TILE + l] > top ? logits[t * TILE + l] : top;
+        largest[t] = top;
+        most = top > most ? top : most;
+    }
     int bins[BINS] = {0};
     float per_bin = BINS / RANGE;
-    for (long v = 0; v < vocab; v++) {
-        float bin = (most - logits[v]) * per_bin;
+    for (long t = 0; t < tiles; t++) {
+        float bin = (most - largest[t]) * per_bin;
         bins[bin < BINS - 1 ? (int)bin : BINS - 1]++;
     }
     long last = 0;
     for (long kept = bins[0]; kept < count && last < BINS - 1; kept += bins[++last]) {}
     float floor = most - (last + 1) / per_bin;
-    for (long v = 0; v < vocab; v++)
-        if (logits[v] >= floor) logits[v] = long_dot(x, weight_VI + v * in, in);
+    for (long t = 0; t < tiles; t++)
+        if (largest[t] >= floor)
+            for (long v = t * TILE; v < (t + 1) * TILE; v++)
+                if (logits[v] >= floor) logits[v] = long_dot(x, weight_VI + v * in, in);
 }

@@ -1,0 +1,34 @@
+"""Can these parts work together? Checked at the start: what cannot be done is refused with what to change."""
+
+from __future__ import annotations
+
+from openclaw_rl.config import Config
+from openclaw_rl.train import capabilities_of
+from openclaw_rl.types import Capabilities, Needs
+
+
+def check_training(config: Config, engine: Capabilities, needs: Needs) -> None:
+    """ValueError if the engine, the trainer and the algorithm that the settings name do not fit."""
+    engine_name, trainer_name = config.engine.engine, config.train.trainer
+    trainer = capabilities_of(trainer_name)
+    if config.train.finetune == "full":
+        if not trainer.full_weights:
+            raise ValueError(f"--trainer {trainer_name} trains adapters only; use --finetune lora")
+        if not engine.full_weights:
+            raise ValueError(f"--engine {engine_name} loads adapters only; use --finetune lora")
+    elif not engine.adapters:
+        raise ValueError(f"--engine {engine_name} loads no adapters; use --finetune full, or --no-train")
+    if config.learn.loss is not None:
+        if not trainer.custom_losses:
+            raise ValueError(f"--trainer {trainer_name} takes no Python function as a loss; leave out --loss")
+    elif needs.loss not in trainer.losses:
+        known = ", ".join(sorted(trainer.losses))
+        raise ValueError(
+            f"--algo {config.learn.algo} needs the loss {needs.loss}, which --trainer {trainer_name} lacks "
+            f"(it has: {known}); choose another --algo or --trainer"
+        )
+    if needs.scores and not engine.scores_candidates:
+        raise ValueError(
+            f"--algo {config.learn.algo} asks a teacher for log-probs of chosen tokens, which --engine "
+            f"{engine_name} does not give; use --algo binary"
+        )

@@ -1,0 +1,145 @@
+"""The Engine protocol."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import cast
+
+import pytest
+
+from openclaw_rl.testing.waiting import until
+from openclaw_rl.types import (
+    BASE_VERSION,
+    Engine,
+    FollowsGrammars,
+    GenerateRequest,
+    SamplingParams,
+    ScoreRequest,
+    SwitchesWarm,
+    Token,
+    Weights,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+async def collect(engine: Engine, request: GenerateRequest) -> list[Token]:
+    return [token async for token in engine.generate(request)]
+
+
+class EngineContract:
+    """Fixtures: ``engine``, ready to be used and closed afterwards; ``weights``, two versions it can load.
+
+    ``weights`` is needed only where the capabilities claim adapters or full weights.
+    """
+
+    prompt: list[int] = [5, 6, 7, 8, 9, 10]  # noqa: RUF012
+    tolerance = 0.05
+    """Nats between what was said while sampling and what scoring says."""
+
+    @pytest.fixture
+    def weights(self) -> list[Weights]:
+        return []
+
+    def request(self, max_tokens: int = 8, temperature: float = 1.0, **more: object) -> GenerateRequest:
+        sampling = SamplingParams(max_tokens, temperature=temperature, seed=3)
+        return GenerateRequest(self.prompt, sampling, **more)  # type: ignore[arg-type]
+
+    async def test_tokens_come_with_raw_log_probs(self, engine: Engine) -> None:
+        tokens = await collect(engine, self.request(top_logprobs=4))
+        assert 0 < len(tokens) <= 8
+        for token in tokens:
+            assert token.logprob <= 1e-6
+            assert len(token.top_ids) == len(token.top_logprobs) == 4
+            assert list(token.top_logprobs) == sorted(token.top_logprobs, reverse=True)
+            assert token.policy_version == BASE_VERSION
+            if token.id in token.top_ids:
+                place = token.top_ids.index(token.id)
+                assert token.top_logprobs[place] == pytest.approx(token.logprob, abs=1e-3)
+            else:
+                assert token.logprob <= token.top_logprobs[-1] + 1e-3
+
+    async def test_only_the_last_token_says_why_it_ended(self, engine: Engine) -> None:
+        tokens = await collect(engine, self.request(max_tokens=3))
+        assert [token.finish_reason for token in tokens[:-1]] == [None] * (len(tokens) - 1)
+        assert tokens[-1].finish_reason in ("stop", "length")
+        if len(tokens) == 3 and tokens[-1].finish_reason == "length":
+            again = await collect(engine, self.request(max_tokens=2))
+            assert again[-1].finish_reason == "length"
+
+    async def test_a_stop_id_ends_the_reply_and_is_part_of_it(self, engine: Engine) -> None:
+        first = (await collect(engine, self.request(temperature=0.0)))[0]
+        tokens = await collect(engine, self.request(temperature=0.0, stop_ids=frozenset({first.id})))
+        assert [token.id for token in tokens] == [first.id]
+        assert tokens[0].finish_reason == "stop"
+
+    async def test_temperature_zero_repeats_itself(self, engine: Engine) -> None:
+        once, twice = [await collect(engine, self.request(temperature=0.0)) for _ in range(2)]
+        assert [token.id for token in once] == [token.id for token in twice]
+
+    async def test_scores_agree_with_what_was_sampled(self, engine: Engine) -> None:
+        tokens = await collect(engine, self.request())
+        ids = [token.id for token in tokens]
+        rows = [[token.id, 3] for token in tokens] if engine.capabilities.scores_candidates else None
+        scores = await engine.score(ScoreRequest([*self.prompt, *ids], len(self.prompt), candidates=rows))
+        assert scores.logprobs == pytest.approx([token.logprob for token in tokens], abs=self.tolerance)
+        if rows is not None:
+            assert scores.candidate_logprobs is not None
+            own = [row[0] for row in scores.candidate_logprobs]
+            assert own == pytest.approx(scores.logprobs, abs=self.tolerance)
+
+    async def test_hidden_states_where_claimed(self, engine: Engine) -> None:
+        if engine.capabilities.hidden_states:
+            scores = await engine.score(ScoreRequest([*self.prompt, 3], len(self.prompt), hidden_layer=0))
+            assert scores.hidden
+
+    async def test_closing_a_stream_ends_the_work(self, engine: Engine) -> None:
+        stream = cast("AsyncGenerator[Token]", engine.generate(self.request(max_tokens=64)))
+        await anext(stream)
+        await stream.aclose()
+        await until(lambda: engine.status().num_running == 0, "the work has ended")
+
+    async def test_versions_are_loaded_served_and_let_go(
+        self, engine: Engine, weights: list[Weights]
+    ) -> None:
+        if not (engine.capabilities.adapters or engine.capabilities.full_weights):
+            return
+        first, second = weights
+        await engine.load(first)
+        await engine.load(first)  # the same again is no work
+        await engine.load(second)
+        await engine.serve_version(first.version)
+        assert {first.version, second.version} <= set(engine.status().versions)
+        [token] = await collect(engine, self.request(max_tokens=1, policy_version=second.version))
+        assert token.policy_version == second.version
+        with pytest.raises(ValueError):
+            await engine.unload(first.version)  # it serves
+        await engine.unload(second.version)
+        assert second.version not in engine.status().versions
+        await engine.serve_version(BASE_VERSION)
+
+    async def test_a_reply_keeps_the_version_it_began_with(
+        self, engine: Engine, weights: list[Weights]
+    ) -> None:
+        if not (engine.capabilities.adapters or engine.capabilities.full_weights):
+            return
+        stream = engine.generate(self.request(max_tokens=6))
+        tokens = [await anext(stream)]
+        await engine.load(weights[0])
+        await engine.serve_version(weights[0].version)
+        tokens += [token async for token in stream]
+        assert {token.policy_version for token in tokens} == {BASE_VERSION}
+        assert engine.status().serving_version == weights[0].version
+
+    async def test_a_version_that_is_not_loaded_is_refused(self, engine: Engine) -> None:
+        with pytest.raises(ValueError, match="77"):
+            await collect(engine, self.request(policy_version=77))
+        with pytest.raises(ValueError, match="77"):
+            await engine.serve_version(77)
+
+    async def test_claims_have_their_methods(self, engine: Engine) -> None:
+        if engine.capabilities.warm_switching:
+            assert cast(SwitchesWarm, engine).pick_version(self.prompt) in engine.status().versions
+        if engine.capabilities.grammar:
+            cast(FollowsGrammars, engine).check_grammar('start: "a"')
+        assert engine.context_length > len(self.prompt)

@@ -1,0 +1,57 @@
+"""What crosses the private socket between serve and learn, as JSON: written and read here alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from openclaw_rl.types.base import Json
+from openclaw_rl.types.engine import (
+    Capabilities,
+    EngineStatus,
+    GenerateRequest,
+    Priority,
+    SamplingParams,
+    ScoreRequest,
+    Token,
+)
+
+
+def generate_to_json(request: GenerateRequest) -> Json:
+    return {**asdict(request), "stop_ids": sorted(request.stop_ids), "priority": int(request.priority)}
+
+
+def generate_from_json(data: Json) -> GenerateRequest:
+    return GenerateRequest(
+        **{
+            **data,
+            "sampling": SamplingParams(**data["sampling"]),
+            "stop_ids": frozenset(data["stop_ids"]),
+            "priority": Priority(data["priority"]),
+        }
+    )
+
+
+def score_to_json(request: ScoreRequest) -> Json:
+    return {**asdict(request), "priority": int(request.priority)}
+
+
+def score_from_json(data: Json) -> ScoreRequest:
+    return ScoreRequest(**{**data, "priority": Priority(data["priority"])})
+
+
+def token_from_json(data: Json) -> Token:
+    return Token(**{**data, "top_ids": tuple(data["top_ids"]), "top_logprobs": tuple(data["top_logprobs"])})
+
+
+def facts_to_json(capabilities: Capabilities, context_length: int, status: EngineStatus) -> Json:
+    """All that is known of an engine."""
+    return {
+        "capabilities": asdict(capabilities),
+        "context_length": context_length,
+        "status": asdict(status),
+    }
+
+
+def facts_from_json(data: Json) -> tuple[Capabilities, int, EngineStatus]:
+    status = {**data["status"], "versions": tuple(data["status"]["versions"])}
+    return Capabilities(**data["capabilities"]), int(data["context_length"]), EngineStatus(**status)

@@ -1,0 +1,89 @@
+"""The trainer's contract, against the embedded trainer and the example; and what is refused at the start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.algo import ALGORITHMS, create_algorithm
+from openclaw_rl.capabilities import check_training
+from openclaw_rl.config import Config, EngineConfig, LearnConfig, TrainConfig
+from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.testing.contracts import TrainerContract
+from openclaw_rl.train import TRAINERS, TrainerParts, capabilities_of, create_trainer
+from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+from openclaw_rl.types import Capabilities, Needs, Trainer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class TestLocal(TrainerContract):
+    @pytest.fixture
+    def make_trainer(self, tiny_model: Path) -> Callable[[], Trainer]:
+        settings = TrainConfig(train_device="cpu", lora_rank=4)
+        return lambda: create_trainer(TrainerParts(tiny_model, "tiny", settings))
+
+
+class TestExample(TrainerContract):
+    @pytest.fixture
+    def make_trainer(self, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Trainer]:
+        monkeypatch.setattr(sys, "path", [*sys.path, str(EXAMPLES)])
+        settings = TrainConfig(trainer="my_trainer:SgdTrainer", lora_rank=4)
+        return lambda: create_trainer(TrainerParts(tiny_model, "tiny", settings))
+
+
+def test_what_the_table_says_is_what_the_trainer_says() -> None:
+    assert capabilities_of("local") == LocalTrainer.capabilities
+
+
+def test_a_default_is_the_same_wherever_it_is_written() -> None:
+    assert LocalTrainerOptions.of(TrainConfig(), "") == LocalTrainerOptions()
+    settings = EngineConfig()
+    for name in LocalEngineOptions.__slots__:
+        if hasattr(settings, name):
+            assert getattr(settings, name) == getattr(LocalEngineOptions(), name), name
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_the_local_parts_fit_every_algorithm(algo: str) -> None:
+    config = Config(learn=LearnConfig(algo=algo))
+    check_training(config, LocalEngine.capabilities, create_algorithm(config.learn).needs)
+
+
+class Plain:
+    """Adapters and the surrogate, nothing else."""
+
+    capabilities = replace(LocalTrainer.capabilities, losses=frozenset({"clipped-surrogate"}),
+                           custom_losses=False, full_weights=False)  # fmt: skip
+
+
+class Silent:
+    """Does not say what it can do."""
+
+
+@pytest.mark.parametrize(
+    ("config", "engine", "remedy"),
+    [
+        (Config(train=TrainConfig(finetune="full", trainer=f"{__name__}:Plain")), Capabilities(), "lora"),
+        (Config(train=TrainConfig(finetune="full")), Capabilities(), "use --finetune lora"),
+        (Config(), Capabilities(adapters=False), "use --finetune full, or --no-train"),
+        (Config(learn=LearnConfig(algo="distill"), train=TrainConfig(trainer=f"{__name__}:Plain")),
+         Capabilities(), "needs the loss reverse-kl"),
+        (Config(learn=LearnConfig(algo="binary", loss="math:sqrt"),
+                train=TrainConfig(trainer=f"{__name__}:Plain")), Capabilities(), "leave out --loss"),
+        (Config(), Capabilities(scores_candidates=False), "use --algo binary"),
+        (Config(train=TrainConfig(trainer="tinkr")), Capabilities(), "known: local"),
+        (Config(train=TrainConfig(trainer=f"{__name__}:Silent")), Capabilities(), "give it 'capabilities'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_with_the_remedy(
+    config: Config, engine: Capabilities, remedy: str
+) -> None:
+    needs: Needs = create_algorithm(config.learn).needs
+    with pytest.raises(ValueError, match=remedy):
+        check_training(config, engine, needs)
+    assert "local" in TRAINERS
