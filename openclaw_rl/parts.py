@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,9 @@ from openclaw_rl.models import eos_ids
 from openclaw_rl.render import create_renderer
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import Engine, Renderer
+
+#: The kernel allows 107 bytes.
+_MAX_SOCKET_PATH = 100
 
 
 def build_engine(config: Config, path: Path) -> Engine:
@@ -47,4 +53,12 @@ def open_store(config: Config) -> PolicyStore:
 
 
 def engine_socket(config: Config) -> Path:
-    return config.home / "engine.sock"
+    """In the data folder; where that path is too long for a socket, in a private temporary folder."""
+    path = config.home / "engine.sock"
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        return path
+    folder = Path(tempfile.gettempdir()) / f"openclaw-rl-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
+        raise ValueError(f"{folder} is open to others; remove it, or use a data folder with a shorter path")
+    return folder / f"{hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:16]}.sock"

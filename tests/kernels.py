@@ -13,11 +13,12 @@ import sys
 from pathlib import Path
 
 from openclaw_rl.engine.kernels import KERNELS
+from openclaw_rl.engine.levels import levels_here
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
 
 TESTS = (
-    "tests/engine",
+    *(f"tests/engine/test_{name}.py" for name in ("exactness", "scheduler", "switching", "grammar")),
     "tests/judge/test_judges.py::test_the_embedded_judge_on_a_part_of_the_test_half",
     "tests/e2e/test_python_client.py::test_a_reply_whole_and_streamed",
     "tests/e2e/test_python_client.py::test_a_tool_is_called",
@@ -40,7 +41,8 @@ def problem(kernel: str, model: Path) -> str | None:
 def main(arguments: list[str]) -> int:
     model = resolve_model(DEFAULT_MODEL, default_cache_dir())
     failed = []
-    for kernel in KERNELS:
+    lower = [f"native@{level.name}" for level in levels_here()[1:]]
+    for kernel in (*KERNELS, *lower):
         if reason := problem(kernel, model):
             print(f"==> {kernel}: not on this machine ({reason})", flush=True)
             continue

@@ -17,6 +17,7 @@ def test_the_examples_make_a_system(tmp_path: Path) -> None:
     arguments = (
         "--model", str(tiny_model(tmp_path / "model")), "--renderer", "qwen3", "--kernel", "float",
         "--algo", "my_algo:PraiseOnly", "--loss", "my_loss:reinforce", "--judge", "my_judge:ShortIsGood",
+        "--engine", "my_engine:TransformersEngine", "--trainer", "my_trainer:SgdTrainer",
         "--generate", "my_generate:best_of_two", "--rollout", "my_rollout:curious_user",
         "--batch-size", "2", "--held-out-share", "0", "--min-signal", "0",
     )  # fmt: skip
@@ -34,7 +35,9 @@ def test_the_examples_make_a_system(tmp_path: Path) -> None:
         assert first["verdict"]["score"] == 1
 
 
-@pytest.mark.parametrize("flag", ["--algo", "--loss", "--judge", "--generate", "--rollout"])
+@pytest.mark.parametrize(
+    "flag", ["--engine", "--trainer", "--algo", "--loss", "--judge", "--generate", "--rollout"]
+)
 def test_a_plug_in_that_is_not_there_is_named(flag: str, tmp_path: Path) -> None:
     from openclaw_rl.plugins import load_object
 

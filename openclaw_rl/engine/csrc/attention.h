@@ -50,7 +50,8 @@ ALWAYS void score(const float *q_GD, const float *keys_TD, long tokens, const in
         UNROLL for (int t = 0; t < LANES; t++) {
             const float *key = keys_TD + (t < tokens ? t : 0) * vecs * LANES;
             vec sum = read(q_GD + g * vecs * LANES) * read(key);
-            UNROLL for (int c = 1; c < vecs; c++) sum += read(q_GD + (g * vecs + c) * LANES) * read(key + c * LANES);
+            UNROLL for (int c = 1; c < vecs; c++)
+                sum = fused(read(q_GD + (g * vecs + c) * LANES), read(key + c * LANES), sum);
             rows[t] = sum;
         }
         write(scores[g], sum_lanes(rows));
@@ -84,7 +85,7 @@ ALWAYS void attend_heads(const float *q_GD, const float *keys_TD, const float *v
             const float *value = values_TD + t * size + first * LANES;
             UNROLL for (int g = 0; g < group; g++)
                 UNROLL for (int c = 0; c < VALUE_VECS; c++)
-                    if (first + c < vecs) sums[g][c] += scores[g][t] * read(value + c * LANES);
+                    if (first + c < vecs) sums[g][c] = fused(splat(scores[g][t]), read(value + c * LANES), sums[g][c]);
         }
         for (int g = 0; g < group; g++)
             for (int c = 0; c < VALUE_VECS && first + c < vecs; c++)
@@ -125,7 +126,7 @@ static void score_block(const float *q_DM, const float *keys_TD, long tokens, lo
         for (long d = 0; d < size; d++) {
             vec q[PIECES];
             EACH_PIECE q[p] = read(q_DM + d * QUERIES + p * LANES);
-            EACH_REGISTER_ROW EACH_PIECE sums[r][p] += key[r][d] * q[p];
+            EACH_REGISTER_ROW EACH_PIECE sums[r][p] = fused(splat(key[r][d]), q[p], sums[r][p]);
         }
         EACH_REGISTER_ROW EACH_PIECE write(scores_TM + (t + r) * QUERIES + p * LANES, sums[r][p]);
     }
@@ -140,7 +141,7 @@ static void add_values(float *sums_MD, const float *weights_TM, const float *val
             for (long t = 0; t < tokens; t++) {
                 vec value[PIECES];
                 EACH_PIECE value[p] = read(values_TD + t * size + d + p * LANES);
-                EACH_REGISTER_ROW EACH_PIECE sums[r][p] += weights_TM[t * QUERIES + m + r] * value[p];
+                EACH_REGISTER_ROW EACH_PIECE sums[r][p] = fused(splat(weights_TM[t * QUERIES + m + r]), value[p], sums[r][p]);
             }
             EACH_REGISTER_ROW EACH_PIECE write(sums_MD + (m + r) * size + d + p * LANES, sums[r][p]);
         }

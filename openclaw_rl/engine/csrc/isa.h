@@ -50,6 +50,26 @@ typedef int32_t ivec __attribute__((vector_size(WIDTH), aligned(4), may_alias));
 
 ALWAYS vec read(const float *from) { return *(const vec *)from; }
 ALWAYS void write(float *to, vec value) { *(vec *)to = value; }
+/* a b + c with one rounding. Left to itself, a compiler fuses some of these and not others, and a row would depend on
+ * how many rows are multiplied beside it. */
+ALWAYS vec fused(vec a, vec b, vec c) {
+#if WIDTH == 64
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif WIDTH == 32
+    return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return (vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#endif
+}
+ALWAYS vec splat(float value) {
+#if WIDTH == 64
+    return (vec)_mm512_set1_ps(value);
+#elif WIDTH == 32
+    return (vec)_mm256_set1_ps(value);
+#else
+    return (vec)vdupq_n_f32(value);
+#endif
+}
 ALWAYS ivec read_codes(const uint8_t *from) { return *(const ivec *)from; }
 
 /* One halving step of `sum_lanes`: lanes whose number has `bit` come from b, the others from a. */

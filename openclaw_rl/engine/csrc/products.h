@@ -120,9 +120,9 @@ ALWAYS void int4_tiles(const Product *w, Inputs x, float *y_RO, long tile, const
             const uint8_t *halves = tiles + n * groups * INT4_BYTES + 256 + p * LANES * 2;
             vec scale = read_halves(halves), low = read_halves(halves + TILE * 2);
             EACH_ROW {
-                vec step = scale * x.step_RG[r * groups + g];
-                sums[n][r][p] += step * to_floats(total(parts[n][r][p]));
-                sums[n][r][p] += low * x.sum_RG[r * groups + g];
+                vec step = scale * splat(x.step_RG[r * groups + g]);
+                sums[n][r][p] = fused(step, to_floats(total(parts[n][r][p])), sums[n][r][p]);
+                sums[n][r][p] = fused(low, splat(x.sum_RG[r * groups + g]), sums[n][r][p]);
             }
         }
     }
@@ -148,7 +148,10 @@ ALWAYS void int8_tiles(const Product *w, Inputs x, float *y_RO, long tile, const
         }
         EACH_TILE EACH_PIECE {
             vec scale = read_halves(tiles + n * groups * INT8_BYTES + 512 + p * LANES * 2);
-            EACH_ROW sums[n][r][p] += scale * x.step_RG[r * groups + g] * to_floats(total(parts[n][r][p]));
+            EACH_ROW {
+                vec step = scale * splat(x.step_RG[r * groups + g]);
+                sums[n][r][p] = fused(step, to_floats(total(parts[n][r][p])), sums[n][r][p]);
+            }
         }
     }
     finish(sums, y_RO, w, tile, rows, num_tiles);
@@ -166,7 +169,7 @@ ALWAYS void bf16_tiles(const Product *w, Inputs x, float *y_RO, long tile, const
     for (long i = 0; i < w->in; i++) {
         EACH_TILE EACH_PIECE {
             vec weights = widen(w->tiles + (((tile + n) * w->in + i) * TILE + p * LANES) * 2);
-            EACH_ROW sums[n][r][p] += weights * x.x_RI[r * w->in + i];
+            EACH_ROW sums[n][r][p] = fused(weights, splat(x.x_RI[r * w->in + i]), sums[n][r][p]);
         }
     }
     finish(sums, y_RO, w, tile, rows, num_tiles);
@@ -243,7 +246,7 @@ ALWAYS float long_dot(const float *a, const float *b, long count) {
     vec sums[4] = {{0}};
     long i = 0;
     for (; i + 4 * LANES <= count; i += 4 * LANES)
-        UNROLL for (int s = 0; s < 4; s++) sums[s] += read(a + i + s * LANES) * read(b + i + s * LANES);
+        UNROLL for (int s = 0; s < 4; s++) sums[s] = fused(read(a + i + s * LANES), read(b + i + s * LANES), sums[s]);
     vec sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     float result = 0;
     for (int l = 0; l < LANES; l++) result += sum[l];
