@@ -13,8 +13,18 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 DOCS = Path(__file__).parent.parent / "docs"
-COLOURS = {"transformers": "#9aa5b1", "llama.cpp": "#6b8cae", "ours": "#e4572e"}
-LABELS = {"ours": "OpenClaw-RL", "transformers": "transformers generate", "llama.cpp": "llama.cpp"}
+COLOURS = {
+    "transformers": "#9aa5b1",
+    "llama.cpp": "#6b8cae",
+    "ours": "#e4572e",
+    "ours native@avx2": "#f0a58f",
+}
+LABELS = {
+    "ours": "OpenClaw-RL",
+    "ours native@avx2": "… with AVX2",
+    "llama.cpp": "llama.cpp",
+    "transformers": "transformers generate",
+}
 PANELS = (
     ("decode_1", "tokens/s, 1 stream", "{:.0f}"),
     ("decode_8", "tokens/s, 8 streams", "{:.0f}"),
@@ -100,7 +110,7 @@ def _text(
 
 def main() -> None:
     saved = json.loads((DOCS / "results/serve.json").read_text())
-    order = [name for name in ("ours", "llama.cpp", "transformers") if name in saved["medians"]]
+    order = [name for name in LABELS if name in saved["medians"]]
     picture = chart({name: saved["medians"][name] for name in order}, saved["machine"])
     (DOCS / "img/serve.svg").write_text(picture)
     if (learned := DOCS / "results/learning.json").exists():

@@ -134,7 +134,7 @@ def check_kernels() -> Check:
         return Check(
             "kernels", False, f"{problem}; the engine uses torch's, which are slower", fix, required=False
         )
-    return Check("kernels", True, f"{level.name}: {level.title}", required=False)
+    return Check("kernels", True, f"{level.name}: {level.title}; decoding: {level.measured}", required=False)
 
 
 def _cpu_flags(cpuinfo: Path) -> frozenset[str]:

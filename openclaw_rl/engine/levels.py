@@ -23,6 +23,8 @@ class Level:
     needs: frozenset[str]
     """What the kernel calls the instructions, in /proc/cpuinfo."""
     title: str
+    measured: str
+    """Decoding beside llama.cpp, at one stream and at eight; docs/benchmarks.md says where."""
 
 
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
@@ -30,19 +32,26 @@ _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mpre
 _NEEDS_AVX2 = frozenset({"avx2", "fma", "f16c"})
 _NEEDS_AVX512 = _NEEDS_AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 
+
+def _beside(one: float, eight: float) -> str:
+    return f"{one} × as fast as llama.cpp at one stream, {eight} × at eight"
+
+
 #: Best first, for each kind of machine.
 LEVELS = {
     level.name: level
     for level in (
         Level("avx512vnni", "x86_64", (*_AVX512, "-mavx512vnni"), _NEEDS_AVX512 | {"avx512_vnni"},
-              "AVX-512 with VNNI (Intel servers since 2019, AMD since Zen 4)"),
-        Level("avx512", "x86_64", _AVX512, _NEEDS_AVX512, "AVX-512 (Intel since Skylake-X)"),
+              "AVX-512 with VNNI (Intel servers since 2019, AMD since Zen 4)", _beside(1.6, 3.1)),
+        Level("avx512", "x86_64", _AVX512, _NEEDS_AVX512, "AVX-512 (Intel since Skylake-X)",
+              _beside(1.3, 2.4)),
         Level("avxvnni", "x86_64", (*_AVX2, "-mavxvnni"), _NEEDS_AVX2 | {"avx_vnni"},
-              "AVX2 with VNNI (Intel Core since the 12th generation)"),
-        Level("avx2", "x86_64", _AVX2, _NEEDS_AVX2, "AVX2 (Intel since Haswell, AMD since Zen)"),
+              "AVX2 with VNNI (Intel Core since the 12th generation)", _beside(1.7, 2.7)),
+        Level("avx2", "x86_64", _AVX2, _NEEDS_AVX2, "AVX2 (Intel since Haswell, AMD since Zen)",
+              _beside(1.3, 2.6)),
         Level("dotprod", "aarch64", ("-march=armv8.2-a+dotprod",), frozenset({"asimd", "asimddp"}),
-              "NEON with dot products (Apple silicon, ARM servers)"),
-        Level("neon", "aarch64", ("-march=armv8-a",), frozenset({"asimd"}), "NEON"),
+              "NEON with dot products (Apple silicon, ARM servers)", "not measured"),
+        Level("neon", "aarch64", ("-march=armv8-a",), frozenset({"asimd"}), "NEON", "not measured"),
     )
 }  # fmt: skip
 
