@@ -43,21 +43,10 @@ class TailKL:
     padding: ClassVar[float] = NO_SIGNAL
 
     def __call__(self, new_NK: torch.Tensor, old_NK: torch.Tensor, signal_NK: torch.Tensor) -> torch.Tensor:
-        asked = signal_NK != NO_SIGNAL
-        gone = torch.full_like(new_NK, float("-inf"))
-        new, teacher = torch.where(asked, new_NK, gone), torch.where(asked, signal_NK, gone)
-        # -inf minus -inf is not a number, also in what is not used; so the difference is taken apart.
-        gap = torch.where(asked, new_NK - signal_NK, torch.zeros_like(new_NK))
-        inner = (new.exp() * gap).sum(dim=1)
+        asked, new, teacher, gap = _candidates(new_NK, signal_NK)
         new_rest, teacher_rest = _log_rest(new), _log_rest(teacher)
-        loss = inner + new_rest.exp() * (new_rest - teacher_rest)
+        loss = (new.exp() * gap).sum(dim=1) + new_rest.exp() * (new_rest - teacher_rest)
         return torch.where(asked.any(dim=1), loss, torch.zeros_like(loss))
-
-
-def _log_rest(logprobs_NK: torch.Tensor) -> torch.Tensor:
-    """log(1 - sum of the probabilities), kept finite where next to nothing is left."""
-    total = torch.where(logprobs_NK.isinf(), torch.zeros_like(logprobs_NK), logprobs_NK.exp()).sum(dim=1)
-    return torch.log1p(-total.clamp(max=1 - 1e-6))
 
 
 @dataclass(frozen=True)
@@ -67,14 +56,25 @@ class ForwardTailKL:
     padding: ClassVar[float] = NO_SIGNAL
 
     def __call__(self, new_NK: torch.Tensor, old_NK: torch.Tensor, signal_NK: torch.Tensor) -> torch.Tensor:
-        asked = signal_NK != NO_SIGNAL
-        gone = torch.full_like(new_NK, float("-inf"))
-        teacher = torch.where(asked, signal_NK, gone)
-        gap = torch.where(asked, signal_NK - new_NK, torch.zeros_like(new_NK))
-        inner = (teacher.exp() * gap).sum(dim=1)
-        new_rest, teacher_rest = _log_rest(torch.where(asked, new_NK, gone)), _log_rest(teacher)
-        loss = inner + teacher_rest.exp() * (teacher_rest - new_rest)
+        asked, new, teacher, gap = _candidates(new_NK, signal_NK)
+        new_rest, teacher_rest = _log_rest(new), _log_rest(teacher)
+        loss = teacher_rest.exp() * (teacher_rest - new_rest) - (teacher.exp() * gap).sum(dim=1)
         return torch.where(asked.any(dim=1), loss, torch.zeros_like(loss))
+
+
+def _candidates(new_NK: torch.Tensor, signal_NK: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Which have a signal, the student's and the teacher's log-probs of those, and the difference."""
+    asked = signal_NK != NO_SIGNAL
+    gone = torch.full_like(new_NK, float("-inf"))
+    # -inf minus -inf is not a number, also in what is not used; so the difference is taken apart.
+    gap = torch.where(asked, new_NK - signal_NK, torch.zeros_like(new_NK))
+    return asked, torch.where(asked, new_NK, gone), torch.where(asked, signal_NK, gone), gap
+
+
+def _log_rest(logprobs_NK: torch.Tensor) -> torch.Tensor:
+    """log(1 - sum of the probabilities), kept finite where next to nothing is left."""
+    total = torch.where(logprobs_NK.isinf(), torch.zeros_like(logprobs_NK), logprobs_NK.exp()).sum(dim=1)
+    return torch.log1p(-total.clamp(max=1 - 1e-6))
 
 
 LOSSES: dict[str, Callable[..., Loss]] = {
