@@ -1,0 +1,1 @@
+"""Wishes that nobody tuned for: are they learned, and is nothing else lost?"""
