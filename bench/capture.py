@@ -3,7 +3,7 @@
     python bench/capture.py [--rate 50] [--seconds 60]
 
 Agents talk in sessions of eight turns that resend everything; each turn is one HTTP request through
-the whole gateway, durable before it is answered, and pulled over by the judge's desk. Prints what was
+the whole gateway, durable before it is answered, and pulled over by the judge queue. Prints what was
 reached, how late replies were, and how memory moved.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 from tqdm import tqdm
 
-from openclaw_rl.capture.desk import LedgerDesk
+from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.serve import chat
 from openclaw_rl.testing import ScriptedEngine, scripted_system
 
@@ -60,7 +60,9 @@ async def run(rate: float, seconds: float) -> None:
         system = scripted_system(Path(home), max_waiting=1000)
         engine = system.engine
         assert isinstance(engine, ScriptedEngine)
-        desk = LedgerDesk(system.ledger, system.journal, chat.internal_messages, idle_s=1e12)
+        judge_queue = LedgerJudgeQueue(
+            system.ledgers.serve, system.ledgers.learn, chat.internal_messages, idle_s=1e12
+        )
         client = httpx.AsyncClient(
             transport=httpx.ASGITransport(system.app()),
             base_url="http://bench",
@@ -86,7 +88,7 @@ async def run(rate: float, seconds: float) -> None:
 
         async def pull() -> None:
             while not stop.is_set():
-                await asyncio.to_thread(desk.pull)
+                await asyncio.to_thread(judge_queue.pull)
                 await asyncio.sleep(0.5)
 
         pulling = asyncio.create_task(pull())
@@ -108,10 +110,10 @@ async def run(rate: float, seconds: float) -> None:
         await system.gateway.drain()
         stop.set()
         await pulling
-        desk.pull()
-        counts = system.journal.counts(time.time())
+        judge_queue.pull()
+        counts = system.ledgers.learn.counts(time.time())
         latencies.sort()
-        print(f"\nPython {platform.python_version()}, {rate:g} turns/s wanted for {seconds:g} s\n")
+        print(f"\nPython {platform.python_version()}, {rate:g} turns/s offered for {seconds:g} s\n")
         print(
             "| turns/s reached | reply ms (p50 / p99) | paired | unsaved or lost | memory MB, start → end |"
         )

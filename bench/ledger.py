@@ -30,9 +30,9 @@ from pathlib import Path
 import sqlalchemy as sa
 from tqdm import tqdm
 
-from openclaw_rl.capture.ledger import Delivery, Ledger, sqlite_url
 from openclaw_rl.capture.normalise import reply_keys
 from openclaw_rl.capture.recorder import Recorder
+from openclaw_rl.capture.serve_ledger import Delivery, ServeLedger, sqlite_url
 from openclaw_rl.capture.sessions import SessionFinder
 from openclaw_rl.types import Message, SamplingParams, Token, TurnRecord
 
@@ -99,7 +99,7 @@ def _text(source: random.Random, num_tokens: int, unique: str) -> str:
     return f"{unique} {_POOL[start : start + num_tokens * LETTERS_PER_TOKEN]}"
 
 
-def fill(ledger: Ledger, size: int, now: float) -> None:
+def fill(ledger: ServeLedger, size: int, now: float) -> None:
     """Sessions in bulk until there are ``size`` turns; those that are there already stay."""
     start, stop = ledger.counts()["turns"] // TURNS, size // TURNS
     if ledger.counts()["turns"] % TURNS:
@@ -116,7 +116,7 @@ def fill(ledger: Ledger, size: int, now: float) -> None:
 
 
 async def record(
-    ledger: Ledger, sessions: Sequence[list[TurnRecord]], clients: int
+    ledger: ServeLedger, sessions: Sequence[list[TurnRecord]], clients: int
 ) -> tuple[list[float], float]:
     """Record turns as the gateway does; each turn's latency, and the whole time, in seconds."""
     recorder = Recorder(ledger)
@@ -145,7 +145,7 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def look_up(ledger: Ledger, stored: int, samples: int) -> list[float]:
+def look_up(ledger: ServeLedger, stored: int, samples: int) -> list[float]:
     """The next request of random old sessions, others each time, asked of a server that has just started."""
     source = random.Random(stored)
     times = []
@@ -161,7 +161,7 @@ def look_up(ledger: Ledger, stored: int, samples: int) -> list[float]:
     return times
 
 
-def measure(ledger: Ledger, size: int, samples: int, now: float) -> tuple[str, ...]:
+def measure(ledger: ServeLedger, size: int, samples: int, now: float) -> tuple[str, ...]:
     stored = ledger.counts()["turns"] // TURNS
     new = [session(stored + i, now) for i in range(samples * 2 // TURNS)]
     latencies, _ = asyncio.run(record(ledger, new[: len(new) // 2], clients=1))
@@ -184,14 +184,14 @@ def _spread(times: list[float]) -> str:
     return f"{ordered[len(ordered) // 2] * 1e3:.2f} / {ordered[int(len(ordered) * 0.99)] * 1e3:.2f}"
 
 
-def file_bytes(ledger: Ledger) -> int:
+def file_bytes(ledger: ServeLedger) -> int:
     if ledger.db.dialect.name == "sqlite":
         return os.path.getsize(str(ledger.url.database))
     with ledger.db.connect() as connection:
         return int(connection.scalar(sa.select(sa.func.pg_database_size(sa.func.current_database()))) or 0)
 
 
-def describe_machine(ledger: Ledger) -> str:
+def describe_machine(ledger: ServeLedger) -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     cpu = next(
         (line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine()
@@ -205,10 +205,10 @@ def describe_machine(ledger: Ledger) -> str:
     return f"{database}, {python}, {os.cpu_count()} × {cpu}, {platform.system()} {platform.release()}"
 
 
-def open_ledger(size: int, url: str | None, folder: Path) -> Ledger:
+def open_ledger(size: int, url: str | None, folder: Path) -> ServeLedger:
     """The ledger of that size: a file in the folder, or a database beside the one that the URL names."""
     if url is None:
-        return Ledger(sqlite_url(folder / f"ledger-{size}.db"))
+        return ServeLedger(sqlite_url(folder / f"ledger-{size}.db"))
     server = sa.make_url(url)
     name = f"{server.database}_{size}"
     engine = sa.create_engine(server.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
@@ -217,7 +217,7 @@ def open_ledger(size: int, url: str | None, folder: Path) -> Ledger:
         if connection.scalar(known, {"name": name}) is None:
             connection.execute(sa.text(f'CREATE DATABASE "{name}"'))
     engine.dispose()
-    return Ledger(server.set(database=name).render_as_string(hide_password=False))
+    return ServeLedger(server.set(database=name).render_as_string(hide_password=False))
 
 
 def main() -> None:
@@ -242,7 +242,7 @@ def main() -> None:
             ledger.close()
 
 
-def run(ledgers: dict[int, Ledger], runs: int, samples: int, now: float) -> None:
+def run(ledgers: dict[int, ServeLedger], runs: int, samples: int, now: float) -> None:
     print(describe_machine(next(iter(ledgers.values()))))
     print(f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
     for _ in range(runs):

@@ -25,7 +25,7 @@ from typing import Any
 
 import httpx
 
-from openclaw_rl.capture.ledger import Ledger, sqlite_url
+from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.testing import ServerProcess
 
 ASK = ["Why is the sky blue?", "How do magnets work?", "What is a glacier?", "Tell me about whales."]
@@ -226,7 +226,7 @@ def rescore(home: Path) -> dict[str, Any]:
     base = AutoModelForCausalLM.from_pretrained(
         resolve_model(DEFAULT_MODEL, default_cache_dir()), dtype=torch.float32
     )
-    ledger = Ledger(sqlite_url(home / "serve.db"))
+    ledger = ServeLedger(sqlite_url(home / "serve.db"))
     turns = [turn for group, _ in ledger.iter_sessions() for turn in group if turn.tokens]
     versions = sorted({turn.policy_version for turn in turns})
     model: Any = base

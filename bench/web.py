@@ -26,10 +26,10 @@ import numpy as np
 import uvicorn
 
 from openclaw_rl.capture import database
-from openclaw_rl.capture.journal import marks, verdicts
-from openclaw_rl.capture.ledger import Delivery
+from openclaw_rl.capture.learn_ledger import marks, verdicts
 from openclaw_rl.capture.samples import encode_examples, policies, samples, swaps
-from openclaw_rl.loop import System
+from openclaw_rl.capture.serve_ledger import Delivery
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import scripted_system, wait_until
 from openclaw_rl.testing.examples import make_example
 from openclaw_rl.types import SamplingParams, Token, TurnRecord
@@ -81,7 +81,7 @@ def turn(number: int, started: float) -> TurnRecord:
     )  # fmt: skip
 
 
-def seed(system: System, number: int) -> None:
+def seed(system: ServingSystem, number: int) -> None:
     started = time.time() - number * 10
     one = turn(0, started)
     zeros = np.zeros((REPLY_TOKENS, 5), np.float32)
@@ -89,10 +89,10 @@ def seed(system: System, number: int) -> None:
     for start in range(0, number, BATCH):
         turns = [turn(i, started) for i in range(start, min(number, start + BATCH))]
         delivered = [Delivery(one.id, True, one.created_at) for one in turns]
-        system.ledger.append([*turns, *delivered])
+        system.ledgers.serve.append([*turns, *delivered])
         rows = [{"turn_id": t.id, "score": (i % 5 > 1) * 2 - 1, "created_at": t.created_at, "user": t.user,
                  "policy_version": t.policy_version} for i, t in enumerate(turns)]  # fmt: skip
-        with database.writing(system.journal.db) as connection:
+        with database.writing(system.ledgers.learn.db) as connection:
             connection.execute(verdicts.insert(), [
                 {"turn_id": r["turn_id"], "score": r["score"], "confidence": 0.9, "source": "votes",
                  "votes": "[1,1,-1]", "hints": "[]", "trainable": True, "reason": "",
@@ -107,7 +107,7 @@ def seed(system: System, number: int) -> None:
     names = ("forgetting", "forgetting at once", "degenerate replies", "length", "specificity", "strangeness")
     checks = [{"name": name, "value": 0.1, "bound": 0.6, "passed": True} for name in names]
     metrics = {"loss": 0.2, "grad_norm": 1.0, "total_s": 5.0, "mismatch": 0.01, "num_samples": 4}
-    with database.writing(system.journal.db) as connection:
+    with database.writing(system.ledgers.learn.db) as connection:
         for version in range(1, NUM_VERSIONS + 1):
             at = started + version * number * 10 / NUM_VERSIONS
             connection.execute(policies.insert().values(
@@ -123,7 +123,7 @@ def seed(system: System, number: int) -> None:
 
 
 @contextmanager
-def listening(system: System) -> Iterator[str]:
+def listening(system: ServingSystem) -> Iterator[str]:
     server = uvicorn.Server(
         uvicorn.Config(system.app(), host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
     )
@@ -184,12 +184,12 @@ def main() -> int:
     options = parser.parse_args()
     home = options.home or Path(tempfile.mkdtemp(prefix="bench-web-"))
     system = scripted_system(home)
-    if system.ledger.counts()["turns"] == 0:
+    if system.ledgers.serve.counts()["turns"] == 0:
         begun = time.perf_counter()
         seed(system, options.turns)
         print(f"seeded {options.turns} turns in {time.perf_counter() - begun:.0f} s", flush=True)
     begun = time.perf_counter()
-    while system.outlook.index():
+    while system.dashboard.index():
         pass
     print(f"indexed in {time.perf_counter() - begun:.0f} s", flush=True)
     key = str(system.keys.key_of("default"))

@@ -2,6 +2,6 @@
 
 import sys
 
-from openclaw_rl.cli import main
+from openclaw_rl.commands.cli import main
 
 sys.exit(main())

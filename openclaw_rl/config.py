@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.fields import FieldInfo
 
 from openclaw_rl.models import DEFAULT_MODEL
-from openclaw_rl.targets import ALL, lora_modules
+from openclaw_rl.types.lora import ALL, lora_modules
 
 _PREFIX = "OPENCLAW_RL_"
 #: Short variables that scripts may use without a prefix.

@@ -1,216 +1,124 @@
-"""The system on one screen: what is made of what, and in which order.
+"""The system on one screen: two halves, what each is made of, and in which order.
 
-    agent ─HTTP─▶ gateway ─▶ engine            serve: answers, whatever else happens
-                     └─▶ capture ─▶ ledger     every turn durable before its last chunk
-                                      │
-      engine ◀─engine.sock─ judge ◀─ desk      learn: pulls what was captured, judges it
-        ▲                     └─▶ journal      with the engine that serves, at low priority
-        └─ policies/n ◀─ gate ◀─ trainer ◀─ algo ◀─┘   verdicts → samples → step → checked → served
+    agent ─HTTP─▶ gateway ─▶ answerer ─▶ engine     serve: answers, whatever else happens
+                     └─▶ capture ─▶ serve ledger    every turn durable before its last chunk
+                                         │
+    engine ◀─engine.sock─ judge ◀─ judge queue      learn: judges what was captured
+       ▲                    └─▶ learn ledger        with the engine that serves, at low priority
+       │                            │ verdicts
+       │       sampler ◀────────────┘               algo: what a judged turn teaches, per token
+       │          └─▶ policy ledger ─▶ trainer      a step when enough samples wait
+       └── policies/n ◀── gate ◀──────────┘         checked, then published and served
 
-The stages know only the root modules; here they are wired. ``serving.py`` and ``learning.py`` run the result.
+The two run in processes of their own and share state only through the ledgers; weights are the one thing
+that goes back. Stages know only the root modules; here they are wired. ``processes/`` runs the result:
+listening, supervision, loading.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from openclaw_rl import health
-from openclaw_rl.algo import create_algorithm, step_size
+from openclaw_rl.algo import create_algorithm
 from openclaw_rl.capabilities import check_training
-from openclaw_rl.capture import inspect
 from openclaw_rl.capture.capture import LedgerCapture
-from openclaw_rl.capture.events import TurnEvent
-from openclaw_rl.capture.journal import Journal
-from openclaw_rl.capture.ledger import Ledger
-from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
+from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.memory import HintMemory
+from openclaw_rl.capture.normalise import is_ephemeral
+from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.config import Config
 from openclaw_rl.engine.absent import AbsentEngine
-from openclaw_rl.models import default_cache_dir, resolve_model
-from openclaw_rl.outlook import Outlook
-from openclaw_rl.parts import build_engine, build_renderer, open_journal, open_ledger, open_store
-from openclaw_rl.plugins import load_object
-from openclaw_rl.serve.app import Views, create_app
+from openclaw_rl.judge.rules import degeneration
+from openclaw_rl.judge.worker import JudgeWorker
+from openclaw_rl.processes import learning_parts as learn
+from openclaw_rl.processes import parts
+from openclaw_rl.processes.learning_system import LearningSystem, ServedModel
+from openclaw_rl.processes.serving_system import ServingSystem
+from openclaw_rl.serve import chat
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.gateway import Answerer, Gateway
-from openclaw_rl.serve.local import LocalAnswerer
 from openclaw_rl.serve.metrics import Metrics
-from openclaw_rl.serve.upstream import UpstreamAnswerer
-from openclaw_rl.supervise import ChildHealth
-from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.types import BASE_VERSION, Engine, Json, Renderer
+from openclaw_rl.sinks import Fan, create_sinks
+from openclaw_rl.train.gate import Bounds, Gate
+from openclaw_rl.train.lessons import EngineScorer, Prompts, Sampler, settle_untrained
+from openclaw_rl.train.worker import LearnWorker
+from openclaw_rl.types import Engine, Sink
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-_KEEP_RETIRED_S = 120.0
+# --- serve: answer and capture ---------------------------------------------------------------
 
 
-@dataclass
-class System:
-    """Everything that serves, wired."""
-
-    config: Config
-    engine: Engine
-    ledger: Ledger
-    journal: Journal
-    lineage: Lineage
-    store: PolicyStore
-    recorder: Recorder
-    gateway: Gateway
-    keys: KeyRing
-    memory: HintMemory
-    started_at: float
-    learning: ChildHealth | None = field(default=None)
-    """Of the learn process; None when this server runs without one."""
-    _retired_since: dict[int, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        # Made here too, so that an algorithm or a loss that cannot be had is said at the start.
-        needs = create_algorithm(self.config.learn).needs
-        self.step_size = step_size(self.config.learn, needs)
-        if self.config.learn.learn and self.config.learn.train and not self.config.serve.upstream:
-            check_training(self.config, self.engine.capabilities, needs)
-        renderer = self.gateway.renderer
-        self.outlook = Outlook(self.config, self.books, self.store, self.engine, renderer, self.tell)
-
-    def app(self) -> FastAPI:
-        books = self.books
-        views = Views(
-            sessions=self.outlook.sessions,
-            session=self.outlook.session,
-            turn=lambda turn_id, user: inspect.view_turn(books, turn_id, user),
-            policies=self.policies,
-            promote=self.promote,
-            parent=self.parent,
-            status=partial(health.status, self),
-            readiness=partial(health.readiness, self),
-            gauges=partial(health.gauges, self),
-            learned=self.config.home / "learn.prom",
-            tell=self.tell,
-            insights=self.outlook.insights(partial(health.status, self)),
-        )
-
-        @asynccontextmanager
-        async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-            yield
-            await self.close()
-
-        return create_app(self.gateway, self.keys if self.config.serve.auth else None, views, lifespan)
-
-    @property
-    def books(self) -> inspect.Books:
-        return inspect.Books(self.ledger, self.journal, self.lineage)
-
-    async def tell(self, turn_id: str | None, kind: str, data: Json) -> None:
-        await self.recorder.record(TurnEvent(turn_id, kind, time.time(), data=data))
-
-    async def close(self) -> None:
-        """Everything recorded, then everything released."""
-        await self.gateway.drain()
-        await self.gateway.answerer.close()
-        await self.engine.close()
-        await self.recorder.close()
-        self.journal.close()
-        self.ledger.close()
-
-    # --- what the outside may see and decide --------------------------------------------------
-
-    def policies(self) -> Json:
-        return inspect.view_policies(self.lineage, self.engine.status().serving_version)
-
-    def parent(self) -> int | None:
-        """The version before the one being served."""
-        policy = self.lineage.policy(self.lineage.serving())
-        return None if policy is None else policy.parent
-
-    async def promote(self, version: int, why: str) -> Json:
-        """Choose a version by hand. The ledger is told first; the engine follows it, here at once."""
-        if version != BASE_VERSION and not self.store.has_weights(version):
-            raise ValueError(f"there are no weights of policy version {version}")
-        await asyncio.to_thread(self.lineage.promote, version, why)
-        await self.follow()
-        return {"version": version, "status": "serving"}
-
-    async def follow(self) -> None:
-        """Serve the version that the ledger names, and let go of those that nobody needs."""
-        wanted, engine = await asyncio.to_thread(self.lineage.serving), self.engine
-        status = engine.status()
-        if wanted != status.serving_version:
-            if wanted not in status.versions:
-                await engine.load(self.store.weights(wanted))
-            await engine.serve_version(wanted)
-        for version in set(status.versions) - {BASE_VERSION, wanted, status.serving_version}:
-            policy = await asyncio.to_thread(self.lineage.policy, version)
-            if policy is not None and policy.status in ("retired", "rejected") and self._is_idle(version):
-                await engine.unload(version)
-
-    def _is_idle(self, version: int) -> bool:
-        """Conversations may stay with a version for a while after another took over."""
-        now = time.monotonic()
-        since = max(self._retired_since.setdefault(version, now), self.outlook.used_at.get(version, 0.0))
-        if now - since > _KEEP_RETIRED_S:
-            del self._retired_since[version]
-            return True
-        return False
-
-
-# --- making the parts ------------------------------------------------------------------------
-
-
-def build(config: Config, say: Callable[[str], None] = lambda line: None) -> System:
-    """Load the model and open the ledger; nothing listens yet."""
+def build_serving(config: Config, progress: Callable[[str], None] = lambda line: None) -> ServingSystem:
+    """Load the model and open the ledgers; nothing listens yet."""
     config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    ledger = open_ledger(config)
     if config.serve.upstream:
-        return pass_through(config, ledger)
-    say(f"model {config.engine.model}: looking for it")
-    path = resolve_model(config.engine.model, default_cache_dir())
-    say("loading the model")
-    return assemble(config, ledger, build_engine(config, path), build_renderer(config, path))
+        answerer = parts.build_upstream_answerer(config)
+        return wire_serving(config, parts.open_ledgers(config), AbsentEngine(), answerer)
+    ledgers = parts.open_ledgers(config)
+    path = parts.find_model(config, progress)
+    engine, renderer = parts.build_engine(config, path), parts.build_renderer(config, path)
+    return wire_serving(config, ledgers, engine, parts.build_answerer(config, engine, renderer))
 
 
-def assemble(config: Config, ledger: Ledger, engine: Engine, renderer: Renderer) -> System:
-    """Wire the parts; whatever serves the protocols may stand in for the engine and the renderer."""
-    answerer = LocalAnswerer(
-        engine,
-        renderer,
-        model_name=config.serve.served_model_name or Path(config.engine.model).name.removesuffix(".gguf"),
-        default_max_tokens=config.serve.default_max_tokens,
-        generate=load_object("generate function", config.serve.generate) if config.serve.generate else None,
-    )
-    return _wire(config, ledger, engine, answerer)
-
-
-def pass_through(config: Config, ledger: Ledger) -> System:
-    """The same around a server somewhere else: no model, and so no training."""
-    url, key = config.serve.upstream or "", os.environ.get("OPENCLAW_RL_UPSTREAM_API_KEY")
-    if not url.startswith(("http://", "https://")):
-        raise ValueError(f"--upstream is {url!r}; it wants a URL such as https://api.example.com/v1")
-    name = config.serve.served_model_name or "default"
-    answerer = UpstreamAnswerer(url, key, name, config.serve.upstream_timeout_s)
-    return _wire(config, ledger, AbsentEngine(), answerer)
-
-
-def _wire(config: Config, ledger: Ledger, engine: Engine, answerer: Answerer) -> System:
-    keys = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
-    recorder, journal = Recorder(ledger), open_journal(config)
-    lineage, store, memory = Lineage(ledger, journal), open_store(config), HintMemory(ledger, journal)
+def wire_serving(config: Config, ledgers: Ledgers, engine: Engine, answerer: Answerer) -> ServingSystem:
+    """Whatever keeps the protocols may stand in for the engine and for who answers."""
+    recorder, memory = Recorder(ledgers.serve), HintMemory(ledgers.serve, ledgers.learn)
     gateway = Gateway(
         answerer,
-        LedgerCapture(ledger, recorder),
+        LedgerCapture(ledgers.serve, recorder),
         max_inflight=config.engine.max_running + config.serve.max_waiting,
         metrics=Metrics(),
         note=memory.note if config.serve.hint_memory else lambda user: None,
     )
-    now = time.time()
-    return System(config, engine, ledger, journal, lineage, store, recorder, gateway, keys, memory, now)
+    keys = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
+    store = parts.open_store(config)
+    return ServingSystem(config, engine, ledgers, store, recorder, gateway, keys, memory)
+
+
+# --- learn: judge, algo, train, gate, publish ------------------------------------------------
+
+
+def build_learning(config: Config, ledgers: Ledgers, served: ServedModel | None) -> LearningSystem:
+    """``served`` is the model that answers; without one (``--upstream``) turns are judged and not trained."""
+    judge = learn.build_judge(config, served)
+    judging = JudgeWorker(
+        LedgerJudgeQueue(ledgers.serve, ledgers.learn, chat.internal_messages, config.judge.session_idle_s),
+        judge,
+        concurrency=config.judge.judge_concurrency,
+        timeout_s=config.judge.judge_timeout_s,
+    )
+    if served is None:
+        untrained = partial(settle_untrained, ledgers.policies, learn.UPSTREAM)
+        return LearningSystem(judge, Fan([]), [judging.run, untrained])
+    sinks = create_sinks(config.learn.sinks, config.home) if config.learn.train else Fan([])
+    jobs: list[Callable[[], Awaitable[None]]] = [judging.run]
+    if config.learn.train:
+        jobs.append(build_learner(config, served, ledgers.policies, sinks).run)
+    if config.learn.rollout:
+        jobs.append(learn.load_rollout(config))
+    return LearningSystem(judge, sinks, jobs)
+
+
+def build_learner(
+    config: Config, served: ServedModel, policies: PolicyLedger, sink: Sink, bounds: Bounds | None = None
+) -> LearnWorker:
+    """Verdicts → samples → step → checked → served."""
+    engine, renderer, algorithm = served.engine, served.renderer, create_algorithm(config.learn)
+    check_training(config, engine.capabilities, algorithm.needs)
+    teacher = EngineScorer(engine, learn.choose_teacher(config, policies))
+    prompts = Prompts(renderer, chat.stored_request, is_ephemeral)
+    return LearnWorker(
+        policies,
+        Sampler(policies, algorithm, teacher, prompts, config.learn.held_out_share),
+        algorithm,
+        partial(learn.build_trainer, config, served.path),
+        Gate(engine, renderer, served.encode, degeneration, bounds),
+        engine,
+        parts.open_store(config),
+        learn.learn_options(config, algorithm.needs),
+        learn.print_progress,
+        log_step=learn.step_logger(policies, sink),
+    )

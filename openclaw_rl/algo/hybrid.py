@@ -39,8 +39,8 @@ class Hybrid:
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         verdict = lesson.verdict
         if verdict.score > 0:
-            if self.retell and lesson.amends is not None:
-                retold = await self._retold(lesson, lesson.amends, scorer)
+            if self.retell and lesson.corrected is not None:
+                retold = await self._retold(lesson, lesson.corrected, scorer)
                 if retold is not None:
                     return [retold]
             return [self.accepting.signal(lesson, verdict.confidence, _ACCEPTED_STRENGTH)]

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from openclaw_rl.capture import events
 from openclaw_rl.capture.classify import classify, next_state_after
 from openclaw_rl.capture.events import TurnEvent
-from openclaw_rl.capture.ledger import Delivery, Ledger
 from openclaw_rl.capture.normalise import reply_keys, said_key
 from openclaw_rl.capture.recorder import Recorder
+from openclaw_rl.capture.serve_ledger import Delivery, ServeLedger
 from openclaw_rl.capture.sessions import Found, KnownReply, SessionFinder, new_session_id
 from openclaw_rl.types import ChatRequest, Placement, TurnKind, TurnRecord
 
@@ -42,7 +42,7 @@ class LedgerCapture:
     """The Capture protocol over one ledger."""
 
     def __init__(
-        self, ledger: Ledger, recorder: Recorder, max_wait_s: float = 2.0, pause_s: float = 10.0
+        self, ledger: ServeLedger, recorder: Recorder, max_wait_s: float = 2.0, pause_s: float = 10.0
     ) -> None:
         self._ledger, self._recorder = ledger, recorder
         self._finder = SessionFinder(ledger)

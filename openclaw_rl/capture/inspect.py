@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from openclaw_rl.capture import events
 from openclaw_rl.capture.events import StoredEvent
-from openclaw_rl.capture.journal import Journal
-from openclaw_rl.capture.ledger import Ledger
-from openclaw_rl.capture.lineage import CLAIMED, READY, TRAINED, Lineage
+from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.policy_ledger import CLAIMED, READY, TRAINED, PolicyLedger
+from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.texts import session_titles, turn_texts
 from openclaw_rl.types import BASE_VERSION, Json, Policy, Verdict
 
@@ -31,32 +31,23 @@ _NO_SAMPLE_YET = "judged a moment ago"
 _NEXT_STEP = "waiting for the next step"
 
 
-@dataclass(frozen=True, slots=True)
-class Books:
-    """All that is known, wherever it is kept."""
-
-    ledger: Ledger
-    journal: Journal
-    lineage: Lineage
-
-
-def view_turn(books: Books, turn_id: str, user: str | None = None) -> Json | None:
-    summary = books.ledger.turn_summary(turn_id)
+def view_turn(ledgers: Ledgers, turn_id: str, user: str | None = None) -> Json | None:
+    summary = ledgers.serve.turn_summary(turn_id)
     if summary is None or user not in (None, summary["user"]):
         return None
-    return _describe(books, summary, _is_excluded(books.ledger, summary))
+    return _describe(ledgers, summary, _is_excluded(ledgers.serve, summary))
 
 
-def _is_excluded(ledger: Ledger, summary: Json) -> bool:
+def _is_excluded(ledger: ServeLedger, summary: Json) -> bool:
     """Whether a person excluded the whole session that a turn is of."""
     return bool(events.excluded_sessions(ledger.db, [summary["session"]]))
 
 
-def _describe(books: Books, summary: Json, session_excluded: bool) -> Json:
-    happened = books.ledger.events_of(summary["id"])
+def _describe(ledgers: Ledgers, summary: Json, session_excluded: bool) -> Json:
+    happened = ledgers.serve.events_of(summary["id"])
     known = {event.kind: event for event in reversed(happened)}
-    verdict, lesson = books.journal.verdict(summary["id"]), books.lineage.of_turn(summary["id"])
-    state, reason = _state(summary, known, verdict, books.journal.task(summary["id"]), lesson)
+    verdict, lesson = ledgers.learn.verdict(summary["id"]), ledgers.policies.of_turn(summary["id"])
+    state, reason = _state(summary, known, verdict, ledgers.learn.task(summary["id"]), lesson)
     following = known.get(events.NEXT_STATE)
     return {
         "id": summary["id"],
@@ -117,7 +108,7 @@ def _view_verdict(verdict: Verdict | None) -> Json | None:
 
 
 def view_session(
-    books: Books,
+    ledgers: Ledgers,
     session_id: str,
     user: str | None = None,
     limit: int | None = None,
@@ -125,7 +116,7 @@ def view_session(
     text: bool = False,
 ) -> Json | None:
     """With its turns in order; ``limit`` and ``after`` (a turn's id) choose some of them."""
-    ledger = books.ledger
+    ledger = ledgers.serve
     session = ledger.session(session_id)
     if session is None or user not in (None, session["user"]):
         return None
@@ -134,7 +125,7 @@ def view_session(
     start = ids.index(after) + 1 if after in ids else 0
     page = summaries[start:] if limit is None else summaries[start : start + limit]
     excluded = bool(summaries) and _is_excluded(ledger, summaries[0])
-    turns = [_describe(books, summary, excluded) for summary in page]
+    turns = [_describe(ledgers, summary, excluded) for summary in page]
     if text:
         said = turn_texts(ledger, [turn["id"] for turn in turns])
         turns = [{**turn, **said.get(turn["id"], {})} for turn in turns]
@@ -150,13 +141,13 @@ def view_session(
     }
 
 
-def closed_at(ledger: Ledger, last_turn_id: str) -> float | None:
+def closed_at(ledger: ServeLedger, last_turn_id: str) -> float | None:
     """When the session was closed; a request after that opens it again."""
     return next((e.at for e in ledger.events_of(last_turn_id) if e.kind == events.CLOSED), None)
 
 
 def view_sessions(
-    ledger: Ledger,
+    ledger: ServeLedger,
     limit: int,
     after: str | None,
     user: str | None = None,
@@ -177,9 +168,13 @@ def view_sessions(
     return {"object": "list", "data": page, "has_more": len(rows) > limit}
 
 
-def view_counts(books: Books) -> Json:
+def view_counts(ledgers: Ledgers) -> Json:
     """The funnel: every turn is in exactly one state. Constant cost."""
-    stored, judged, lessons = books.ledger.counts(), books.journal.counts(time.time()), books.lineage.counts()
+    stored, judged, lessons = (
+        ledgers.serve.counts(),
+        ledgers.learn.counts(time.time()),
+        ledgers.policies.counts(),
+    )
     left_out = {name.partition(":")[2]: n for name, n in lessons.items() if name.startswith("excluded:")}
     reasons = Counter(
         {
@@ -205,7 +200,7 @@ def view_counts(books: Books) -> Json:
         "by_state": states,
         "stages": _stages(stored["turns"], states, reasons, max(0, judged["queue"] - judged["unjudged"])),
         "by_reason": {reason: number for reason, number in reasons.items() if number},
-        "unread": max(0, stored["last_event"] - books.journal.cursors()[1]),
+        "unread": max(0, stored["last_event"] - ledgers.learn.cursors()[1]),
         "judge_queue": judged["queue"],
         "judge_due": judged["due"],
     }
@@ -227,9 +222,9 @@ def _stages(turns: int, states: dict[str, int], reasons: Counter[str], queue: in
     return stages
 
 
-def view_policies(lineage: Lineage, serving: int, limit: int = 1000) -> Json:
+def view_policies(policy_ledger: PolicyLedger, serving: int, limit: int = 1000) -> Json:
     """All versions, newest first; ``serving`` is what the engine really answers with."""
-    rows = [view_policy(policy) for policy in lineage.list_policies(limit)]
+    rows = [view_policy(policy) for policy in policy_ledger.list_policies(limit)]
     for row in rows:
         if (row["status"] == "serving") != (row["version"] == serving):
             row["status"] = "serving" if row["version"] == serving else "retired"
@@ -242,13 +237,13 @@ def view_policy(policy: Policy) -> Json:
     return asdict(policy)
 
 
-def view_learning(lineage: Lineage) -> Json:
+def view_learning(policy_ledger: PolicyLedger) -> Json:
     """How far the next step is, and what the last one came to."""
-    unfinished = lineage.unfinished()
-    last = next((p for p in lineage.list_policies(2) if "loss" in p.metrics), None)
+    unfinished = policy_ledger.unfinished()
+    last = next((p for p in policy_ledger.list_policies(2) if "loss" in p.metrics), None)
     return {
-        "samples": lineage.waiting()[0],
+        "samples": policy_ledger.waiting()[0],
         "stage": None if unfinished is None else unfinished.status,
-        "flushing": lineage.flush_wanted() is not None,
+        "flushing": policy_ledger.flush_requested_at() is not None,
         "last_step": None if last is None else view_policy(last),
     }

@@ -12,9 +12,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from openclaw_rl.capture import schema
-from openclaw_rl.capture.ledger import Ledger
-from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.samples import samples, swaps
+from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.types import Json
 
 #: Points of a curve: about what a screen can show.
@@ -28,10 +28,10 @@ _USUAL_S = 600.0
 _TRAFFIC_S = 60.0
 
 
-def view_rewards(lineage: Lineage, user: str | None = None) -> Json:
+def view_rewards(policy_ledger: PolicyLedger, user: str | None = None) -> Json:
     """Judged turns in order, in at most 120 groups of equal size: mean verdict, and how many were what."""
     mine = sa.true() if user is None else samples.c.user == user
-    with lineage.db.connect() as connection:
+    with policy_ledger.db.connect() as connection:
         total = connection.execute(sa.select(sa.func.count()).select_from(samples).where(mine)).scalar_one()
         size = max(1, -(-total // _POINTS))
         place = sa.func.row_number().over(order_by=samples.c.created_at) - 1
@@ -68,29 +68,31 @@ def _point(row: Json) -> Json:
     }
 
 
-def view_swaps(lineage: Lineage, limit: int = _MAX_SWAPS) -> list[Json]:
+def view_swaps(policy_ledger: PolicyLedger, limit: int = _MAX_SWAPS) -> list[Json]:
     """Which version served from when on, oldest first."""
     query = sa.select(swaps).order_by(swaps.c.seq.desc()).limit(limit)
-    with lineage.db.connect() as connection:
+    with policy_ledger.db.connect() as connection:
         return [dict(row._mapping) for row in connection.execute(query)][::-1]
 
 
-def view_step_turns(lineage: Lineage, version: int, user: str | None, limit: int = 200) -> list[Json]:
+def view_step_turns(
+    policy_ledger: PolicyLedger, version: int, user: str | None, limit: int = 200
+) -> list[Json]:
     """What a step learned from, in the order of the turns."""
     columns = (samples.c.turn_id, samples.c.score, samples.c.status, samples.c.strength)
     query = sa.select(*columns).where(samples.c.step == version)
     if user is not None:
         query = query.where(samples.c.user == user)
-    with lineage.db.connect() as connection:
+    with policy_ledger.db.connect() as connection:
         rows = connection.execute(query.order_by(samples.c.created_at).limit(limit))
         return [dict(row._mapping) for row in rows]
 
 
-def view_traffic(ledger: Ledger, now: float) -> Json:
+def view_traffic(serve_ledger: ServeLedger, now: float) -> Json:
     """Finished replies of the last minute."""
     turns = schema.turns
     query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(turns.c.completion_tokens), 0))
-    with ledger.db.connect() as connection:
+    with serve_ledger.db.connect() as connection:
         number, tokens = connection.execute(query.where(turns.c.created_at > now - _TRAFFIC_S)).one()
     return {
         "window_s": _TRAFFIC_S,
@@ -102,12 +104,12 @@ def view_traffic(ledger: Ledger, now: float) -> Json:
 class SwapWatch:
     """What the last swap did to the replies around it; once a minute has passed, that no longer changes."""
 
-    def __init__(self, ledger: Ledger, lineage: Lineage) -> None:
-        self._ledger, self._lineage = ledger, lineage
+    def __init__(self, serve_ledger: ServeLedger, policy_ledger: PolicyLedger) -> None:
+        self._serve_ledger, self._policy_ledger = serve_ledger, policy_ledger
         self._known: Json | None = None
 
     def last(self, now: float) -> Json | None:
-        last = view_swaps(self._lineage, 1)
+        last = view_swaps(self._policy_ledger, 1)
         if not last:
             return None
         swap, known = last[0], self._known
@@ -121,9 +123,9 @@ class SwapWatch:
     def _around(self, at: float) -> Json:
         turns = schema.turns
         columns = (turns.c.created_at, turns.c.finish_reason, turns.c.timings)
-        wanted = turns.c.created_at.between(at - _USUAL_S, at + _AROUND_S)
-        query = sa.select(*columns).where(wanted).order_by(turns.c.created_at.desc()).limit(_MAX_ROWS)
-        with self._ledger.db.connect() as connection:
+        around = turns.c.created_at.between(at - _USUAL_S, at + _AROUND_S)
+        query = sa.select(*columns).where(around).order_by(turns.c.created_at.desc()).limit(_MAX_ROWS)
+        with self._serve_ledger.db.connect() as connection:
             rows = connection.execute(query).all()
         usual = [_first_token_s(row) for row in rows if row.created_at < at]
         near = [row for row in rows if abs(row.created_at - at) <= _AROUND_S]

@@ -11,8 +11,8 @@ from collections import OrderedDict
 
 import sqlalchemy as sa
 
-from openclaw_rl.capture.journal import Journal, verdicts
-from openclaw_rl.capture.ledger import Ledger
+from openclaw_rl.capture.learn_ledger import LearnLedger, verdicts
+from openclaw_rl.capture.serve_ledger import ServeLedger
 
 _PAGE = 500
 _NUM_HINTS = 5
@@ -24,8 +24,8 @@ _HEAD = "What this person asked for before, and still wants:"
 class HintMemory:
     """The newest hints of each user, each once."""
 
-    def __init__(self, ledger: Ledger, journal: Journal) -> None:
-        self._ledger, self._db = ledger, journal.db
+    def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> None:
+        self._serve_ledger, self._db = serve_ledger, learn_ledger.db
         self._last = 0
         #: Replaced, never changed: a request may be reading while the background writes.
         self._hints: OrderedDict[str, tuple[str, ...]] = OrderedDict()
@@ -50,7 +50,7 @@ class HintMemory:
                 return
 
     def _learn(self, turn_id: str, hints: list[str]) -> None:
-        turn = self._ledger.turn_summary(turn_id)
+        turn = self._serve_ledger.turn_summary(turn_id)
         if turn is None:
             return
         new = [" ".join(hint.split())[:_MAX_CHARS] for hint in hints]

@@ -2,8 +2,8 @@
 
 ``migrations/<database>/0003_name.sql`` brings a database from version 2 to 3; where SQLite and PostgreSQL
 differ there are two files, ``0003_name.sqlite.sql`` and ``0003_name.postgresql.sql``. Files are never edited,
-only added. The tables in ``schema.py``, ``journal.py`` and ``samples.py`` say what the newest version looks
-like, and a test compares.
+only added. The tables in ``schema.py``, ``learn_ledger.py`` and ``samples.py`` say what the newest version
+looks like, and a test compares.
 """
 
 from __future__ import annotations

@@ -20,16 +20,16 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture import database, reach, schema
 from openclaw_rl.capture.database import batched, unhurried
-from openclaw_rl.capture.journal import Journal
-from openclaw_rl.capture.ledger import Ledger, lock_counters
-from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.capture.learn_ledger import LearnLedger
+from openclaw_rl.capture.policy_ledger import PolicyLedger
+from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
 
 #: Sessions, content rows and free pages that one transaction deals with.
 _SESSIONS, _ROWS, _PAGES = 10, 500, 500
 #: A session counts as open for this long after its last turn, whatever the limits say.
 OPEN_S = 24 * 3600.0
 #: Given session ids, those that must stay.
-KeepRule = Callable[[Ledger, Sequence[str]], Collection[str]]
+KeepRule = Callable[[ServeLedger, Sequence[str]], Collection[str]]
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class PruneReport:
 
 
 def prune(
-    ledger: Ledger,
+    ledger: ServeLedger,
     older_than_s: float | None = None,
     max_bytes: int | None = None,
     dry_run: bool = False,
@@ -72,14 +72,14 @@ def prune(
     return report
 
 
-def keep_unfinished(journal: Journal, lineage: Lineage | None = None) -> KeepRule:
+def keep_unfinished(learn_ledger: LearnLedger, policy_ledger: PolicyLedger | None = None) -> KeepRule:
     """Sessions with a turn that waits for the judge or for a step stay, whatever their age."""
 
-    def rule(ledger: Ledger, session_ids: Sequence[str]) -> set[str]:
+    def rule(ledger: ServeLedger, session_ids: Sequence[str]) -> set[str]:
         kept = set()
         for session_id in session_ids:
             turn_ids = [summary["id"] for summary in ledger.turn_summaries(session_id)]
-            if journal.unfinished(turn_ids) or (lineage and lineage.waiting_turns(turn_ids)):
+            if learn_ledger.unfinished(turn_ids) or (policy_ledger and policy_ledger.waiting_turns(turn_ids)):
                 kept.add(session_id)
         return kept
 
@@ -89,7 +89,7 @@ def keep_unfinished(journal: Journal, lineage: Lineage | None = None) -> KeepRul
 # --- what to remove --------------------------------------------------------------------------
 
 
-def _closed_sessions(ledger: Ledger, before: float) -> Sequence[Any]:
+def _closed_sessions(ledger: ServeLedger, before: float) -> Sequence[Any]:
     """Sessions without a turn since ``before``, longest idle first: seq, id, last_turn_at."""
     with unhurried(ledger.db) as connection:
         return connection.execute(_idle(before)).all()
@@ -107,7 +107,7 @@ def _idle(before: float) -> sa.Select[Any]:
     )
 
 
-def _plan(ledger: Ledger, closed: Sequence[int], number: int, max_bytes: int | None) -> PruneReport:
+def _plan(ledger: ServeLedger, closed: Sequence[int], number: int, max_bytes: int | None) -> PruneReport:
     """What removing the first ``number`` sessions, or as many more as the size asks for, would free."""
     with unhurried(ledger.db) as connection:
         everything = [sa.select(*_totals(table)) for table in (schema.turns, *reach.NEEDED)]
@@ -157,7 +157,7 @@ def _read_totals(connection: sa.Connection, query: sa.Select[*tuple[Any, ...]]) 
 
 
 @contextmanager
-def _brief(ledger: Ledger) -> Iterator[sa.Connection]:
+def _brief(ledger: ServeLedger) -> Iterator[sa.Connection]:
     """A small write, followed by a pause of the same length so that the server always gets its turn."""
     began = time.monotonic()
     with ledger.writing() as connection:
@@ -165,7 +165,9 @@ def _brief(ledger: Ledger) -> Iterator[sa.Connection]:
     time.sleep(max(0.002, time.monotonic() - began))
 
 
-def _remove_sessions(ledger: Ledger, sessions: Sequence[int], before: float, report: PruneReport) -> None:
+def _remove_sessions(
+    ledger: ServeLedger, sessions: Sequence[int], before: float, report: PruneReport
+) -> None:
     turns, keys = schema.turns, schema.turn_keys
     with _brief(ledger) as connection:
         counters = lock_counters(connection)
@@ -197,7 +199,7 @@ def _remove_sessions(ledger: Ledger, sessions: Sequence[int], before: float, rep
     report.bytes += sum(row.size for row in rows)
 
 
-def _sweep(ledger: Ledger, report: PruneReport) -> None:
+def _sweep(ledger: ServeLedger, report: PruneReport) -> None:
     """Delete content that nothing needs. What a turn needs from now on carries the new generation."""
     with _brief(ledger) as connection:
         generation = lock_counters(connection)["generation"] + 1
@@ -216,7 +218,7 @@ def _outdated(table: sa.Table, generation: int) -> sa.Select[Any]:
 
 
 def _remove_rows(
-    ledger: Ledger, table: sa.Table, hashes: Sequence[bytes], generation: int, report: PruneReport
+    ledger: ServeLedger, table: sa.Table, hashes: Sequence[bytes], generation: int, report: PruneReport
 ) -> None:
     # Asked again here: a turn written since the marking may have claimed some of them.
     still = sa.and_(table.c.hash.in_(hashes), table.c.epoch < generation)
@@ -228,7 +230,7 @@ def _remove_rows(
     report.bytes += size
 
 
-def _give_back(ledger: Ledger) -> int:
+def _give_back(ledger: ServeLedger) -> int:
     """Shrink SQLite's file step by step; bytes freed."""
     if ledger.db.dialect.name != "sqlite":
         return 0

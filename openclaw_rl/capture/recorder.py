@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from openclaw_rl.capture.ledger import Entry, Ledger
+from openclaw_rl.capture.serve_ledger import Entry, ServeLedger
 from openclaw_rl.types import TurnRecord
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Recorder:
     """Writes entries to one ledger from one thread; ``record`` returns when they are durable."""
 
     def __init__(
-        self, ledger: Ledger, backlog: int = 1000, max_wait_s: float = 5.0, retry_s: float = 1.0
+        self, ledger: ServeLedger, backlog: int = 1000, max_wait_s: float = 5.0, retry_s: float = 1.0
     ) -> None:
         self._ledger = ledger
         self._limit, self._max_wait_s, self._retry_s = backlog, max_wait_s, retry_s

@@ -70,9 +70,9 @@ def decode_turns(connection: sa.Connection, rows: Sequence[Any]) -> list[TurnRec
     """Rows of ``turns`` joined with ``session_id``; a handful of queries however many there are."""
     nodes = load_chains(connection, schema.nodes, "body", {row.node for row in rows})
     blocks = load_chains(connection, schema.blocks, "ids", {row.block for row in rows})
-    wanted = {body for _, body in nodes.values()}
-    wanted |= {key for row in rows for key in (row.tools, row.params, row.reply) if key is not None}
-    bodies = load_bodies(connection, wanted)
+    hashes = {body for _, body in nodes.values()}
+    hashes |= {key for row in rows for key in (row.tools, row.params, row.reply) if key is not None}
+    bodies = load_bodies(connection, hashes)
     try:
         return [_decode_turn(row, nodes, blocks, bodies) for row in rows]
     except KeyError as error:

@@ -13,7 +13,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from openclaw_rl.capture.content import to_json
-from openclaw_rl.capture.journal import Number, metadata
+from openclaw_rl.capture.learn_ledger import Number, metadata
 from openclaw_rl.types import EVERYONE, Example, Json, Kind, Source, TurnRecord
 
 

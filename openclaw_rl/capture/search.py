@@ -17,8 +17,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from openclaw_rl.capture import schema
-from openclaw_rl.capture.ledger import Ledger
 from openclaw_rl.capture.rows import load_bodies
+from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.texts import plain_text
 
 _PAGE = 200
@@ -27,7 +27,7 @@ _WORD = re.compile(r"\w+")
 
 
 class SearchIndex:
-    def __init__(self, path: Path, ledger: Ledger) -> None:
+    def __init__(self, path: Path, ledger: ServeLedger) -> None:
         self._path, self._ledger = path, ledger
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None

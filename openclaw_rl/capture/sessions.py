@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from openclaw_rl.capture.content import digest
-from openclaw_rl.capture.ledger import Ledger
 from openclaw_rl.capture.normalise import ConversationKeys, call_key, fold_conversation, said_key
+from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.types import Message
 
 _RECENT = 20_000
@@ -56,7 +56,7 @@ class Found:
 class SessionFinder:
     """Places requests into sessions; remembers recent turns so that most need no query."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: ServeLedger) -> None:
         self._ledger = ledger
         self._recent: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self._side: OrderedDict[str, None] = OrderedDict()
@@ -143,24 +143,24 @@ class SessionFinder:
 
     def _known(self, at: Mapping[int, str | None], memory_only: bool) -> list[KnownReply]:
         """The turns under these keys, by where their replies stand."""
-        wanted = [key for key in at.values() if key]
-        if not wanted:
+        lookup = [key for key in at.values() if key]
+        if not lookup:
             return []
-        known = {} if memory_only else self._ledger.find_by_keys(wanted)
-        known |= {key: hit for key in wanted if (hit := self._recent.get(key))}
+        known = {} if memory_only else self._ledger.find_by_keys(lookup)
+        known |= {key: hit for key in lookup if (hit := self._recent.get(key))}
         return [
             KnownReply(*known[key], index) for index, key in at.items() if key is not None and key in known
         ]
 
     def _find(self, keys: ConversationKeys, memory_only: bool) -> tuple[list[KnownReply], KnownReply | None]:
         """The replies of the history that we know, and the turn that answered just this request."""
-        wanted = [key for _, at in keys.replies for key in at.values()] + [keys.context]
+        lookup = [key for _, at in keys.replies for key in at.values()] + [keys.context]
         known: dict[str, tuple[str, str]] = {}
         newest = keys.replies[0][1]["chain"] if keys.replies else keys.context
         # If the newest is on the side, the one before it counts, and may be older than this process.
         if not memory_only and (newest not in self._recent or self._recent[newest][0] in self._side):
-            known = self._ledger.find_by_keys(wanted)
-        known |= {key: hit for key in wanted if (hit := self._recent.get(key))}
+            known = self._ledger.find_by_keys(lookup)
+        known |= {key: hit for key in lookup if (hit := self._recent.get(key))}
         again = known.get(keys.context)
         replies = [
             KnownReply(hit[0], hit[1], index)

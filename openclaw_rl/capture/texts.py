@@ -10,15 +10,15 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture import schema
 from openclaw_rl.capture.database import batched
-from openclaw_rl.capture.ledger import Ledger
 from openclaw_rl.capture.normalise import is_ephemeral, strip_ephemeral
 from openclaw_rl.capture.rows import load_bodies, load_chains, walk
+from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.types import Json
 
 _TITLE_CHARS = 120
 
 
-def session_titles(ledger: Ledger, session_ids: Sequence[str]) -> dict[str, str]:
+def session_titles(ledger: ServeLedger, session_ids: Sequence[str]) -> dict[str, str]:
     """How each session began: the last message of its first request that is not the client's own."""
     sessions, turns = schema.sessions, schema.turns
     titles: dict[str, str] = {}
@@ -51,7 +51,7 @@ def _title(message: Json) -> str:
     return text if len(text) <= _TITLE_CHARS else text[: _TITLE_CHARS - 1] + "…"
 
 
-def turn_texts(ledger: Ledger, turn_ids: Sequence[str]) -> dict[str, Json]:
+def turn_texts(ledger: ServeLedger, turn_ids: Sequence[str]) -> dict[str, Json]:
     """For each turn what its request added to the conversation (``input``), and its ``reply``."""
     turns = schema.turns
     texts: dict[str, Json] = {}

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from openclaw_rl.capture.ledger import Delivery, Entry, Ledger
 from openclaw_rl.capture.normalise import is_ephemeral
+from openclaw_rl.capture.serve_ledger import Delivery, Entry, ServeLedger
 from openclaw_rl.types import Json, SamplingParams, Token, TurnRecord
 
 _BATCH = 200
@@ -26,7 +26,7 @@ _EXACT = (
 )  # fmt: skip
 
 
-def export_sessions(ledger: Ledger, file: TextIO) -> int:
+def export_sessions(ledger: ServeLedger, file: TextIO) -> int:
     """Write every session, oldest first; returns how many."""
     number = 0
     for turns, deliveries in ledger.iter_sessions():
@@ -72,7 +72,7 @@ def _next_state(following: TurnRecord) -> list[Json]:
     return added[::-1]
 
 
-def import_sessions(ledger: Ledger, lines: Iterable[str]) -> int:
+def import_sessions(ledger: ServeLedger, lines: Iterable[str]) -> int:
     """Add what is not there yet; returns the number of turns read. Stops at the first bad line."""
     number = 0
     batch: list[Entry] = []
@@ -96,7 +96,7 @@ def import_sessions(ledger: Ledger, lines: Iterable[str]) -> int:
     return number
 
 
-def _append(ledger: Ledger, batch: list[Entry]) -> None:
+def _append(ledger: ServeLedger, batch: list[Entry]) -> None:
     ledger.append(batch)
     ledger.checkpoint()
 

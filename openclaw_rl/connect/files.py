@@ -75,8 +75,8 @@ def block(path: Path, lines: str, check: Callable[[str], None] = lambda rest: No
         rest = remove(text)
         check(rest)
         ours = f"{_BEGIN}\n{lines.strip()}\n{_END}\n"
-        wanted = f"{rest.rstrip()}\n\n{ours}" if rest.strip() else ours
-        return text if ours in text else wanted
+        extended = f"{rest.rstrip()}\n\n{ours}" if rest.strip() else ours
+        return text if ours in text else extended
 
     return Edit(path, apply, remove)
 

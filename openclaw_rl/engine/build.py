@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import platform
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 from openclaw_rl.engine.levels import Level
 from openclaw_rl.models import default_cache_dir
-from openclaw_rl.toolchain import find_compilers
 
 SOURCES = Path(__file__).with_name("csrc")
 PREBUILT = Path(__file__).with_name("prebuilt")
@@ -27,6 +28,12 @@ _BUILD_TIMEOUT_S = 300
 
 class Unavailable(RuntimeError):
     """Why there are no native kernels here."""
+
+
+def find_compilers() -> list[str]:
+    """C compilers, the likeliest to work first: ``$CC``, gcc, cc. The code needs GCC's vector extensions."""
+    named = (os.environ.get("CC"), "gcc", "cc")
+    return list(dict.fromkeys(path for name in named if name and (path := shutil.which(name))))
 
 
 def open_library(level: Level) -> ctypes.CDLL:

@@ -33,14 +33,14 @@ class Choice:
 
 
 def choose_kernel(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, wanted: str = "auto"
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, kernel: str = "auto"
 ) -> Choice:
-    """The fastest kernel that is close enough; ``wanted`` names one to be used regardless."""
-    if wanted != "auto":
+    """The fastest kernel that is close enough; ``kernel`` names one to be used regardless."""
+    if kernel != "auto":
         is_plain = device.type == "cpu" and dtype == torch.float32
-        if kernel_set(wanted).native and not is_plain:
-            raise ValueError(f"kernel {wanted!r} is for fp32 on a CPU; use --device cpu, or --kernel auto")
-        return Choice(wanted, (f"{wanted}: as asked",))
+        if kernel_set(kernel).native and not is_plain:
+            raise ValueError(f"kernel {kernel!r} is for fp32 on a CPU; use --device cpu, or --kernel auto")
+        return Choice(kernel, (f"{kernel}: as asked",))
     if device.type != "cpu" or dtype != torch.float32:
         return Choice("float", ("float: low-precision kernels are for fp32 on a CPU",))
     num_threads = torch.get_num_threads()

@@ -164,7 +164,7 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """Run the chunks, extend their caches, return fp32 logits of the wanted rows, in order."""
+        """Run the chunks, extend their caches, return fp32 logits of the rows asked for, in order."""
         if self._graphs is None:
             return self._forward(chunks)
         decoding = [chunk for chunk in chunks if GraphDecode.suits(chunk)]
@@ -191,11 +191,11 @@ class Decoder:
             self._run_layers(hidden_RH, chunks, groups)
         for chunk in chunks:
             chunk.cache.extend(chunk.token_ids)
-        wanted = _wanted_rows(chunks)
-        if not wanted:
+        rows = _logit_rows(chunks)
+        if not rows:
             return torch.empty(0, self.shape.vocab)
-        if len(wanted) < len(ids):
-            hidden_RH = hidden_RH[torch.tensor(wanted, device=self.device)]
+        if len(rows) < len(ids):
+            hidden_RH = hidden_RH[torch.tensor(rows, device=self.device)]
         return self.head(self.final_norm(hidden_RH)).float()
 
     def _run_layers(
@@ -311,7 +311,7 @@ def _adapter_groups(chunks: Sequence[Chunk]) -> list[tuple[slice, Adapter]]:
     return groups
 
 
-def _wanted_rows(chunks: Sequence[Chunk]) -> list[int]:
+def _logit_rows(chunks: Sequence[Chunk]) -> list[int]:
     rows: list[int] = []
     end = 0
     for chunk in chunks:

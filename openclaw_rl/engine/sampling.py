@@ -110,13 +110,13 @@ def draw_whole(
     drawn: list[tuple[int, float, float] | None] = [None] * len(samplers)
     if not rows:
         return drawn
-    wanted = [sampler for sampler in samplers if sampler]
+    present = [sampler for sampler in samplers if sampler]
     raw_RV = raw_RV if len(rows) == len(samplers) else raw_RV[rows]
     from_RV = raw_RV
-    if any(sampler.params.temperature != 1 for sampler in wanted):
-        temperatures = torch.tensor([[sampler.params.temperature] for sampler in wanted])
+    if any(sampler.params.temperature != 1 for sampler in present):
+        temperatures = torch.tensor([[sampler.params.temperature] for sampler in present])
         from_RV = torch.log_softmax(raw_RV / temperatures.to(raw_RV), dim=-1)
-    tokens = _invert(from_RV, wanted)
+    tokens = _invert(from_RV, present)
     index_R1 = torch.tensor(tokens, device=raw_RV.device).unsqueeze(1)
     logprobs = torch.cat([raw_RV.gather(1, index_R1), from_RV.gather(1, index_R1)], dim=1).tolist()
     for row, token, (raw, own) in zip(rows, tokens, logprobs, strict=True):

@@ -162,8 +162,8 @@ class Scheduler:
         parts = []
         for decoder, group in groupby(zip(batch, chunks, strict=True), key=lambda entry: entry[0][0].decoder):
             parts.append((decoder or self.decoder).forward([chunk for _, chunk in group]))
-        wanted = [part for part in parts if part.shape[0]]
-        return torch.cat(wanted) if len(wanted) > 1 else (wanted or parts)[0]
+        nonempty = [part for part in parts if part.shape[0]]
+        return torch.cat(nonempty) if len(nonempty) > 1 else (nonempty or parts)[0]
 
     # --- admission ---------------------------------------------------------------------------
 
@@ -316,11 +316,11 @@ class Scheduler:
         end = job.cache.length
         targets = torch.tensor(job.targets[end - count : end])
         k = job.top_k
-        wanted = targets.unsqueeze(1)
+        ids_RC = targets.unsqueeze(1)
         if job.candidates_NK is not None:
             first = end - count - job.score_start
-            wanted = torch.cat([wanted, job.candidates_NK[first : first + count]], dim=1)
-        job.scored.append((raw_RV.gather(1, wanted.to(raw_RV.device)), ids_RK[:, :k], logprobs_RK[:, :k]))
+            ids_RC = torch.cat([ids_RC, job.candidates_NK[first : first + count]], dim=1)
+        job.scored.append((raw_RV.gather(1, ids_RC.to(raw_RV.device)), ids_RK[:, :k], logprobs_RK[:, :k]))
 
     def _finish_scored(self, batch: Sequence[tuple[Job, int]]) -> None:
         for job, _ in batch:

@@ -35,15 +35,15 @@ class ThreadTuner:
         if self._most == 1:
             return
         self._steps += 1
-        wanted = self._best.get(num_rows.bit_length(), self._most)
+        num_threads = self._best.get(num_rows.bit_length(), self._most)
         if self._steps % _EXPLORE_EVERY == 0:
-            self._explore(wanted)
+            self._explore(num_threads)
         if self._trial_steps:
             self._trial_steps -= 1
-            wanted = self._trial
-        if wanted != self._using:
-            self._set_threads(wanted)
-            self._using = wanted
+            num_threads = self._trial
+        if num_threads != self._using:
+            self._set_threads(num_threads)
+            self._using = num_threads
 
     def after(self, num_rows: int, elapsed_s: float) -> None:
         """Learn from a step that decoded one token of each row."""

@@ -25,9 +25,9 @@ from openclaw_rl.judge.cues import tool_cues, user_cues
 from openclaw_rl.judge.evidence import CONTINUATIONS, Evidence
 from openclaw_rl.judge.exchange import Exchange
 from openclaw_rl.judge.fitted import KINDS, PACKAGE, SIGNATURE_TEXT, own_folder, signature
+from openclaw_rl.judge.label import features, kind_of, states
 from openclaw_rl.judge.rules import apply_rules
 from openclaw_rl.judge.shots import NUM_SETS, case_of, few_shot_set, read_cases, state_prompts
-from openclaw_rl.judge.small import features, kind_of, states
 from openclaw_rl.judge.voting import majority
 from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from openclaw_rl.judge.hints import verbatim_hints
+from openclaw_rl.judge.label import LabelJudge
 from openclaw_rl.judge.llm import EndpointJudge
-from openclaw_rl.judge.local import AnswerJudge, Loaded, LocalJudge
+from openclaw_rl.judge.model_judge import AnswerJudge, Loaded, ModelJudge
 from openclaw_rl.judge.rules import RULES, Rule, apply_rules
-from openclaw_rl.judge.small import LabelJudge
 from openclaw_rl.plugins import create
 from openclaw_rl.types import Engine, Judge, JudgeCase, JudgeError, Renderer, Verdict
 
@@ -24,7 +24,7 @@ __all__ = [
     "EndpointJudge",
     "JudgeParts",
     "LabelJudge",
-    "LocalJudge",
+    "ModelJudge",
     "RuleFirstJudge",
     "RulesJudge",
     "create_judge",
@@ -92,11 +92,11 @@ def _with_hints(verdict: Verdict, case: JudgeCase) -> Verdict:
 def _label(parts: JudgeParts) -> Judge:
     load, model = parts.load, parts.model
     if load is not None and model:
-        return LocalJudge(lambda: load(model), True, parts.num_votes, parts.threshold)
+        return ModelJudge(lambda: load(model), True, parts.num_votes, parts.threshold)
     if parts.engine is None or parts.encode is None or parts.renderer is None:
         raise ValueError("the label judge needs an engine, an encoder and a renderer")
     given = parts.engine, parts.encode, parts.renderer
-    return LocalJudge(lambda: given, False, parts.num_votes, parts.threshold)
+    return ModelJudge(lambda: given, False, parts.num_votes, parts.threshold)
 
 
 def _endpoint(parts: JudgeParts) -> Judge:

@@ -113,8 +113,8 @@ def _stems(text: str) -> set[str]:
 
 def _overlap(first: str, second: str) -> float:
     """The share of the first text's content words that the second has too."""
-    wanted = _stems(first)
-    return len(wanted & _stems(second)) / len(wanted) if wanted else 0.0
+    stems = _stems(first)
+    return len(stems & _stems(second)) / len(stems) if stems else 0.0
 
 
 def _log(count: int) -> float:

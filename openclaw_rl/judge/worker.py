@@ -17,7 +17,7 @@ from openclaw_rl.types import Judge, JudgeCase, JudgeError, Verdict
 log = logging.getLogger(__name__)
 
 
-class Desk(Protocol):
+class JudgeQueue(Protocol):
     """Where cases come from and verdicts go. Methods are synchronous and run in threads."""
 
     def pull(self) -> None:
@@ -36,7 +36,7 @@ class Desk(Protocol):
 class JudgeWorker:
     def __init__(
         self,
-        desk: Desk,
+        queue: JudgeQueue,
         judge: Judge,
         *,
         concurrency: int = 4,
@@ -44,7 +44,7 @@ class JudgeWorker:
         poll_s: float = 0.5,
         on_verdict: Callable[[str, Verdict], None] = lambda turn_id, verdict: None,
     ) -> None:
-        self._desk, self._judge = desk, judge
+        self._queue, self._judge = queue, judge
         self._concurrency, self._timeout_s, self._poll_s = concurrency, timeout_s, poll_s
         self._on_verdict = on_verdict
 
@@ -63,14 +63,14 @@ class JudgeWorker:
 
     async def step(self) -> bool:
         """Pull, then judge one batch; False when there was nothing to judge."""
-        await asyncio.to_thread(self._desk.pull)
-        turn_ids = await asyncio.to_thread(self._desk.ready, self._concurrency, time.time())
+        await asyncio.to_thread(self._queue.pull)
+        turn_ids = await asyncio.to_thread(self._queue.ready, self._concurrency, time.time())
         await asyncio.gather(*(self._judge_one(turn_id) for turn_id in turn_ids))
         return bool(turn_ids)
 
     async def _judge_one(self, turn_id: str) -> None:
         try:
-            case = await asyncio.to_thread(self._desk.case, turn_id)
+            case = await asyncio.to_thread(self._queue.case, turn_id)
             if case is None:
                 verdict = Verdict(
                     0, 0.0, "rule:gone", trainable=False, reason="the turn was pruned before it was judged"
@@ -86,8 +86,8 @@ class JudgeWorker:
             log.exception("the judge failed")
             await self._fail(turn_id, f"{type(error).__name__}: {error}")
         else:
-            await asyncio.to_thread(self._desk.settle, turn_id, verdict)
+            await asyncio.to_thread(self._queue.settle, turn_id, verdict)
             self._on_verdict(turn_id, verdict)
 
     async def _fail(self, turn_id: str, error: str) -> None:
-        await asyncio.to_thread(self._desk.fail, turn_id, error, time.time())
+        await asyncio.to_thread(self._queue.fail, turn_id, error, time.time())

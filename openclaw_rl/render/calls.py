@@ -86,10 +86,10 @@ def skip_space() -> Reader[str]:
 
 def expect(text: str, char: str) -> Reader[None]:
     """``char`` was already read and must be the first of ``text``."""
-    for index, wanted in enumerate(text):
+    for index, expected in enumerate(text):
         if index:
             char = yield
-        if char != wanted:
+        if char != expected:
             raise NotACall
 
 

@@ -32,7 +32,7 @@ from openclaw_rl.types import Json
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """What the look-in routes show; wired in ``loop.py`` so that serving knows no other stage."""
+    """What the look-in routes show; wired in ``processes`` so that serving knows no other stage."""
 
     sessions: Callable[[int, str | None, str | None, str | None], Json]
     """(limit, after, user, search)"""
@@ -49,7 +49,7 @@ class Views:
     gauges: Callable[[], dict[str, float]]
     learned: Path
     """Metrics of the learn process, written by its Prometheus sink."""
-    tell: Callable[[str | None, str, Json], Awaitable[None]]
+    record_event: Callable[[str | None, str, Json], Awaitable[None]]
     """Store an event about a turn: (turn id, kind, data)."""
     insights: Insights
 
@@ -104,7 +104,7 @@ def create_app(
         found = await asyncio.to_thread(views.session, session_id, scope_of(request), None, None, False)
         turns = _found(found, "session", session_id)["turns"]
         if turns:
-            await views.tell(turns[-1]["id"], "closed", {})
+            await views.record_event(turns[-1]["id"], "closed", {})
         return {"id": session_id, "closed": True}
 
     @app.get("/v1/turns/{turn_id}", tags=["look in"])
@@ -115,14 +115,14 @@ def create_app(
     async def feedback(parsed: Feedback, request: Request) -> Json:
         _found(await asyncio.to_thread(views.turn, parsed.id, scope_of(request)), "turn", parsed.id)
         score = parsed.stated_score()
-        await views.tell(
+        await views.record_event(
             parsed.id, "feedback", {"score": score, "text": parsed.text, "by": request.state.user}
         )
         return {"id": parsed.id, "score": score}
 
     @app.post("/v1/flush", tags=["feedback"])
     async def flush() -> Json:
-        await views.tell(None, "flush", {})
+        await views.record_event(None, "flush", {})
         return {"status": "ok"}
 
     @app.get("/v1/policies", tags=["look in"])

@@ -34,14 +34,14 @@ class Comparer:
         self._engine, self._renderer, self._ready = engine, renderer, ready
         self._running = 0
 
-    async def open(self, wanted: Comparison) -> AsyncIterator[bytes]:
+    async def open(self, comparison: Comparison) -> AsyncIterator[bytes]:
         """Everything that can be refused is refused before the first byte; then events as they come."""
-        versions = list(dict.fromkeys(wanted.versions))
+        versions = list(dict.fromkeys(comparison.versions))
         if self._running + len(versions) > _MAX_AT_ONCE:
             raise RequestError(
                 "Other comparisons are running; try again in a moment.", status=429, retry_after_s=2
             )
-        prompt_ids = self._renderer.render([{"role": "user", "content": wanted.prompt}])
+        prompt_ids = self._renderer.render([{"role": "user", "content": comparison.prompt}])
         room = self._engine.context_length - len(prompt_ids)
         if room < 1:
             raise RequestError(
@@ -54,7 +54,9 @@ class Comparer:
                 await self._ready(version)
             except (ValueError, OSError) as error:
                 raise RequestError(str(error), status=404, code="not_found", param="versions") from None
-        sampling = SamplingParams(min(room, wanted.max_tokens), wanted.temperature, seed=wanted.seed)
+        sampling = SamplingParams(
+            min(room, comparison.max_tokens), comparison.temperature, seed=comparison.seed
+        )
         return self._stream(versions, prompt_ids, sampling)
 
     async def _stream(

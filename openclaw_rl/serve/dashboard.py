@@ -22,7 +22,7 @@ Version = Annotated[int, Path(ge=0, le=2**31)]
 
 @dataclass(frozen=True, slots=True)
 class Insights:
-    """What the routes show; wired in ``outlook.py`` so that serving knows no other stage."""
+    """What the routes show; wired in ``processes/dashboard.py`` so that serving knows no other stage."""
 
     pulse: Pulse
     tokens: Callable[[str, str | None], Json | None]

@@ -236,8 +236,8 @@ def _tool_choice(choice: ToolChoice | None) -> Any:
 
 
 def _template_options(thinking: Thinking | None) -> Json | None:
-    wanted = {"enabled": True, "disabled": False}.get(thinking.type) if thinking else None
-    return None if wanted is None else {"enable_thinking": wanted}
+    enabled = {"enabled": True, "disabled": False}.get(thinking.type) if thinking else None
+    return None if enabled is None else {"enable_thinking": enabled}
 
 
 # --- replies ---------------------------------------------------------------------------------

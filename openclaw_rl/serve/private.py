@@ -30,11 +30,11 @@ def create_private_app(engine: Engine) -> Starlette:
 
     async def generate(request: Request) -> StreamingResponse:
         asked = generate_from_json(await request.json())
-        wanted = replace(asked, priority=_low(asked.priority))
+        low_priority = replace(asked, priority=_low(asked.priority))
         if asked.policy_version not in (None, *engine.status().versions):
             # Said now: once the stream has begun, it could only break off.
             raise ValueError(f"policy version {asked.policy_version} is not loaded")
-        return StreamingResponse(_lines(engine, wanted), media_type="application/x-ndjson")
+        return StreamingResponse(_lines(engine, low_priority), media_type="application/x-ndjson")
 
     async def load(request: Request) -> JSONResponse:
         await engine.load(Weights(**await request.json()))
@@ -73,9 +73,9 @@ def _low(priority: Priority) -> Priority:
     return max(Priority.JUDGE, priority)
 
 
-async def _lines(engine: Engine, wanted: GenerateRequest) -> AsyncIterator[bytes]:
+async def _lines(engine: Engine, request: GenerateRequest) -> AsyncIterator[bytes]:
     try:
-        async with aclosing(engine.generate(wanted)) as stream:  # type: ignore[type-var]
+        async with aclosing(engine.generate(request)) as stream:  # type: ignore[type-var]
             async for token in stream:
                 yield json.dumps(asdict(token)).encode() + b"\n"
     except asyncio.CancelledError:

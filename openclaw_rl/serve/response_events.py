@@ -62,16 +62,16 @@ def _sayable(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
-def _format(wanted: Json | None) -> Json:
-    if wanted is None or wanted.get("type") != "json_schema":
-        return wanted or {"type": "text"}
-    return {"type": "json_schema", **wanted["json_schema"]}
+def _format(response_format: Json | None) -> Json:
+    if response_format is None or response_format.get("type") != "json_schema":
+        return response_format or {"type": "text"}
+    return {"type": "json_schema", **response_format["json_schema"]}
 
 
-def _choice(wanted: Any) -> Any:
-    if isinstance(wanted, dict):
-        return {"type": "function", "name": wanted["function"]["name"]}
-    return wanted or "auto"
+def _choice(tool_choice: Any) -> Any:
+    if isinstance(tool_choice, dict):
+        return {"type": "function", "name": tool_choice["function"]["name"]}
+    return tool_choice or "auto"
 
 
 def _usage(prompt: int, completion: int) -> Json:

@@ -141,13 +141,13 @@ def _refuse(parsed: ResponsesRequest) -> None:
 
 async def _earlier(parsed: ResponsesRequest, call: Call) -> TurnRecord | None:
     """The turn that is continued by its id, if one is."""
-    wanted = parsed.previous_response_id
-    if wanted is None:
+    previous_id = parsed.previous_response_id
+    if previous_id is None:
         return None
-    turn = await call.recall(wanted)
+    turn = await call.recall(previous_id)
     if turn is None or turn.user != call.user:
         raise RequestError(
-            f"There is no response '{wanted}' to continue from.",
+            f"There is no response '{previous_id}' to continue from.",
             code="previous_response_not_found",
             param="previous_response_id",
         )
@@ -295,8 +295,8 @@ def _in_namespace(namespace: str | None, name: str | None) -> str:
 
 
 def _format(text: TextOptions | None) -> Json | None:
-    wanted = text.format if text else None
-    if wanted is None or wanted.get("type") != "json_schema":
-        return wanted
-    schema = {name: value for name, value in wanted.items() if name != "type"}
+    response_format = text.format if text else None
+    if response_format is None or response_format.get("type") != "json_schema":
+        return response_format
+    schema = {name: value for name, value in response_format.items() if name != "type"}
     return {"type": "json_schema", "json_schema": schema}

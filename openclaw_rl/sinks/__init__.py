@@ -59,8 +59,8 @@ class Fan:
 
 def create_sinks(names: str, home: Path) -> Fan:
     """``names`` with commas between them; each is of the table, or pkg.module:Class."""
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    return Fan([create("metrics sink", name, SINKS, home) for name in wanted])
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    return Fan([create("metrics sink", name, SINKS, home) for name in chosen])
 
 
 def step_metrics(report: Json, gate: Json, rewards: Sequence[int]) -> dict[str, float]:

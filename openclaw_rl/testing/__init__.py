@@ -1,7 +1,7 @@
 """Fakes and helpers for tests, ours and those of people who build on this package.
 
 ``ScriptedEngine`` keeps the Engine protocol without a model: it says what it was told to say, as
-slowly as wanted, and fails or pauses on request. ``scripted_system`` is the real wiring around it.
+slowly as asked, and fails or pauses on request. ``scripted_system`` is the real wiring around it.
 ``ServerProcess`` is the real command in a process of its own. ``wait_until`` polls with a deadline.
 """
 

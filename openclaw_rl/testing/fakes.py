@@ -27,7 +27,7 @@ from openclaw_rl.types import (
 )
 
 if TYPE_CHECKING:
-    from openclaw_rl.loop import System
+    from openclaw_rl.processes.serving_system import ServingSystem
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,14 +246,15 @@ class WordJudge:
         """Holds nothing."""
 
 
-def scripted_system(home: Path, **settings: Any) -> System:
+def scripted_system(home: Path, **settings: Any) -> ServingSystem:
     """The whole serving side on a scripted engine; ``settings`` as on the command line."""
-    from openclaw_rl import loop, parts
     from openclaw_rl.config import load_config
+    from openclaw_rl.loop import wire_serving
+    from openclaw_rl.processes.parts import build_answerer, open_ledgers
     from openclaw_rl.render import create_renderer
 
     config = load_config({"served_model_name": "scripted", "home": home, **settings}, environment={})
     config.home.mkdir(parents=True, exist_ok=True)
     tokenizer = byte_tokenizer()
-    renderer = create_renderer(tokenizer, name="qwen3")
-    return loop.assemble(config, parts.open_ledger(config), ScriptedEngine(tokenizer), renderer)
+    engine, renderer = ScriptedEngine(tokenizer), create_renderer(tokenizer, name="qwen3")
+    return wire_serving(config, open_ledgers(config), engine, build_answerer(config, engine, renderer))

@@ -40,14 +40,14 @@ NOT_FINITE = "its log-probs are not finite numbers"
 NO_TOKENS = "another server answered, so its tokens are not known"
 
 
-class Desk(Protocol):
+class VerdictQueue(Protocol):
     """Where judged turns come from and samples go. Synchronous; called in threads."""
 
     def pending(self, limit: int) -> list[tuple[int, str]]: ...
 
     def judged(self, turn_id: str) -> tuple[TurnRecord, Verdict] | None: ...
 
-    def amends(self, turn: TurnRecord) -> tuple[TurnRecord, Verdict] | None: ...
+    def corrected(self, turn: TurnRecord) -> tuple[TurnRecord, Verdict] | None: ...
 
     def skip(self, seq: int) -> None: ...
 
@@ -135,15 +135,20 @@ class Sampler:
     """Makes the samples, one verdict after the other, in the order they came."""
 
     def __init__(
-        self, desk: Desk, algorithm: Algorithm, scorer: EngineScorer, prompts: Prompts, held_out_share: float
+        self,
+        verdicts: VerdictQueue,
+        algorithm: Algorithm,
+        scorer: EngineScorer,
+        prompts: Prompts,
+        held_out_share: float,
     ) -> None:
-        self._desk, self._algorithm, self._scorer, self._prompts = desk, algorithm, scorer, prompts
+        self._verdicts, self._algorithm, self._scorer, self._prompts = verdicts, algorithm, scorer, prompts
         self._held_out_share = held_out_share
 
     async def run(self) -> int:
         """Everything that is pending; returns how much that was."""
         done = 0
-        while pending := self._desk.pending(_PAGE):
+        while pending := self._verdicts.pending(_PAGE):
             await self._scorer.prepare()
             for seq, turn_id in pending:
                 await self._settle(seq, turn_id)
@@ -151,54 +156,54 @@ class Sampler:
         return done
 
     async def _settle(self, seq: int, turn_id: str) -> None:
-        found = self._desk.judged(turn_id)
+        found = self._verdicts.judged(turn_id)
         if found is None:
-            self._desk.skip(seq)
+            self._verdicts.skip(seq)
             return
         turn, verdict = found
         if not verdict.trainable:
-            self._desk.settle(seq, turn, verdict)
+            self._verdicts.settle(seq, turn, verdict)
             return
         if verdict.source == "exclude":
-            self._desk.settle(seq, turn, verdict, reason=verdict.reason)
+            self._verdicts.settle(seq, turn, verdict, reason=verdict.reason)
             return
         if not turn.tokens:
-            self._desk.settle(seq, turn, verdict, reason=NO_TOKENS)
+            self._verdicts.settle(seq, turn, verdict, reason=NO_TOKENS)
             return
         try:
             examples = await self._examples(turn, verdict)
         except ValueError as error:
             # Of this turn: too long with its hint, fewer alternatives kept than the algorithm needs …
-            self._desk.settle(seq, turn, verdict, reason=str(error))
+            self._verdicts.settle(seq, turn, verdict, reason=str(error))
             return
         if not examples:
-            self._desk.settle(seq, turn, verdict, reason=NO_LESSON if verdict.score else NEUTRAL)
+            self._verdicts.settle(seq, turn, verdict, reason=NO_LESSON if verdict.score else NEUTRAL)
         elif not all(np.isfinite(a).all() for made in examples for a in (made.old_NK, made.signal_NK)):
-            self._desk.settle(seq, turn, verdict, reason=NOT_FINITE)
+            self._verdicts.settle(seq, turn, verdict, reason=NOT_FINITE)
         else:
             held_out = _fraction(turn.id) < self._held_out_share
-            self._desk.settle(seq, turn, verdict, examples, held_out=held_out)
+            self._verdicts.settle(seq, turn, verdict, examples, held_out=held_out)
 
     async def _examples(self, turn: TurnRecord, verdict: Verdict) -> list[Example]:
-        before = self._desk.amends(turn) if verdict.score > 0 else None
+        before = self._verdicts.corrected(turn) if verdict.score > 0 else None
         lesson = self._lesson(turn, verdict, self._lesson(*before) if before else None)
         return await self._algorithm.examples(lesson, self._scorer)
 
-    def _lesson(self, turn: TurnRecord, verdict: Verdict, amends: Lesson | None = None) -> Lesson:
-        return Lesson(turn, verdict, lambda hint: self._prompts.hinted(turn, hint), amends)
+    def _lesson(self, turn: TurnRecord, verdict: Verdict, corrected: Lesson | None = None) -> Lesson:
+        return Lesson(turn, verdict, lambda hint: self._prompts.hinted(turn, hint), corrected)
 
 
-async def excuse(desk: Desk, reason: str, poll_s: float = 0.5) -> None:
+async def settle_untrained(verdicts: VerdictQueue, reason: str, poll_s: float = 0.5) -> None:
     """Where nothing is trained, every judged turn says why; until cancelled."""
     while True:
-        pending = await asyncio.to_thread(desk.pending, _PAGE)
+        pending = await asyncio.to_thread(verdicts.pending, _PAGE)
         for seq, turn_id in pending:
-            found = await asyncio.to_thread(desk.judged, turn_id)
+            found = await asyncio.to_thread(verdicts.judged, turn_id)
             if found is None:
-                await asyncio.to_thread(desk.skip, seq)
+                await asyncio.to_thread(verdicts.skip, seq)
             else:
                 given = None if not found[1].trainable else reason
-                await asyncio.to_thread(partial(desk.settle, seq, *found, reason=given))
+                await asyncio.to_thread(partial(verdicts.settle, seq, *found, reason=given))
         if not pending:
             await asyncio.sleep(poll_s)
 

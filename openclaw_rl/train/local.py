@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from openclaw_rl.targets import ALL, lora_modules
 from openclaw_rl.train.export import copy_tokenizer
 from openclaw_rl.train.losses import LOSSES, loss_of
 from openclaw_rl.train.packed import ATTENTION, Packed, logprobs, pack
 from openclaw_rl.train.policies import ADAPTER, ADAPTER_CONFIG, AVERAGE, TRAINER_STATE
 from openclaw_rl.types import Batch, Json, StepReport, TrainerCapabilities, Weights
+from openclaw_rl.types.lora import ALL, lora_modules
 
 FrozenLinear = Callable[[torch.nn.Linear], torch.nn.Module]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -97,9 +97,8 @@ class LocalTrainer:
             raise ValueError(f"unknown dtype {options.dtype!r}; known: {', '.join(_DTYPES)}")
         if options.num_threads:
             torch.set_num_threads(options.num_threads)
-        wanted = options.device
         self.device = torch.device(
-            ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+            ("cuda" if torch.cuda.is_available() else "cpu") if options.device == "auto" else options.device
         )
         self._path = model
         self._load()

@@ -63,7 +63,7 @@ class PolicyStore:
         found: Json = json.loads((self.path(version) / MANIFEST).read_text())
         return found
 
-    def amend(self, version: int, **facts: object) -> None:
+    def update_manifest(self, version: int, **facts: object) -> None:
         """Add facts to the manifest, in one rename."""
         target = self.path(version) / MANIFEST
         work = target.with_suffix(".part")

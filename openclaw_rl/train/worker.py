@@ -42,7 +42,7 @@ PRUNED = "its turn was pruned before the step"
 STALE = "it was answered by a version too long ago"
 
 
-class Desk(Protocol):
+class PolicyQueue(Protocol):
     """Samples and versions in the ledger."""
 
     def is_settled(self) -> bool: ...
@@ -81,7 +81,7 @@ class Desk(Protocol):
 
     def scores_of(self, version: int) -> list[int]: ...
 
-    def flush_wanted(self) -> float | None: ...
+    def flush_requested_at(self) -> float | None: ...
 
     def flushed(self, asked: float) -> None: ...
 
@@ -107,7 +107,7 @@ class LearnOptions:
 class LearnWorker:
     def __init__(
         self,
-        desk: Desk,
+        policies: PolicyQueue,
         sampler: Sampler,
         algorithm: Algorithm,
         make_trainer: Callable[[], Trainer],
@@ -115,20 +115,20 @@ class LearnWorker:
         engine: Engine,
         store: PolicyStore,
         options: LearnOptions,
-        say: Callable[[str], None] = lambda line: None,
+        progress: Callable[[str], None] = lambda line: None,
         poll_s: float = 0.5,
         log_step: Callable[[int, Json, Json], None] = lambda version, metrics, gate: None,
     ) -> None:
         """``log_step`` is told of every version that was checked: its number, its step and its checks."""
-        self._desk, self._sampler, self._algorithm, self._gate = desk, sampler, algorithm, gate
+        self._policies, self._sampler, self._algorithm, self._gate = policies, sampler, algorithm, gate
         self._make_trainer, self._engine, self._store = make_trainer, engine, store
-        self._options, self._say, self._poll_s, self._log_step = options, say, poll_s, log_step
+        self._options, self._progress, self._poll_s, self._log_step = options, progress, poll_s, log_step
         # One thread for all arithmetic: each further one would get OpenMP workers of its own.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._trainer: Trainer | None = None
-        self._at: int | None = None
+        self._trainer_version: int | None = None
         """The version the trainer's weights are."""
-        self._said = -1
+        self._reported = -1
 
     async def run(self) -> None:
         """Until cancelled. An engine or a database that is away is waited for."""
@@ -141,9 +141,9 @@ class LearnWorker:
                 log.warning("learning waits for the engine: %s", error)
                 worked = False
             except Exception as error:
-                log.exception("learning pauses")
-                self._say(f"learning pauses: {str(error).partition(chr(10))[0]}")
-                self._at = None
+                log.exception("the learning step failed; trying again")
+                self._progress(f"the step failed and will be tried again: {str(error).partition(chr(10))[0]}")
+                self._trainer_version = None
                 worked = False
                 await asyncio.sleep(10 * self._poll_s)
             if not worked:
@@ -151,7 +151,7 @@ class LearnWorker:
 
     async def step(self) -> bool:
         """Whatever is next; False when nothing is."""
-        if (unfinished := self._desk.unfinished()) is not None:
+        if (unfinished := self._policies.unfinished()) is not None:
             await self._bring_to_end(unfinished)
             return True
         if await self._sampler.run():
@@ -167,12 +167,12 @@ class LearnWorker:
 
     def _claim(self) -> Policy | None:
         options = self._options
-        number, strength, oldest = self._desk.waiting()
-        size = self._desk.full_batch(options.batch_size)
-        asked = self._desk.flush_wanted()
-        if number != self._said:
-            self._said = number
-            self._say(f"{number} of {size} samples toward the next step")
+        number, strength, oldest = self._policies.waiting()
+        size = self._policies.full_batch(options.batch_size)
+        asked = self._policies.flush_requested_at()
+        if number != self._reported:
+            self._reported = number
+            self._progress(f"{number} of {size} samples toward the next step")
         old = (
             oldest is not None and time.time() - oldest > options.max_age_s and number >= options.min_samples
         )
@@ -184,21 +184,23 @@ class LearnWorker:
             limit = min(number, _MOST_BATCHES * size)
         policy = None
         if number:
-            policy = self._desk.claim(limit, self._desk.serving(), options.config_hash, options.replay)
-        if asked and not number and self._desk.is_settled():
-            self._desk.flushed(asked)
+            policy = self._policies.claim(
+                limit, self._policies.serving(), options.config_hash, options.replay
+            )
+        if asked and not number and self._policies.is_settled():
+            self._policies.flushed(asked)
         return policy
 
     def _watch(self) -> None:
         """Back to the version before, if people's verdicts fell significantly with this one."""
-        serving = self._desk.serving()
-        policy = self._desk.policy(serving)
+        serving = self._policies.serving()
+        policy = self._policies.policy(serving)
         if policy is None or policy.parent is None:
             return
-        if is_worse(self._desk.scores_of(policy.parent), self._desk.scores_of(serving)):
+        if is_worse(self._policies.scores_of(policy.parent), self._policies.scores_of(serving)):
             why = f"rolled back from version {serving}: verdicts fell below those of version {policy.parent}"
-            self._desk.promote(policy.parent, why)
-            self._say(why)
+            self._policies.promote(policy.parent, why)
+            self._progress(why)
 
     # --- one version, from its samples to its end ------------------------------------------------
 
@@ -206,16 +208,16 @@ class LearnWorker:
         if policy.status == "training":
             if not self._store.exists(policy.version) and not await self._train(policy):
                 return
-            self._desk.trained(policy.version, self._store.manifest(policy.version)["metrics"])
-        result = await self._judge(policy)
-        self._store.amend(policy.version, gate=result.to_json())
+            self._policies.trained(policy.version, self._store.manifest(policy.version)["metrics"])
+        result = await self._check(policy)
+        self._store.update_manifest(policy.version, gate=result.to_json())
         self._log_step(policy.version, self._store.manifest(policy.version)["metrics"], result.to_json())
         if not result.passed:
             await self._give_up(policy, result.to_json())
-        elif self._desk.publish(policy.version, result.to_json()):
+        elif self._policies.publish(policy.version, result.to_json()):
             with suppress(ConnectionError, ValueError):  # whoever serves follows the ledger anyway
                 await self._engine.serve_version(policy.version)
-            self._say(f"version {policy.version} passed its checks and serves now")
+            self._progress(f"version {policy.version} passed its checks and serves now")
             self._free_states()
         else:
             await self._give_up(policy, None)
@@ -225,13 +227,13 @@ class LearnWorker:
         version, parent = policy.version, policy.parent or BASE_VERSION
         items = self._usable(policy)
         if not items:
-            self._desk.reject(
+            self._policies.reject(
                 version, {"passed": False, "reason": "none of its samples could be used", "checks": []}
             )
             return False
-        self._say(f"step {version}: {len(items)} samples")
+        self._progress(f"step {version}: {len(items)} samples")
         report = await self._in_thread(lambda: self._take_step(version, parent, items))
-        self._say(
+        self._progress(
             f"step {version}: loss {report.loss:.4f}, gradient {report.grad_norm:.2f}, "
             f"{report.num_tokens} tokens in {report.total_s:.1f} s"
         )
@@ -239,11 +241,11 @@ class LearnWorker:
 
     def _usable(self, policy: Policy) -> list[Example]:
         version, parent = policy.version, policy.parent or BASE_VERSION
-        items = self._desk.items(version)
+        items = self._policies.items(version)
         found = {item.source.turn_ids[0] for item in items}
-        self._desk.drop(version, [i for i in self._desk.claimed(version) if i not in found], PRUNED)
+        self._policies.drop(version, [i for i in self._policies.claimed(version) if i not in found], PRUNED)
         stale = [i.source.turn_ids[0] for i in items if self._is_stale(i, parent)]
-        self._desk.drop(version, stale, STALE)
+        self._policies.drop(version, stale, STALE)
         return [item for item in items if item.source.turn_ids[0] not in stale]
 
     def _is_stale(self, example: Example, parent: int) -> bool:
@@ -255,18 +257,18 @@ class LearnWorker:
         if self._trainer is None:
             self._trainer = self._make_trainer()
         trainer = self._trainer
-        if self._at != parent:
+        if self._trainer_version != parent:
             try:
                 trainer.resume(self._store.weights(parent) if parent != BASE_VERSION else None)
             except ValueError:
-                self._desk.release(version)
+                self._policies.release(version)
                 raise
-            self._at = parent
+            self._trainer_version = parent
         state = trainer.state
         batch = self._algorithm.batch(items, state)
-        factors, again = _factors(items, batch.examples), self._desk.replayed(version)
+        factors, again = _factors(items, batch.examples), self._policies.replayed(version)
         batch = replace(batch, examples=[*batch.examples, *again])
-        self._at = None  # neither the one nor the other, should it break here
+        self._trainer_version = None  # neither the one nor the other, should it break here
         report = trainer.step(batch, parent)
         manifest = {
             "version": version,
@@ -279,10 +281,10 @@ class LearnWorker:
             "created_at": time.time(),
         }
         self._store.write(version, lambda folder: trainer.save(folder, state), manifest)
-        self._at = version
+        self._trainer_version = version
         return report
 
-    async def _judge(self, policy: Policy) -> GateResult:
+    async def _check(self, policy: Policy) -> GateResult:
         version, parent = policy.version, policy.parent or BASE_VERSION
         metrics = self._store.manifest(version)["metrics"]
         report = StepReport(**{name: value for name, value in metrics.items() if name != "scale"})
@@ -290,20 +292,20 @@ class LearnWorker:
             for needed in (parent, version):
                 if needed != BASE_VERSION:
                     await self._engine.load(self._store.weights(needed))
-        return await self._gate.check(version, parent, report, self._desk.held_out(_GATE_TURNS))
+        return await self._gate.check(version, parent, report, self._policies.held_out(_GATE_TURNS))
 
     async def _give_up(self, policy: Policy, gate: Json | None) -> None:
         if gate is not None:
-            self._desk.reject(policy.version, gate)
-            self._say(f"version {policy.version} was rejected: {gate['reason']}")
+            self._policies.reject(policy.version, gate)
+            self._progress(f"version {policy.version} was rejected: {gate['reason']}")
         else:
-            self._say(f"version {policy.version} was dropped: another version was chosen meanwhile")
-        self._at = None
+            self._progress(f"version {policy.version} was dropped: another version was chosen meanwhile")
+        self._trainer_version = None
         with suppress(ConnectionError, ValueError):
             await self._engine.unload(policy.version)
 
     def _free_states(self) -> None:
-        serving = self._desk.serving()
+        serving = self._policies.serving()
         for version in range(1, serving - self._options.keep_states + 1):
             self._store.forget(version, only_state=True)
 

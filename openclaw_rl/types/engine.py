@@ -80,9 +80,9 @@ class ScoreRequest:
     def __post_init__(self) -> None:
         if not 1 <= self.start < len(self.token_ids):
             raise ValueError(f"start must lie in 1..{len(self.token_ids) - 1}, got {self.start}")
-        wanted = len(self.token_ids) - self.start
-        if self.candidates is not None and len(self.candidates) != wanted:
-            raise ValueError(f"{len(self.candidates)} rows of candidates for {wanted} tokens")
+        num_scored = len(self.token_ids) - self.start
+        if self.candidates is not None and len(self.candidates) != num_scored:
+            raise ValueError(f"{len(self.candidates)} rows of candidates for {num_scored} tokens")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class Lesson:
     verdict: Verdict
     hinted: Callable[[str], list[int] | None]
     """The prompt's ids with a hint added to the user's last message; None where it cannot be rebuilt."""
-    amends: Lesson | None = None
+    corrected: Lesson | None = None
     """What this reply made up for: the first of the replies that were complained about right before it."""
 
 

@@ -28,7 +28,7 @@ def server(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield server
 
 
-class Desk:
+class Workspace:
     """A home and a folder to work in, for one agent."""
 
     def __init__(self, folder: Path, server: ServerProcess) -> None:
@@ -58,14 +58,14 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, server: ServerProcess, require: Callable[[str, str], Path]) -> Desk:
+def workspace(tmp_path: Path, server: ServerProcess, require: Callable[[str, str], Path]) -> Workspace:
     require("node", "nodejs")
-    return Desk(tmp_path, server)
+    return Workspace(tmp_path, server)
 
 
-def test_codex_uses_an_mcp_server(desk: Desk, require: Callable[[str, str], Path]) -> None:
-    desk.run(command(), "connect", "codex", "--write")
-    (desk.home / ".codex" / "config.toml").write_text(
+def test_codex_uses_an_mcp_server(workspace: Workspace, require: Callable[[str, str], Path]) -> None:
+    workspace.run(command(), "connect", "codex", "--write")
+    (workspace.home / ".codex" / "config.toml").write_text(
         "[mcp_servers.everything]\n"
         f"command = {json.dumps(str(require('node', 'nodejs')))}\n"
         f"args = {json.dumps([str(MCP_SERVER), 'stdio'])}\n"
@@ -73,7 +73,7 @@ def test_codex_uses_an_mcp_server(desk: Desk, require: Callable[[str, str], Path
         'default_tools_approval_mode = "approve"\n'
     )
     codex = (PROGRAMS / ".bin" / "codex", "exec", "--profile", "openclaw-rl", "--skip-git-repo-check")
-    first = desk.events(*codex, "--json", "Please add 17 and 25")
+    first = workspace.events(*codex, "--json", "Please add 17 and 25")
     thread = next(event["thread_id"] for event in first if event["type"] == "thread.started")
     items = [event["item"] for event in first if event["type"] == "item.completed"]
     (called,) = [item for item in items if item["type"] == "mcp_tool_call"]
@@ -81,8 +81,8 @@ def test_codex_uses_an_mcp_server(desk: Desk, require: Callable[[str, str], Path
     assert "42" in json.dumps(called["result"])
     assert [item["text"] for item in items if item["type"] == "agent_message"] == ["Together they are 42."]
 
-    desk.events(*codex, "--json", "resume", thread, "Thanks")
-    turns = desk.turns_about("Please add 17 and 25")
+    workspace.events(*codex, "--json", "resume", thread, "Thanks")
+    turns = workspace.turns_about("Please add 17 and 25")
     assert {turn["session_id"] for turn in turns} == {thread}
     names = [[call["name"] for call in turn["reply"].get("tool_calls") or []] for turn in turns]
     assert names == [["mcp__everything__get_sum"], [], []]
@@ -92,18 +92,18 @@ def test_codex_uses_an_mcp_server(desk: Desk, require: Callable[[str, str], Path
     assert (answer["role"], answer["content"]) == ("user", "Thanks")
 
 
-def test_cline_runs_a_command(desk: Desk) -> None:
-    desk.run(command(), "connect", "cline", "--write")
-    (desk.work / "note.txt").write_text("7 apples\n")
+def test_cline_runs_a_command(workspace: Workspace) -> None:
+    workspace.run(command(), "connect", "cline", "--write")
+    (workspace.work / "note.txt").write_text("7 apples\n")
     cline = (PROGRAMS / ".bin" / "cline", "--json", "--timeout", "280")
     try:
-        first = desk.events(*cline, "Please count the apples")
+        first = workspace.events(*cline, "Please count the apples")
         (result,) = [event for event in first if event["type"] == "run_result"]
         assert (result["finishReason"], result["text"]) == ("completed", "There are 2 words.")
     finally:
-        desk.run(PROGRAMS / ".bin" / "cline", "hub", "stop")
+        workspace.run(PROGRAMS / ".bin" / "cline", "hub", "stop")
     # In so small a context, Cline has the past summarised between the call and its result.
-    turns = desk.turns_about("Please count the apples")
+    turns = workspace.turns_about("Please count the apples")
     names = [[call["name"] for call in turn["reply"].get("tool_calls") or []] for turn in turns]
     assert names == [["run_commands"], []]
     assert [turn["continues"] for turn in turns] == [None, turns[0]["id"]]

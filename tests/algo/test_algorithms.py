@@ -207,7 +207,7 @@ def test_a_retold_reply_leaves_out_what_the_hinted_teacher_would_hardly_say() ->
             return Teaching(said, np.full((3, 1), 99, np.int32), np.full((3, 1), -0.5, np.float32))
 
     first = lesson(-1, "short", turn=replace(make_turn(), id="t0", prompt_ids=[7, 8]))
-    accepted = replace(lesson(1, confidence=0.8, turn=make_turn(forced=2)), amends=first)
+    accepted = replace(lesson(1, confidence=0.8, turn=make_turn(forced=2)), corrected=first)
     got = made(Hybrid(), accepted, Unforgiving({}))
     np.testing.assert_allclose(got.signal_NK, [[0.8], [0.0], [0.0]], rtol=1e-6)  # the third was forced
     assert got.prompt_ids == [7, 8]
@@ -216,7 +216,7 @@ def test_a_retold_reply_leaves_out_what_the_hinted_teacher_would_hardly_say() ->
 
 
 def test_without_a_hint_an_accepted_reply_answers_its_own_question() -> None:
-    accepted = replace(lesson(1), amends=lesson(-1))
+    accepted = replace(lesson(1), corrected=lesson(-1))
     assert made(Hybrid(), accepted, Teacher({})).source.kind == "own"
 
 

@@ -16,8 +16,8 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from openclaw_rl.capture.journal import Journal
-from openclaw_rl.capture.ledger import Ledger, sqlite_url
+from openclaw_rl.capture.learn_ledger import LearnLedger
+from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.types import Json, SamplingParams, Token, TurnRecord
 
 Require = Callable[[str, str], Path]
@@ -155,30 +155,30 @@ def url(backend: str, new_url: Callable[[str], str]) -> str:
 
 
 @pytest.fixture
-def open_ledger(new_url: Callable[[str], str]) -> Iterator[Callable[[str], Ledger]]:
+def open_ledger(new_url: Callable[[str], str]) -> Iterator[Callable[[str], ServeLedger]]:
     """Ledgers that are closed after the test, before their databases are emptied."""
-    opened: list[Ledger] = []
+    opened: list[ServeLedger] = []
 
-    def open_one(url: str) -> Ledger:
-        opened.append(Ledger(url))
+    def open_one(url: str) -> ServeLedger:
+        opened.append(ServeLedger(url))
         return opened[-1]
 
     yield open_one
-    for ledger in opened:
-        ledger.close()
+    for serve_ledger in opened:
+        serve_ledger.close()
 
 
 @pytest.fixture
-def ledger(url: str, open_ledger: Callable[[str], Ledger]) -> Ledger:
+def serve_ledger(url: str, open_ledger: Callable[[str], ServeLedger]) -> ServeLedger:
     return open_ledger(url)
 
 
 @pytest.fixture
-def journal(backend: str, url: str, tmp_path: Path) -> Iterator[Journal]:
+def learn_ledger(backend: str, url: str, tmp_path: Path) -> Iterator[LearnLedger]:
     """Beside the ledger: a file of its own, or the same PostgreSQL database."""
-    journal = Journal(url if backend == "postgresql" else sqlite_url(tmp_path / "learn.db"))
-    yield journal
-    journal.close()
+    learn_ledger = LearnLedger(url if backend == "postgresql" else sqlite_url(tmp_path / "learn.db"))
+    yield learn_ledger
+    learn_ledger.close()
 
 
 def make_turn(

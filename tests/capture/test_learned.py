@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.capture.journal import Journal
+from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.learned import (
     SwapWatch,
     view_rewards,
@@ -18,74 +18,76 @@ from openclaw_rl.capture.learned import (
     view_swaps,
     view_traffic,
 )
-from openclaw_rl.capture.ledger import Ledger
-from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.capture.policy_ledger import PolicyLedger
+from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.types import Verdict
 
 from .conftest import make_turn
 
 
 @pytest.fixture
-def lineage(ledger: Ledger, journal: Journal) -> Lineage:
-    return Lineage(ledger, journal)
+def policy_ledger(serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> PolicyLedger:
+    return PolicyLedger(serve_ledger, learn_ledger)
 
 
 @pytest.fixture
-def judge(lineage: Lineage) -> Callable[..., None]:
+def judge(policy_ledger: PolicyLedger) -> Callable[..., None]:
     """Turns with these scores, one a second from 1000 on."""
 
     def judge_turns(scores: list[int], user: str = "alice") -> None:
         for number, score in enumerate(scores):
             turn = make_turn(f"{user}{number}", user=user, created_at=1000.0 + number)
-            lineage.settle(number + 1, turn, Verdict(score, 1.0, "votes"), reason="nothing to learn")
+            policy_ledger.settle(number + 1, turn, Verdict(score, 1.0, "votes"), reason="nothing to learn")
 
     return judge_turns
 
 
-def test_a_curve_of_single_turns(lineage: Lineage, judge: Any) -> None:
+def test_a_curve_of_single_turns(policy_ledger: PolicyLedger, judge: Any) -> None:
     judge([-1, -1, 0, 1])
-    rewards = view_rewards(lineage)
+    rewards = view_rewards(policy_ledger)
     assert (rewards["turns"], rewards["turns_per_point"]) == (4, 1)
     assert [point["reward"] for point in rewards["points"]] == [-1, -1, 0, 1]
     assert [point["satisfaction"] for point in rewards["points"]] == [0, 0, None, 1]
     assert [point["first"] for point in rewards["points"]] == [0, 1, 2, 3]
 
 
-def test_many_turns_are_grouped_and_each_is_counted_once(lineage: Lineage, judge: Any) -> None:
+def test_many_turns_are_grouped_and_each_is_counted_once(policy_ledger: PolicyLedger, judge: Any) -> None:
     judge([1 if number % 4 else -1 for number in range(500)])
-    rewards = view_rewards(lineage)
+    rewards = view_rewards(policy_ledger)
     assert rewards["turns_per_point"] == 5
     assert sum(point["turns"] for point in rewards["points"]) == rewards["turns"] == 500
     assert sum(point["down"] for point in rewards["points"]) == 125
     assert all(a["to_at"] < b["from_at"] for a, b in pairwise(rewards["points"]))
 
 
-def test_everybody_s_own_curve(lineage: Lineage, judge: Any) -> None:
+def test_everybody_s_own_curve(policy_ledger: PolicyLedger, judge: Any) -> None:
     judge([1, 1])
     judge([-1], user="bob")
-    assert view_rewards(lineage)["turns"] == 3
-    assert [point["reward"] for point in view_rewards(lineage, "bob")["points"]] == [-1]
-    assert view_rewards(lineage, "nobody")["points"] == []
+    assert view_rewards(policy_ledger)["turns"] == 3
+    assert [point["reward"] for point in view_rewards(policy_ledger, "bob")["points"]] == [-1]
+    assert view_rewards(policy_ledger, "nobody")["points"] == []
 
 
-def test_every_swap_is_remembered(lineage: Lineage) -> None:
-    assert view_swaps(lineage) == []
-    lineage.promote(0, "back to the base")
-    assert [(swap["version"], swap["why"]) for swap in view_swaps(lineage)] == [(0, "back to the base")]
-    assert view_step_turns(lineage, 1, None) == []
+def test_every_swap_is_remembered(policy_ledger: PolicyLedger) -> None:
+    assert view_swaps(policy_ledger) == []
+    policy_ledger.promote(0, "back to the base")
+    assert [(swap["version"], swap["why"]) for swap in view_swaps(policy_ledger)] == [(0, "back to the base")]
+    assert view_step_turns(policy_ledger, 1, None) == []
 
 
-def test_what_a_swap_did_to_the_replies_around_it(ledger: Ledger, lineage: Lineage) -> None:
-    watch = SwapWatch(ledger, lineage)
+def test_what_a_swap_did_to_the_replies_around_it(
+    serve_ledger: ServeLedger, policy_ledger: PolicyLedger
+) -> None:
+    watch = SwapWatch(serve_ledger, policy_ledger)
     assert watch.last(time.time()) is None
-    lineage.promote(0, "by hand")
-    at = view_swaps(lineage)[0]["at"]
+    policy_ledger.promote(0, "by hand")
+    at = view_swaps(policy_ledger)[0]["at"]
 
     def reply(name: str, after_s: float, first_token_s: float, reason: str = "stop") -> Any:
         turn = make_turn(name, created_at=at + after_s)
         return replace(turn, finish_reason=reason, timings={"first_token_s": first_token_s})
 
-    ledger.append([
+    serve_ledger.append([
         reply("long ago", -5000, 9.0), reply("before", -300, 0.2), reply("shortly before", -20, 0.4),
         reply("quick", 5, 0.5), reply("slow", 10, 3.0), reply("gone", 20, 0.1, "cancelled"),
         reply("later", 300, 9.0),
@@ -96,9 +98,9 @@ def test_what_a_swap_did_to_the_replies_around_it(ledger: Ledger, lineage: Linea
     assert seen["delayed_above_s"] == pytest.approx(2 * 0.3 + 0.25)
 
 
-def test_traffic_is_that_of_the_last_minute(ledger: Ledger) -> None:
+def test_traffic_is_that_of_the_last_minute(serve_ledger: ServeLedger) -> None:
     now = time.time()
-    ledger.append([make_turn("old", created_at=now - 90), make_turn("new", created_at=now - 5)])
-    traffic = view_traffic(ledger, now)
+    serve_ledger.append([make_turn("old", created_at=now - 90), make_turn("new", created_at=now - 5)])
+    traffic = view_traffic(serve_ledger, now)
     assert traffic["requests_per_s"] == pytest.approx(1 / 60)
     assert traffic["tokens_per_s"] > 0

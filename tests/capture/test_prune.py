@@ -12,16 +12,16 @@ import pytest
 import sqlalchemy as sa
 
 from openclaw_rl.capture import schema
-from openclaw_rl.capture.ledger import Delivery, Ledger, sqlite_url
 from openclaw_rl.capture.prune import prune
-from openclaw_rl.cli import main
+from openclaw_rl.capture.serve_ledger import Delivery, ServeLedger, sqlite_url
+from openclaw_rl.commands.cli import main
 from openclaw_rl.types import Json, TurnRecord
 
 from .conftest import make_turn
 
 DAY = 86400.0
 SYSTEM = {"role": "system", "content": "You are helpful. " * 100}
-OpenLedger = Callable[[str], Ledger]
+OpenLedger = Callable[[str], ServeLedger]
 
 
 def conversation(session_id: str, age_days: float, num_turns: int = 3, text: str = "") -> list[TurnRecord]:
@@ -42,106 +42,106 @@ def conversation(session_id: str, age_days: float, num_turns: int = 3, text: str
     return turns
 
 
-def num_rows(ledger: Ledger) -> dict[str, int]:
-    with ledger.db.connect() as connection:
+def num_rows(serve_ledger: ServeLedger) -> dict[str, int]:
+    with serve_ledger.db.connect() as connection:
         return {
             table.name: connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0
             for table in schema.metadata.sorted_tables
         }
 
 
-def assert_holds(ledger: Ledger, turns: list[TurnRecord]) -> None:
+def assert_holds(serve_ledger: ServeLedger, turns: list[TurnRecord]) -> None:
     """Exactly these turns, each as it was, and a sound ledger."""
     for turn in turns:
-        assert ledger.load_turn(turn.id) == turn
-    assert ledger.counts()["turns"] == len(turns)
-    assert ledger.check_integrity() == []
+        assert serve_ledger.load_turn(turn.id) == turn
+    assert serve_ledger.counts()["turns"] == len(turns)
+    assert serve_ledger.check_integrity() == []
 
 
 # --- what goes and what stays ----------------------------------------------------------------
 
 
 def test_old_sessions_go_with_everything_only_they_needed(
-    ledger: Ledger, new_url: Callable[[str], str], open_ledger: OpenLedger
+    serve_ledger: ServeLedger, new_url: Callable[[str], str], open_ledger: OpenLedger
 ) -> None:
     old, new = conversation("old", 40), conversation("new", 20)
-    ledger.append([*old, *new, *(Delivery(turn.id, True, 1.0) for turn in [*old, *new])])
-    report = prune(ledger, older_than_s=30 * DAY)
+    serve_ledger.append([*old, *new, *(Delivery(turn.id, True, 1.0) for turn in [*old, *new])])
+    report = prune(serve_ledger, older_than_s=30 * DAY)
     assert (report.sessions, report.turns) == (1, 3)
-    assert_holds(ledger, new)
-    assert ledger.session("old") is None
-    assert ledger.find_by_keys([turn.keys["chain"] for turn in old]) == {}
-    assert len(ledger.find_by_keys([turn.keys["chain"] for turn in new])) == 3
+    assert_holds(serve_ledger, new)
+    assert serve_ledger.session("old") is None
+    assert serve_ledger.find_by_keys([turn.keys["chain"] for turn in old]) == {}
+    assert len(serve_ledger.find_by_keys([turn.keys["chain"] for turn in new])) == 3
     # No trace is left: the same rows as in a ledger that never saw the old session.
     fresh = open_ledger(new_url("sqlite"))
     fresh.append([*new, *(Delivery(turn.id, True, 1.0) for turn in new)])
-    assert num_rows(ledger) == num_rows(fresh)
+    assert num_rows(serve_ledger) == num_rows(fresh)
 
 
-def test_pruning_twice_removes_nothing_more(ledger: Ledger) -> None:
-    ledger.append([*conversation("old", 40), *conversation("new", 20)])
-    prune(ledger, older_than_s=30 * DAY)
-    again = prune(ledger, older_than_s=30 * DAY)
+def test_pruning_twice_removes_nothing_more(serve_ledger: ServeLedger) -> None:
+    serve_ledger.append([*conversation("old", 40), *conversation("new", 20)])
+    prune(serve_ledger, older_than_s=30 * DAY)
+    again = prune(serve_ledger, older_than_s=30 * DAY)
     assert (again.sessions, again.turns, again.content_rows, again.bytes) == (0, 0, 0, 0)
 
 
-def test_a_session_with_one_recent_turn_stays_whole(ledger: Ledger) -> None:
+def test_a_session_with_one_recent_turn_stays_whole(serve_ledger: ServeLedger) -> None:
     turns = [*conversation("s", 40), make_turn("recent", "s", created_at=time.time() - 2 * DAY)]
-    ledger.append(turns)
-    assert prune(ledger, older_than_s=30 * DAY).sessions == 0
-    assert_holds(ledger, turns)
+    serve_ledger.append(turns)
+    assert prune(serve_ledger, older_than_s=30 * DAY).sessions == 0
+    assert_holds(serve_ledger, turns)
 
 
-def test_open_sessions_stay_whatever_the_limits_say(ledger: Ledger) -> None:
+def test_open_sessions_stay_whatever_the_limits_say(serve_ledger: ServeLedger) -> None:
     open_, closed = conversation("open", 0.5), conversation("closed", 2)
-    ledger.append([*open_, *closed])
-    report = prune(ledger, older_than_s=0, max_bytes=0)
+    serve_ledger.append([*open_, *closed])
+    report = prune(serve_ledger, older_than_s=0, max_bytes=0)
     assert report.sessions == 1
-    assert_holds(ledger, open_)
+    assert_holds(serve_ledger, open_)
 
 
-def test_what_a_later_stage_still_needs_stays(ledger: Ledger) -> None:
+def test_what_a_later_stage_still_needs_stays(serve_ledger: ServeLedger) -> None:
     sessions = {name: conversation(name, 40) for name in ("a", "b", "c")}
-    ledger.append([turn for turns in sessions.values() for turn in turns])
+    serve_ledger.append([turn for turns in sessions.values() for turn in turns])
     asked: list[str] = []
 
-    def not_consumed(_: Ledger, session_ids: Any) -> set[str]:
+    def not_consumed(_: ServeLedger, session_ids: Any) -> set[str]:
         asked.extend(session_ids)
         return {"b"}
 
-    report = prune(ledger, older_than_s=30 * DAY, max_bytes=0, keep=[not_consumed])
+    report = prune(serve_ledger, older_than_s=30 * DAY, max_bytes=0, keep=[not_consumed])
     assert sorted(asked) == ["a", "b", "c"]
     assert report.sessions == 2
-    assert_holds(ledger, sessions["b"])
+    assert_holds(serve_ledger, sessions["b"])
 
 
-def test_the_oldest_go_until_the_rest_fits(ledger: Ledger) -> None:
+def test_the_oldest_go_until_the_rest_fits(serve_ledger: ServeLedger) -> None:
     sessions = [conversation(f"s{i}", 60 - i) for i in range(30)]
-    ledger.append([turn for turns in sessions for turn in turns])
-    whole = prune(ledger, older_than_s=1000 * DAY, dry_run=True).bytes_left
-    report = prune(ledger, max_bytes=whole // 2)
+    serve_ledger.append([turn for turns in sessions for turn in turns])
+    whole = prune(serve_ledger, older_than_s=1000 * DAY, dry_run=True).bytes_left
+    report = prune(serve_ledger, max_bytes=whole // 2)
     assert 0.35 * whole < report.bytes_left <= whole // 2
     assert 10 <= report.sessions <= 20
-    assert_holds(ledger, [turn for turns in sessions[report.sessions :] for turn in turns])
-    assert prune(ledger, older_than_s=1000 * DAY, dry_run=True).bytes_left == report.bytes_left
+    assert_holds(serve_ledger, [turn for turns in sessions[report.sessions :] for turn in turns])
+    assert prune(serve_ledger, older_than_s=1000 * DAY, dry_run=True).bytes_left == report.bytes_left
 
 
 @pytest.mark.parametrize("limits", [{"older_than_s": 45 * DAY}, {"max_bytes": 40_000}], ids=str)
-def test_a_dry_run_says_what_a_real_one_does(ledger: Ledger, limits: Json) -> None:
+def test_a_dry_run_says_what_a_real_one_does(serve_ledger: ServeLedger, limits: Json) -> None:
     turns = [turn for i in range(20) for turn in conversation(f"s{i}", 40 + i)]
-    ledger.append(turns)
-    expected = prune(ledger, **limits, dry_run=True)
+    serve_ledger.append(turns)
+    expected = prune(serve_ledger, **limits, dry_run=True)
     assert expected.sessions > 0
-    assert_holds(ledger, turns)
-    report = prune(ledger, **limits)
+    assert_holds(serve_ledger, turns)
+    report = prune(serve_ledger, **limits)
     report.file_bytes_freed = 0
     assert report == expected
 
 
-def test_content_of_an_interrupted_prune_is_removed_by_the_next(ledger: Ledger) -> None:
+def test_content_of_an_interrupted_prune_is_removed_by_the_next(serve_ledger: ServeLedger) -> None:
     new = conversation("new", 20)
-    ledger.append([*conversation("old", 40), *new])
-    with ledger.db.begin() as connection:  # as if the power went after the sessions were removed
+    serve_ledger.append([*conversation("old", 40), *new])
+    with serve_ledger.db.begin() as connection:  # as if the power went after the sessions were removed
         old = sa.select(schema.sessions.c.seq).where(schema.sessions.c.id == "old").scalar_subquery()
         seqs = sa.select(schema.turns.c.seq).where(schema.turns.c.session == old)
         connection.execute(schema.turn_keys.delete().where(schema.turn_keys.c.turn.in_(seqs)))
@@ -151,28 +151,28 @@ def test_content_of_an_interrupted_prune_is_removed_by_the_next(ledger: Ledger) 
             connection.execute(
                 schema.counters.update().where(schema.counters.c.name == name).values(value=number)
             )
-    assert ledger.check_integrity() == []
-    report = prune(ledger, older_than_s=1000 * DAY)
+    assert serve_ledger.check_integrity() == []
+    report = prune(serve_ledger, older_than_s=1000 * DAY)
     assert (report.sessions, report.content_rows > 5) == (0, True)
-    assert_holds(ledger, new)
+    assert_holds(serve_ledger, new)
 
 
-def test_limits_are_needed(ledger: Ledger) -> None:
+def test_limits_are_needed(serve_ledger: ServeLedger) -> None:
     with pytest.raises(ValueError, match="--older-than"):
-        prune(ledger)
+        prune(serve_ledger)
 
 
 def test_sqlites_file_shrinks(tmp_path: Path, open_ledger: OpenLedger) -> None:
     file = tmp_path / "x.db"
-    ledger = open_ledger(sqlite_url(file))
+    serve_ledger = open_ledger(sqlite_url(file))
     new = conversation("new", 20)
-    ledger.append([turn for i in range(50) for turn in conversation(f"s{i}", 40, 10)] + new)
-    ledger.checkpoint()
+    serve_ledger.append([turn for i in range(50) for turn in conversation(f"s{i}", 40, 10)] + new)
+    serve_ledger.checkpoint()
     before = file.stat().st_size
-    report = prune(ledger, older_than_s=30 * DAY)
+    report = prune(serve_ledger, older_than_s=30 * DAY)
     assert before - file.stat().st_size == report.file_bytes_freed
     assert file.stat().st_size < before / 4
-    assert_holds(ledger, new)
+    assert_holds(serve_ledger, new)
 
 
 def test_the_command(tmp_path: Path, open_ledger: OpenLedger, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +235,7 @@ def test_a_session_that_goes_on_while_it_is_being_pruned_stays(url: str, open_le
     server.append([*old, *conversation("other", 40)])
     more = make_turn("more", "old", created_at=time.time())
 
-    def keep(_: Ledger, __: Any) -> set[str]:
+    def keep(_: ServeLedger, __: Any) -> set[str]:
         server.append([more])  # between choosing and removing
         return set()
 

@@ -18,20 +18,20 @@ import pytest
 import sqlalchemy as sa
 
 from openclaw_rl.capture.capture import LedgerCapture
-from openclaw_rl.capture.ledger import Delivery, Ledger, sqlite_url
 from openclaw_rl.capture.recorder import Recorder, RecorderHealth
+from openclaw_rl.capture.serve_ledger import Delivery, ServeLedger, sqlite_url
 from openclaw_rl.testing import until
 from openclaw_rl.types import ChatRequest, Message
 
 from .conftest import Postgres, make_turn
 
-OpenLedger = Callable[[str], Ledger]
+OpenLedger = Callable[[str], ServeLedger]
 T = TypeVar("T")
 
 
 @asynccontextmanager
-async def recording(ledger: Ledger, **options: float) -> AsyncIterator[Recorder]:
-    recorder = Recorder(ledger, **{"retry_s": 0.05, **options})  # type: ignore[arg-type]
+async def recording(serve_ledger: ServeLedger, **options: float) -> AsyncIterator[Recorder]:
+    recorder = Recorder(serve_ledger, **{"retry_s": 0.05, **options})  # type: ignore[arg-type]
     try:
         yield recorder
     finally:
@@ -61,9 +61,11 @@ def at_once(call: Coroutine[Any, Any, T]) -> T:
 # --- the normal case -------------------------------------------------------------------------
 
 
-async def test_what_is_recorded_is_durable(ledger: Ledger, url: str, open_ledger: OpenLedger) -> None:
+async def test_what_is_recorded_is_durable(
+    serve_ledger: ServeLedger, url: str, open_ledger: OpenLedger
+) -> None:
     elsewhere = open_ledger(url)
-    async with recording(ledger) as recorder:
+    async with recording(serve_ledger) as recorder:
         for i in range(5):
             assert await recorder.record(make_turn(f"t{i}"))
             assert elsewhere.load_turn(f"t{i}") == make_turn(f"t{i}")
@@ -71,12 +73,12 @@ async def test_what_is_recorded_is_durable(ledger: Ledger, url: str, open_ledger
         assert recorder.health() == RecorderHealth(True, None, 5, 0, 0)
 
 
-async def test_those_who_wait_together_share_a_commit(ledger: Ledger) -> None:
+async def test_those_who_wait_together_share_a_commit(serve_ledger: ServeLedger) -> None:
     commits: list[object] = []
-    sa.event.listen(ledger.db, "commit", commits.append)
-    async with recording(ledger) as recorder:
+    sa.event.listen(serve_ledger.db, "commit", commits.append)
+    async with recording(serve_ledger) as recorder:
         assert all(await asyncio.gather(*(recorder.record(make_turn(f"t{i}")) for i in range(400))))
-    assert ledger.counts()["turns"] == 400
+    assert serve_ledger.counts()["turns"] == 400
     assert len(commits) <= 10
 
 
@@ -91,31 +93,33 @@ async def test_closing_writes_what_is_pending(url: str, open_ledger: OpenLedger)
     assert recorder.health().num_lost == 1
 
 
-async def test_a_malformed_turn_alone_is_refused(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_malformed_turn_alone_is_refused(
+    serve_ledger: ServeLedger, caplog: pytest.LogCaptureFixture
+) -> None:
     turns = [make_turn(f"t{i}") for i in range(20)]
     turns[7].params = {"x": object()}
     turns[13].user = "a\0b"
-    async with recording(ledger) as recorder:
+    async with recording(serve_ledger) as recorder:
         outcomes = await asyncio.gather(*(recorder.record(turn) for turn in turns))
         assert outcomes == [i not in (7, 13) for i in range(20)]
         assert recorder.health() == RecorderHealth(True, None, 18, 0, 2)
-    assert ledger.counts()["turns"] == 18
+    assert serve_ledger.counts()["turns"] == 18
     assert [r.levelno for r in caplog.records] == [logging.ERROR] * 2
 
 
-async def test_a_client_that_left_does_not_disturb_the_recorder(ledger: Ledger) -> None:
-    async with recording(ledger) as recorder:
+async def test_a_client_that_left_does_not_disturb_the_recorder(serve_ledger: ServeLedger) -> None:
+    async with recording(serve_ledger) as recorder:
         gone = [asyncio.create_task(recorder.record(make_turn(f"gone{i}"))) for i in range(20)]
         await asyncio.sleep(0)
         for task in gone:
             task.cancel()
         assert await recorder.record(make_turn("here"))
-    assert ledger.counts()["turns"] == 21
+    assert serve_ledger.counts()["turns"] == 21
 
 
-def test_a_loop_that_ended_does_not_disturb_the_recorder(ledger: Ledger) -> None:
+def test_a_loop_that_ended_does_not_disturb_the_recorder(serve_ledger: ServeLedger) -> None:
     async def hurry() -> Recorder:
-        recorder = Recorder(ledger)
+        recorder = Recorder(serve_ledger)
         task = asyncio.create_task(recorder.record(make_turn("t1")))
         await asyncio.sleep(0)
         task.cancel()
@@ -129,17 +133,17 @@ def test_a_loop_that_ended_does_not_disturb_the_recorder(ledger: Ledger) -> None
         return saved
 
     assert asyncio.run(go_on())
-    assert ledger.counts()["turns"] == 2
+    assert serve_ledger.counts()["turns"] == 2
 
 
 async def test_sqlites_log_does_not_grow_for_ever(tmp_path: Path, open_ledger: OpenLedger) -> None:
-    ledger = open_ledger(sqlite_url(tmp_path / "x.db"))
+    serve_ledger = open_ledger(sqlite_url(tmp_path / "x.db"))
     log = tmp_path / "x.db-wal"
-    async with recording(ledger) as recorder:
+    async with recording(serve_ledger) as recorder:
         sizes = []
         for i in range(30):
             assert await recorder.record(make_turn(f"t{i}", text="x" * 100_000 + str(i)))
-            ledger.checkpoint()
+            serve_ledger.checkpoint()
             sizes.append(log.stat().st_size)
     assert sizes[-1] == sizes[5]
 
@@ -184,8 +188,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 async def test_a_full_disk_costs_no_reply_and_no_turn(disk: Disk, open_ledger: OpenLedger) -> None:
-    ledger = open_ledger(sqlite_url(disk.folder / "x.db"))
-    async with recording(ledger) as recorder:
+    serve_ledger = open_ledger(sqlite_url(disk.folder / "x.db"))
+    async with recording(serve_ledger) as recorder:
         assert await recorder.record(make_turn("before"))
         disk.fill()
         assert not await recorder.record(make_turn("t0", text="x" * 10_000))
@@ -197,20 +201,20 @@ async def test_a_full_disk_costs_no_reply_and_no_turn(disk: Disk, open_ledger: O
         assert "disk" in health.error
         assert (health.num_unsaved, health.num_lost) == (20, 0)
         # What is there can still be read.
-        assert ledger.load_turn("before") == make_turn("before")
+        assert serve_ledger.load_turn("before") == make_turn("before")
         disk.clear()
         health = await recovered(recorder)
         assert (health.num_recorded, health.num_unsaved, health.num_lost) == (21, 0, 0)
         assert await recorder.record(make_turn("after"))
-    assert ledger.counts()["turns"] == 22
-    assert ledger.check_integrity() == []
+    assert serve_ledger.counts()["turns"] == 22
+    assert serve_ledger.check_integrity() == []
 
 
 async def test_what_does_not_fit_into_the_backlog_is_counted_as_lost(
     disk: Disk, open_ledger: OpenLedger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger = open_ledger(sqlite_url(disk.folder / "x.db"))
-    async with recording(ledger, backlog=10) as recorder:
+    serve_ledger = open_ledger(sqlite_url(disk.folder / "x.db"))
+    async with recording(serve_ledger, backlog=10) as recorder:
         disk.fill()
         for i in range(25):
             assert not await recorder.record(make_turn(f"t{i}", text="x" * 10_000))
@@ -219,16 +223,16 @@ async def test_what_does_not_fit_into_the_backlog_is_counted_as_lost(
         assert (health.num_unsaved, health.num_lost) == (5, 20)
         disk.clear()
         await recovered(recorder)
-    assert [t["id"] for t in ledger.turn_summaries("s1")] == [f"t{i}" for i in range(5)]
+    assert [t["id"] for t in serve_ledger.turn_summaries("s1")] == [f"t{i}" for i in range(5)]
     # Said once when it broke and once when it worked again, not for every turn.
     assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING]
     assert "xxxx" not in caplog.text
 
 
 async def test_turns_that_cannot_be_saved_at_the_end_are_counted(disk: Disk, open_ledger: OpenLedger) -> None:
-    ledger = open_ledger(sqlite_url(disk.folder / "x.db"))
+    serve_ledger = open_ledger(sqlite_url(disk.folder / "x.db"))
     others = set(threading.enumerate())
-    recorder = Recorder(ledger)
+    recorder = Recorder(serve_ledger)
     threads = set(threading.enumerate()) - others
     disk.fill()
     for i in range(3):
@@ -243,8 +247,8 @@ async def test_turns_that_cannot_be_saved_at_the_end_are_counted(disk: Disk, ope
 
 @pytest.mark.postgres
 async def test_postgresql_goes_away_and_comes_back(own_postgres: Postgres, open_ledger: OpenLedger) -> None:
-    ledger = open_ledger(own_postgres.new_database())
-    async with recording(ledger) as recorder:
+    serve_ledger = open_ledger(own_postgres.new_database())
+    async with recording(serve_ledger) as recorder:
         assert await recorder.record(make_turn("before"))
         await asyncio.to_thread(own_postgres.stop)
         assert not await recorder.record(make_turn("t0"))
@@ -255,18 +259,18 @@ async def test_postgresql_goes_away_and_comes_back(own_postgres: Postgres, open_
         await recovered(recorder)
         assert await recorder.record(make_turn("after"))
         assert recorder.health() == RecorderHealth(True, None, 12, 0, 0)
-    assert ledger.counts()["turns"] == 12
-    assert ledger.check_integrity() == []
+    assert serve_ledger.counts()["turns"] == 12
+    assert serve_ledger.check_integrity() == []
 
 
 @pytest.mark.postgres
 async def test_a_stuck_postgresql_delays_one_reply_not_all(
     own_postgres: Postgres, open_ledger: OpenLedger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger = open_ledger(own_postgres.new_database())
-    async with recording(ledger, max_wait_s=0.5) as recorder:
-        capture = LedgerCapture(ledger, recorder, max_wait_s=0.5, pause_s=3600)
-        await asyncio.to_thread(ledger.append, [make_turn("before")])
+    serve_ledger = open_ledger(own_postgres.new_database())
+    async with recording(serve_ledger, max_wait_s=0.5) as recorder:
+        capture = LedgerCapture(serve_ledger, recorder, max_wait_s=0.5, pause_s=3600)
+        await asyncio.to_thread(serve_ledger.append, [make_turn("before")])
         thaw = own_postgres.freeze()
         try:
             assert not await recorder.record(make_turn("t0"))
@@ -282,13 +286,13 @@ async def test_a_stuck_postgresql_delays_one_reply_not_all(
         await recovered(recorder)
         await recorder.record(make_turn("after"))  # within the half second or not
         await recovered(recorder, 11)
-    assert ledger.counts()["turns"] == 12
+    assert serve_ledger.counts()["turns"] == 12
 
 
 async def test_a_locked_sqlite_delays_one_reply_not_all(tmp_path: Path, open_ledger: OpenLedger) -> None:
     url = sqlite_url(tmp_path / "x.db")
-    ledger, other = open_ledger(url), open_ledger(url)
-    async with recording(ledger, max_wait_s=0.3) as recorder:
+    serve_ledger, other = open_ledger(url), open_ledger(url)
+    async with recording(serve_ledger, max_wait_s=0.3) as recorder:
         with other.writing():
             assert not await recorder.record(make_turn("t0"))
             for i in range(1, 10):
@@ -315,9 +319,11 @@ def request(user: str, messages: list[Message], **headers: str) -> ChatRequest:
     return ChatRequest(**{**dict.fromkeys(field.name for field in fields(ChatRequest)), **used})
 
 
-async def test_a_conversation_through_capture(ledger: Ledger, url: str, open_ledger: OpenLedger) -> None:
-    async with recording(ledger) as recorder:
-        capture = LedgerCapture(ledger, recorder)
+async def test_a_conversation_through_capture(
+    serve_ledger: ServeLedger, url: str, open_ledger: OpenLedger
+) -> None:
+    async with recording(serve_ledger) as recorder:
+        capture = LedgerCapture(serve_ledger, recorder)
         first = await capture.place(request("alice", [user("Hi")]))
         turn = make_turn("t1", first.session_id, text="Hello!")
         assert await capture.record(turn, request("alice", [user("Hi")]))
@@ -329,23 +335,23 @@ async def test_a_conversation_through_capture(ledger: Ledger, url: str, open_led
         async with recording(open_ledger(url)) as later:
             third = await LedgerCapture(open_ledger(url), later).place(request("alice", history))
         assert third == second
-    summary = ledger.turn_summary("t1")
+    summary = serve_ledger.turn_summary("t1")
     assert summary is not None
     assert summary["delivered"] is True
 
 
-async def test_capture_never_raises(ledger: Ledger) -> None:
+async def test_capture_never_raises(serve_ledger: ServeLedger) -> None:
     deep = "[" * 100_000
     strange: list[Message] = [
         user("\ud800"),
         {"role": "assistant", "content": None, "tool_calls": [{"id": "x", "name": "f", "arguments": deep}]},
     ]
-    async with recording(ledger) as recorder:
-        capture = LedgerCapture(ledger, recorder)
+    async with recording(serve_ledger) as recorder:
+        capture = LedgerCapture(serve_ledger, recorder)
         placement = await capture.place(request("alice", [*strange, user("go on")]))
         turn = make_turn("t1", placement.session_id, messages=strange)
         turn.reply = {"role": "assistant", "tool_calls": [{"no": "name"}]}
         assert await capture.record(turn, request("alice", strange))
         broken = await capture.place(request("alice", [{"no": "role"}]))
         assert broken.continues is None
-    assert ledger.load_turn("t1") == turn
+    assert serve_ledger.load_turn("t1") == turn

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw_rl.capture.ledger import Ledger
 from openclaw_rl.capture.normalise import conversation_keys, meaning, reply_keys
+from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.sessions import Found, SessionFinder, explicit_session
 from openclaw_rl.types import Message
 
@@ -173,13 +173,13 @@ def test_a_turn_is_found_under_the_keys_it_is_stored_with(messages: list[Message
 class Chats:
     """An agent's side of several conversations, and the server that places them."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self.finder = SessionFinder(ledger)
+    def __init__(self, serve_ledger: ServeLedger) -> None:
+        self.serve_ledger = serve_ledger
+        self.finder = SessionFinder(serve_ledger)
         self.number = 0
 
     def restart(self) -> None:
-        self.finder = SessionFinder(self.ledger)
+        self.finder = SessionFinder(self.serve_ledger)
 
     def ask(
         self, history: list[Message], text: str, answer: str, who: str = "alice", **stated: Any
@@ -192,15 +192,15 @@ class Chats:
             f"t{self.number}", placement.session_id, user=who, messages=list(history), text=answer
         )
         turn = replace(turn, keys=reply_keys(who, history, turn.reply), continues=placement.continues)
-        self.ledger.append([turn])
+        self.serve_ledger.append([turn])
         self.finder.remember(turn.keys, turn.id, turn.session_id)
         history.append(assistant(answer))
         return placement, turn.id
 
 
 @pytest.fixture
-def chats(ledger: Ledger) -> Chats:
-    return Chats(ledger)
+def chats(serve_ledger: ServeLedger) -> Chats:
+    return Chats(serve_ledger)
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["from memory", "from the ledger"])
@@ -249,12 +249,12 @@ def test_a_past_that_was_compacted_keeps_the_session(chats: Chats) -> None:
     assert (placed.session_id, placed.continues) == (first.session_id, last)
 
 
-def test_tool_calls_in_the_middle_of_a_turn(chats: Chats, ledger: Ledger) -> None:
+def test_tool_calls_in_the_middle_of_a_turn(chats: Chats, serve_ledger: ServeLedger) -> None:
     history = [user("weather?")]
     called = assistant(None, ("get_weather", '{"city": "Rome"}'))
     placement = chats.finder.place("alice", history, {}, {})
     turn = make_turn("t1", placement.session_id, messages=history, keys=reply_keys("alice", history, called))
-    ledger.append([turn])
+    serve_ledger.append([turn])
     resent = assistant("", ("get_weather", '{"city":"Rome"}'))
     resent["tool_calls"][0]["id"] = "rewritten"
     placed = chats.finder.place("alice", [*history, resent, tool("sunny")], {}, {})
@@ -264,7 +264,7 @@ def test_tool_calls_in_the_middle_of_a_turn(chats: Chats, ledger: Ledger) -> Non
 @pytest.mark.parametrize("restarted", [False, True], ids=["from memory", "from the ledger"])
 @pytest.mark.parametrize("rewritten", [False, True])
 def test_a_call_is_known_by_its_id_when_nothing_before_it_is_as_it_was(
-    chats: Chats, ledger: Ledger, restarted: bool, rewritten: bool
+    chats: Chats, serve_ledger: ServeLedger, restarted: bool, rewritten: bool
 ) -> None:
     """Cline summarises the past between a call and its result, and names no session."""
     history = [user("count the words")]
@@ -272,7 +272,7 @@ def test_a_call_is_known_by_its_id_when_nothing_before_it_is_as_it_was(
     called["tool_calls"][0]["id"] = "call_6b66a548250b9d61372d3236t0"
     placement = chats.finder.place("alice", history, {}, {})
     keys = reply_keys("alice", history, called)
-    ledger.append([make_turn("t1", placement.session_id, messages=history, keys=keys)])
+    serve_ledger.append([make_turn("t1", placement.session_id, messages=history, keys=keys)])
     chats.finder.remember(keys, "t1", placement.session_id)
     if restarted:
         chats.restart()
@@ -361,7 +361,9 @@ def test_another_users_id_does_not_collide(chats: Chats, restarted: bool) -> Non
 
 def test_nobody_can_name_the_session_derived_for_somebody_else(chats: Chats) -> None:
     chats.ask([], "Hi", "Hello", who="alice", **{"x-session-id": "main"})
-    derived = SessionFinder(chats.ledger).place("bob", [user("Hi")], {"x-session-id": "main"}, {}).session_id
+    derived = (
+        SessionFinder(chats.serve_ledger).place("bob", [user("Hi")], {"x-session-id": "main"}, {}).session_id
+    )
     taken, _ = chats.ask([], "Hi", "Hello", who="mallory", **{"x-session-id": derived})
     assert taken.session_id == derived
     chats.restart()
@@ -374,10 +376,10 @@ def test_nobody_can_name_the_session_derived_for_somebody_else(chats: Chats) -> 
 
 @pytest.mark.parametrize("headers", [{}, {"x-session-id": "mine"}], ids=["no id", "stated id"])
 def test_the_number_of_queries_does_not_depend_on_the_history(
-    chats: Chats, headers: dict[str, str], count_statements: Callable[[Ledger], list[str]]
+    chats: Chats, headers: dict[str, str], count_statements: Callable[[ServeLedger], list[str]]
 ) -> None:
     history: list[Message] = []
-    statements = count_statements(chats.ledger)
+    statements = count_statements(chats.serve_ledger)
     most = 0
     for i in range(40):
         chats.restart()
@@ -392,11 +394,11 @@ def test_the_number_of_queries_does_not_depend_on_the_history(
 
 
 @pytest.fixture
-def count_statements() -> Callable[[Ledger], list[str]]:
-    def watch(ledger: Ledger) -> list[str]:
+def count_statements() -> Callable[[ServeLedger], list[str]]:
+    def watch(serve_ledger: ServeLedger) -> list[str]:
         statements: list[str] = []
 
-        @sa.event.listens_for(ledger.db, "before_cursor_execute")
+        @sa.event.listens_for(serve_ledger.db, "before_cursor_execute")
         def note(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
             if statement != "BEGIN":
                 statements.append(statement)

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from openclaw_rl.capture.ledger import Delivery, Ledger
+from openclaw_rl.capture.serve_ledger import Delivery, ServeLedger
 from openclaw_rl.capture.transfer import export_sessions, import_sessions
 from openclaw_rl.types import Json, Token, TurnRecord
 
 from .conftest import make_turn
-from .test_ledger import any_turns
+from .test_serve_ledger import any_turns
 
 
-def exported(ledger: Ledger) -> list[str]:
+def exported(serve_ledger: ServeLedger) -> list[str]:
     file = io.StringIO()
-    number = export_sessions(ledger, file)
+    number = export_sessions(serve_ledger, file)
     lines = file.getvalue().splitlines()
     assert len(lines) == number
     return lines
@@ -47,7 +47,7 @@ def conversation(session_id: str, num_turns: int) -> list[TurnRecord]:
 @pytest.mark.postgres
 @pytest.mark.parametrize(("source", "target"), [("sqlite", "postgresql"), ("postgresql", "sqlite")])
 def test_from_one_kind_of_ledger_to_the_other(
-    source: str, target: str, new_url: Callable[[str], str], open_ledger: Callable[[str], Ledger]
+    source: str, target: str, new_url: Callable[[str], str], open_ledger: Callable[[str], ServeLedger]
 ) -> None:
     first, second = open_ledger(new_url(source)), open_ledger(new_url(target))
     turns = [turn for i in range(45) for turn in conversation(f"s{i}", 1 + i % 5)]
@@ -64,7 +64,7 @@ def test_from_one_kind_of_ledger_to_the_other(
 
 
 def test_anything_a_client_may_send_survives(
-    ledger: Ledger, open_ledger: Callable[[str], Ledger], tmp_path: Path
+    serve_ledger: ServeLedger, open_ledger: Callable[[str], ServeLedger], tmp_path: Path
 ) -> None:
     copy = open_ledger(f"sqlite:///{tmp_path}/copy.db")
 
@@ -74,22 +74,22 @@ def test_anything_a_client_may_send_survives(
     )  # fmt: skip
     @given(st.lists(any_turns(), max_size=3))
     def fill(turns: list[TurnRecord]) -> None:
-        ledger.append(turns)
+        serve_ledger.append(turns)
 
     fill()
-    lines = exported(ledger)
+    lines = exported(serve_ledger)
     assert all(line.isascii() for line in lines)
     import_sessions(copy, lines)
     assert exported(copy) == lines
 
 
-def test_the_trajectory_format(ledger: Ledger) -> None:
+def test_the_trajectory_format(serve_ledger: ServeLedger) -> None:
     first, second = conversation("s1", 2)
     injected = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>x<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
     second.messages = [*second.messages, {"role": "user", "content": injected}]
     second.finish_reason = "cancelled"
-    ledger.append([first, second, Delivery(first.id, True, 5.0)])
-    [line] = exported(ledger)
+    serve_ledger.append([first, second, Delivery(first.id, True, 5.0)])
+    [line] = exported(serve_ledger)
     session = json.loads(line)
     assert (session["session_id"], session["user"]) == ("s1", "alice")
     one, two = session["turns"]
@@ -107,41 +107,41 @@ def test_the_trajectory_format(ledger: Ledger) -> None:
     "bad",
     ["not json", '{"turns": [{"id": "x", "prompt": [], "response": {}}]}', "[1, 2]", '{"turns": 3}'],
 )
-def test_a_bad_line_stops_the_import_and_says_where(ledger: Ledger, bad: str) -> None:
-    other = json.dumps(json.loads(_line(ledger)))
+def test_a_bad_line_stops_the_import_and_says_where(serve_ledger: ServeLedger, bad: str) -> None:
+    other = json.dumps(json.loads(_line(serve_ledger)))
     with pytest.raises(
         ValueError, match=r"line 3 is no exported session .*; 2 turns before it were imported"
     ):
-        import_sessions(ledger, [other, "\n", bad, other])
-    assert ledger.counts()["turns"] == 2
+        import_sessions(serve_ledger, [other, "\n", bad, other])
+    assert serve_ledger.counts()["turns"] == 2
 
 
-def _line(ledger: Ledger) -> str:
-    ledger.append(conversation("s1", 2))
-    return exported(ledger)[0]
+def _line(serve_ledger: ServeLedger) -> str:
+    serve_ledger.append(conversation("s1", 2))
+    return exported(serve_ledger)[0]
 
 
-def test_lists_of_different_lengths_are_refused(ledger: Ledger) -> None:
-    session = json.loads(_line(ledger))
+def test_lists_of_different_lengths_are_refused(serve_ledger: ServeLedger) -> None:
+    session = json.loads(_line(serve_ledger))
     session["turns"][0]["exact"]["tokens"]["logprob"].pop()
     with pytest.raises(ValueError, match="line 1"):
-        import_sessions(ledger, [json.dumps(session)])
+        import_sessions(serve_ledger, [json.dumps(session)])
 
 
-def test_the_export_streams(open_ledger: Callable[[str], Ledger], tmp_path: Path) -> None:
+def test_the_export_streams(open_ledger: Callable[[str], ServeLedger], tmp_path: Path) -> None:
     """A page of sessions is read only when the one before it has been written."""
-    ledger = open_ledger(f"sqlite:///{tmp_path}/x.db")
-    ledger.append([make_turn(f"t{i}", f"s{i}") for i in range(100)])
-    sessions = ledger.iter_sessions()
+    serve_ledger = open_ledger(f"sqlite:///{tmp_path}/x.db")
+    serve_ledger.append([make_turn(f"t{i}", f"s{i}") for i in range(100)])
+    sessions = serve_ledger.iter_sessions()
     next(sessions)
-    ledger.append([make_turn("late", "s-late")])
+    serve_ledger.append([make_turn("late", "s-late")])
     ids = [turns[0].id for turns, _ in sessions]
     assert ids == [*(f"t{i}" for i in range(1, 100)), "late"]
 
 
-def test_probability_zero_survives(ledger: Ledger) -> None:
+def test_probability_zero_survives(serve_ledger: ServeLedger) -> None:
     turn = make_turn("t1", tokens=[Token(1, float("-inf"), -1.0, (1,), (float("-inf"),), 0)])
-    ledger.append([turn])
-    [line] = exported(ledger)
-    import_sessions(ledger, [line.replace('"t1"', '"t2"')])
-    assert ledger.load_turn("t2") == replace(turn, id="t2")
+    serve_ledger.append([turn])
+    [line] = exported(serve_ledger)
+    import_sessions(serve_ledger, [line.replace('"t1"', '"t2"')])
+    assert serve_ledger.load_turn("t2") == replace(turn, id="t2")

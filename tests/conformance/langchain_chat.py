@@ -30,9 +30,9 @@ TOO_CLEVER = {
 
 @pytest.fixture(autouse=True)
 def model_is_small(request: pytest.FixtureRequest) -> None:
-    wanted = TOO_CLEVER.get(request.node.originalname)
-    if wanted:
-        request.applymarker(pytest.mark.xfail(reason=f"wants {wanted}", strict=False))
+    ability = TOO_CLEVER.get(request.node.originalname)
+    if ability:
+        request.applymarker(pytest.mark.xfail(reason=f"wants {ability}", strict=False))
 
 
 class Server(ChatModelIntegrationTests):

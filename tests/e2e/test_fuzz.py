@@ -20,7 +20,7 @@ import uvicorn
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import scripted_system, wait_until
 
 TIMEOUT_S = 120
@@ -46,7 +46,7 @@ ROUTES = [
 class Live:
     """A scripted system behind a real socket, in a thread."""
 
-    system: System
+    system: ServingSystem
     url: str
     key: str
 
@@ -76,8 +76,10 @@ def assert_answered(status: int, text: str, sent: object) -> None:
     if status >= 400:
         body = json.loads(text)
         error = body["error"]
-        wanted = {"message", "type"} if body.get("type") == "error" else {"message", "type", "param", "code"}
-        assert error.keys() >= wanted, f"{sent!r}: {text}"
+        expected = (
+            {"message", "type"} if body.get("type") == "error" else {"message", "type", "param", "code"}
+        )
+        assert error.keys() >= expected, f"{sent!r}: {text}"
         assert error["message"], f"{sent!r}: {text}"
     else:
         assert status in (200, 307), f"{status} for {sent!r}"
@@ -279,7 +281,7 @@ def test_afterwards_all_is_well(live: Live) -> None:
     wait_until(lambda: live.system.gateway.num_inflight == 0, "no request is left")
     health = live.system.recorder.health()
     assert (health.ok, health.num_unsaved, health.num_lost) == (True, 0, 0)
-    assert live.system.ledger.check_integrity() == []
+    assert live.system.ledgers.serve.check_integrity() == []
     with httpx.Client(base_url=live.url, headers=live.headers, timeout=TIMEOUT_S) as client:
         assert client.get("/v1/status").json()["status"] == "ok"
         for session in client.get("/v1/sessions", params={"limit": 1000}).json()["data"]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from openclaw_rl.capture.ledger import Ledger, sqlite_url
+from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.testing import ServerProcess, wait_until
 
 MODEL = "SmolLM2-135M-Instruct"
@@ -77,8 +77,8 @@ def run_round(server: ServerProcess, round_: int, seen: Seen, moment: random.Ran
     clients = [Client(server, f"round {round_} client {i}", seen) for i in range(NUM_CLIENTS)]
     for client in clients:
         client.start()
-    wanted = before + moment.randrange(1, 4 * NUM_CLIENTS)
-    wait_until(lambda: len(seen.complete) >= wanted, f"{wanted - before} replies are complete", 120)
+    expected = before + moment.randrange(1, 4 * NUM_CLIENTS)
+    wait_until(lambda: len(seen.complete) >= expected, f"{expected - before} replies are complete", 120)
     pause = threading.Event()
     pause.wait(moment.uniform(0, 0.2))  # not in step with the replies
     server.kill()
@@ -89,7 +89,7 @@ def run_round(server: ServerProcess, round_: int, seen: Seen, moment: random.Ran
 
 
 def check_ledger(home: Path, seen: Seen) -> None:
-    ledger = Ledger(sqlite_url(home / "serve.db"))
+    ledger = ServeLedger(sqlite_url(home / "serve.db"))
     try:
         assert ledger.check_integrity() == []
         turns = {turn.id: turn for session, _ in ledger.iter_sessions() for turn in session}

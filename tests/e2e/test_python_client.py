@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from openclaw_rl.capture.ledger import Ledger, sqlite_url
+from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.testing import ServerProcess, wait_until
 
 MODEL = "SmolLM2-135M-Instruct"
@@ -187,7 +187,7 @@ def test_logprobs_are_those_in_the_ledger(
         reply = openai_client.chat.completions.create(model=MODEL, messages=HELLO, **options)
         assert reply.choices[0].logprobs is not None
         reply_id, entries = reply.id, reply.choices[0].logprobs.content or []
-    ledger = Ledger(sqlite_url(server.home / "serve.db"))
+    ledger = ServeLedger(sqlite_url(server.home / "serve.db"))
     turn = ledger.load_turn(reply_id)
     ledger.close()
     assert turn is not None

@@ -55,7 +55,7 @@ async def test_without_the_fitted_states_the_judge_falls_back_and_says_so_once(
             votes = await tested.probabilities(case_of(row))
     assert len(votes) == 3
     assert all(sum(vote) == pytest.approx(1) for vote in votes)
-    assert [record.name for record in caplog.records] == ["openclaw_rl.judge.small"] * says_so
+    assert [record.name for record in caplog.records] == ["openclaw_rl.judge.label"] * says_so
     assert (engine.layers == {None}) == (width is None)
 
 

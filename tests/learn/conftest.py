@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine, scripted_system
 
 TOOLS = [
@@ -21,7 +21,7 @@ CONTEXT = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nThe time is {n}.\n<<<END_OPENC
 
 
 @pytest.fixture
-async def system(tmp_path: Path) -> AsyncIterator[System]:
+async def system(tmp_path: Path) -> AsyncIterator[ServingSystem]:
     system = scripted_system(tmp_path / "home")
     yield system
     await system.close()
@@ -30,7 +30,7 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
 class Speaker:
     """One client; every request is a fresh HTTP call without any session header."""
 
-    def __init__(self, system: System, user: str = "default") -> None:
+    def __init__(self, system: ServingSystem, user: str = "default") -> None:
         self.system = system
         key = system.keys.key_of(user) or system.keys.add(user)
         self.http = httpx.AsyncClient(
@@ -63,7 +63,7 @@ class Speaker:
 class Agent(Speaker):
     """Keeps a history as OpenClaw does, and sends it rewritten every time."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: ServingSystem) -> None:
         super().__init__(system)
         self.history: list[dict[str, Any]] = []
         self.count = 0

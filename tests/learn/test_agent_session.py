@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine, until
 from tests.learn.conftest import TOOLS, Agent, Speaker
 
@@ -26,7 +26,7 @@ def texts(turn: dict[str, Any]) -> list[tuple[str, str]]:
     return [(message["role"], message["content"].split("] ")[-1]) for message in turn["next_state"] or []]
 
 
-async def test_an_agent_session_with_everything_in_between(system: System) -> None:
+async def test_an_agent_session_with_everything_in_between(system: ServingSystem) -> None:
     agent = Agent(system)
     sides: list[dict[str, Any]] = []
 
@@ -100,11 +100,11 @@ async def test_an_agent_session_with_everything_in_between(system: System) -> No
     undelivered = [turn for turn in session["turns"] if turn["finish_reason"] == "cancelled"]
     assert [turn["state"] for turn in undelivered] == ["excluded"]
     assert len(session["turns"]) == len(main) + len(sides) + len(undelivered)
-    events = {event.kind for event in system.ledger.events_of(fifth["id"])}
+    events = {event.kind for event in system.ledgers.serve.events_of(fifth["id"])}
     assert events == {"regenerated"}
 
 
-async def test_what_happened_on_the_side_may_stay_in_the_history(system: System) -> None:
+async def test_what_happened_on_the_side_may_stay_in_the_history(system: ServingSystem) -> None:
     """OpenClaw keeps heartbeats and reports of sub-agents there, the first under another name."""
     agent = Agent(system)
     poll = "Follow the heartbeat monitor scratch context when provided. Reply NO_REPLY."
@@ -149,7 +149,7 @@ async def test_what_happened_on_the_side_may_stay_in_the_history(system: System)
         assert (view["kind"], view["next_state"], view["session_id"]) == ("side", None, first["session"])
 
 
-async def test_a_summarised_past_and_the_last_reply(system: System) -> None:
+async def test_a_summarised_past_and_the_last_reply(system: ServingSystem) -> None:
     """Nothing before it is as it was; in a session that the client names, the reply itself is enough."""
     speaker = Speaker(system)
     headers = {"x-session-affinity": "named:1"}
@@ -167,7 +167,7 @@ async def test_a_summarised_past_and_the_last_reply(system: System) -> None:
     assert texts(await speaker.turn(first["id"])) == [("user", "Go on.")]
 
 
-async def test_a_message_that_is_said_once_more_in_other_words(system: System) -> None:
+async def test_a_message_that_is_said_once_more_in_other_words(system: ServingSystem) -> None:
     """OpenClaw wraps what nobody answered; in the next request it stands there as the person wrote it."""
     agent = Agent(system)
     first = await agent.main("Bake a cake.", "It is in the oven.")
@@ -184,7 +184,7 @@ async def test_a_message_that_is_said_once_more_in_other_words(system: System) -
     assert [view["continues"] for view in views] == [None, first["id"], second["id"]]
 
 
-async def test_a_reply_that_showed_nothing_is_asked_for_again_by_the_client(system: System) -> None:
+async def test_a_reply_that_showed_nothing_is_asked_for_again_by_the_client(system: ServingSystem) -> None:
     """OpenClaw's own words for that are nobody's reaction, and the next request no longer holds them."""
     agent = Agent(system)
     called = await agent.main("Count the words.", CALL)
@@ -205,7 +205,7 @@ async def test_a_reply_that_showed_nothing_is_asked_for_again_by_the_client(syst
     assert [view["continues"] for view in views] == [None, called["id"], broken["id"], again["id"]]
 
 
-async def test_a_run_of_a_person_may_be_told_of_something_else(system: System) -> None:
+async def test_a_run_of_a_person_may_be_told_of_something_else(system: ServingSystem) -> None:
     """The plugin says "main" for a whole run, although OpenClaw itself speaks in the middle of it."""
     agent = Agent(system)
     report = "[[OPENCLAW_INTERNAL_CONTEXT_BEGIN]] A helper is done. [[OPENCLAW_INTERNAL_CONTEXT_END]]"
@@ -224,14 +224,14 @@ async def test_a_run_of_a_person_may_be_told_of_something_else(system: System) -
     ],
 )
 async def test_summaries_and_titles_that_hold_no_history(
-    system: System, system_prompt: str, text: str
+    system: ServingSystem, system_prompt: str, text: str
 ) -> None:
     messages = [{"role": "system", "content": system_prompt}, {"role": "user", "content": text}]
     reply = await Speaker(system).ask(messages)
     assert (await Speaker(system).turn(reply["id"]))["kind"] == "side"
 
 
-async def test_three_people_at_once_stay_apart(system: System) -> None:
+async def test_three_people_at_once_stay_apart(system: ServingSystem) -> None:
     """The same words at the same time, by three keys and by one key in three windows."""
     speakers = [Speaker(system, user) for user in ("ada", "ben", "cleo")]
 
@@ -256,7 +256,7 @@ async def test_three_people_at_once_stay_apart(system: System) -> None:
         assert (await speaker.turn(replies[-1]["id"]))["next_state"] is None
 
 
-async def test_others_cannot_see_what_is_not_theirs(system: System) -> None:
+async def test_others_cannot_see_what_is_not_theirs(system: ServingSystem) -> None:
     ada, ben, owner = Speaker(system, "ada"), Speaker(system, "ben"), Speaker(system)
     reply = await ada.ask([{"role": "user", "content": "A secret."}])
     assert (await ben.http.get(f"/v1/turns/{reply['id']}")).status_code == 404
@@ -266,16 +266,16 @@ async def test_others_cannot_see_what_is_not_theirs(system: System) -> None:
     assert (await owner.turn(reply["id"]))["user"] == "ada"
 
 
-async def test_a_regeneration_needs_a_conversation(system: System) -> None:
+async def test_a_regeneration_needs_a_conversation(system: ServingSystem) -> None:
     """The same first question twice is two conversations, not a complaint."""
     speaker = Speaker(system)
     one = await speaker.ask([{"role": "user", "content": "Hi"}])
     two = await speaker.ask([{"role": "user", "content": "Hi"}])
     assert one["session"] != two["session"]
-    assert system.ledger.events_of(one["id"]) == []
+    assert system.ledgers.serve.events_of(one["id"]) == []
 
 
-async def test_an_edited_history_is_a_branch(system: System) -> None:
+async def test_an_edited_history_is_a_branch(system: ServingSystem) -> None:
     speaker = Speaker(system)
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Name a colour"}]
     first = await speaker.ask(messages, "Red.")
@@ -289,11 +289,11 @@ async def test_an_edited_history_is_a_branch(system: System) -> None:
     assert (await speaker.turn(second["id"]))["next_state"] is None
 
 
-async def test_sessions_close_by_header_and_by_call(system: System) -> None:
+async def test_sessions_close_by_header_and_by_call(system: ServingSystem) -> None:
     speaker = Speaker(system)
     done = await speaker.ask([{"role": "user", "content": "Bye"}], headers={"x-session-done": "true"})
-    await until(lambda: system.ledger.events_of(done["id"]), "the close is stored")
-    assert [event.kind for event in system.ledger.events_of(done["id"])] == ["closed"]
+    await until(lambda: system.ledgers.serve.events_of(done["id"]), "the close is stored")
+    assert [event.kind for event in system.ledgers.serve.events_of(done["id"])] == ["closed"]
     open_ = await speaker.ask([{"role": "user", "content": "Hello"}])
     answer = await speaker.http.post(f"/v1/sessions/{open_['session']}/close")
     assert answer.json()["closed"] is True

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from openclaw_rl.capture.journal import Journal
-from openclaw_rl.capture.ledger import Ledger, sqlite_url
-from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.capture.learn_ledger import LearnLedger
+from openclaw_rl.capture.policy_ledger import PolicyLedger
+from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.testing import ServerProcess, clean_environment, command, tiny_model, wait_until
 
 NUM_TURNS, BATCH = 8, 2
@@ -95,41 +95,44 @@ def learn_to_the_end(home: Path, tiny: Path, moments: random.Random, num_kills: 
 
 
 def is_done(home: Path) -> bool:
-    with books(home) as lineage:
-        counts = lineage.counts()
+    with open_policy_ledger(home) as policy_ledger:
+        counts = policy_ledger.counts()
         finished = sum(n for name, n in counts.items() if name.startswith(("trained", "excluded")))
-        return finished == NUM_TURNS and lineage.unfinished() is None
+        return finished == NUM_TURNS and policy_ledger.unfinished() is None
 
 
 def serves_what_the_ledger_says(server: ServerProcess, home: Path) -> bool:
     headers = {"authorization": f"Bearer {server.key}"}
     status = httpx.get(f"{server.url}/v1/status", headers=headers).json()
-    with books(home) as lineage:
-        return bool(status["policy_version"] == lineage.serving())
+    with open_policy_ledger(home) as policy_ledger:
+        return bool(status["policy_version"] == policy_ledger.serving())
 
 
 @contextmanager
-def books(home: Path) -> Iterator[Lineage]:
-    ledger, journal = Ledger(sqlite_url(home / "serve.db")), Journal(sqlite_url(home / "learn.db"))
+def open_policy_ledger(home: Path) -> Iterator[PolicyLedger]:
+    serve_ledger, learn_ledger = (
+        ServeLedger(sqlite_url(home / "serve.db")),
+        LearnLedger(sqlite_url(home / "learn.db")),
+    )
     try:
-        yield Lineage(ledger, journal)
+        yield PolicyLedger(serve_ledger, learn_ledger)
     finally:
-        journal.close()
-        ledger.close()
+        learn_ledger.close()
+        serve_ledger.close()
 
 
 def facts(home: Path) -> dict[str, object]:
     """Every turn's verdicts and step, and every version."""
-    with books(home) as lineage:
-        turns = sorted(turn["id"] for turn in lineage._ledger.turns_after(0, 1000))
-        with lineage.db.connect() as connection:
+    with open_policy_ledger(home) as policy_ledger:
+        turns = sorted(turn["id"] for turn in policy_ledger._serve_ledger.turns_after(0, 1000))
+        with policy_ledger.db.connect() as connection:
             rows = connection.exec_driver_sql("SELECT turn_id, score, votes, hints FROM verdicts").all()
         return {
             "verdicts": sorted(map(tuple, rows)),
-            "samples": {turn: lineage.of_turn(turn) for turn in turns},
+            "samples": {turn: policy_ledger.of_turn(turn) for turn in turns},
             "versions": [
                 (p.version, p.parent, p.status, p.num_samples, p.gate["passed"])
-                for p in lineage.list_policies()
+                for p in policy_ledger.list_policies()
             ],
         }
 

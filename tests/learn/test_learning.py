@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from openclaw_rl.capture.desk import LedgerDesk
+from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.engine.remote import EngineGone, RemoteEngine
 from openclaw_rl.judge.worker import JudgeWorker
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.serve import chat
 from openclaw_rl.serve.private import create_private_app
 from openclaw_rl.testing import ScriptedEngine, byte_tokenizer, until
@@ -58,9 +58,11 @@ def judge() -> MoodyJudge:
 
 
 @pytest.fixture
-async def worker(system: System, judge: MoodyJudge) -> AsyncIterator[JudgeWorker]:
-    desk = LedgerDesk(system.ledger, system.journal, chat.internal_messages, idle_s=1e12)
-    worker = JudgeWorker(desk, judge, timeout_s=0.2, poll_s=0.01)
+async def worker(system: ServingSystem, judge: MoodyJudge) -> AsyncIterator[JudgeWorker]:
+    judge_queue = LedgerJudgeQueue(
+        system.ledgers.serve, system.ledgers.learn, chat.internal_messages, idle_s=1e12
+    )
+    worker = JudgeWorker(judge_queue, judge, timeout_s=0.2, poll_s=0.01)
     running = asyncio.create_task(worker.run())
     yield worker
     running.cancel()
@@ -79,15 +81,15 @@ async def converse(speaker: Speaker, *texts: str) -> list[str]:
     return ids
 
 
-async def state_of(speaker: Speaker, turn_id: str, wanted: str) -> dict[str, Any]:
+async def state_of(speaker: Speaker, turn_id: str, expected: str) -> dict[str, Any]:
     async with asyncio.timeout(60):
-        while (turn := await speaker.turn(turn_id))["state"] != wanted:
+        while (turn := await speaker.turn(turn_id))["state"] != expected:
             await asyncio.sleep(0.01)
     return turn
 
 
 async def test_turns_are_judged_from_what_came_next(
-    system: System, judge: MoodyJudge, worker: JudgeWorker
+    system: ServingSystem, judge: MoodyJudge, worker: JudgeWorker
 ) -> None:
     speaker = Speaker(system)
     ids = await converse(speaker, "Tell me about Rome.", "shorter please", "thanks")
@@ -107,7 +109,7 @@ async def test_turns_are_judged_from_what_came_next(
     ("mood", "reason"), [("down", "refused"), ("slow", "no answer within"), ("broken", "KeyError")]
 )
 async def test_a_failing_judge_leaves_turns_unjudged_and_serving_alone(
-    mood: str, reason: str, system: System, judge: MoodyJudge, worker: JudgeWorker
+    mood: str, reason: str, system: ServingSystem, judge: MoodyJudge, worker: JudgeWorker
 ) -> None:
     judge.mood = mood
     speaker = Speaker(system)
@@ -122,7 +124,7 @@ async def test_a_failing_judge_leaves_turns_unjudged_and_serving_alone(
     await state_of(speaker, ids[0], "judged")
 
 
-async def test_feedback_outranks_the_judge(system: System, worker: JudgeWorker) -> None:
+async def test_feedback_outranks_the_judge(system: ServingSystem, worker: JudgeWorker) -> None:
     speaker = Speaker(system)
     ids = await converse(speaker, "A question", "thanks")
     await state_of(speaker, ids[0], "judged")
@@ -139,7 +141,7 @@ async def test_feedback_outranks_the_judge(system: System, worker: JudgeWorker) 
     assert (await speaker.http.post("/v1/feedback", json={"id": ids[0]})).status_code == 400
 
 
-async def test_the_status_counts_every_turn_once(system: System, worker: JudgeWorker) -> None:
+async def test_the_status_counts_every_turn_once(system: ServingSystem, worker: JudgeWorker) -> None:
     speaker = Speaker(system)
     ids = await converse(speaker, "One", "Two", "Three")
     await speaker.ask([{"role": "user", "content": "Generate a title for this conversation"}])

@@ -13,15 +13,18 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from openclaw_rl import learning, loop, parts
-from openclaw_rl.capture.desk import LedgerDesk
-from openclaw_rl.capture.lineage import HELD_OUT, Lineage
+from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
+from openclaw_rl.capture.policy_ledger import HELD_OUT, PolicyLedger
 from openclaw_rl.capture.samples import samples
 from openclaw_rl.config import Config, load_config
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.judge.worker import JudgeWorker
-from openclaw_rl.loop import System
+from openclaw_rl.loop import build_learner, wire_serving
+from openclaw_rl.processes import learning_parts, parts
+from openclaw_rl.processes.learning_system import ServedModel
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.serve import chat
+from openclaw_rl.sinks import Fan
 from openclaw_rl.testing import WordJudge, tiny_model
 from openclaw_rl.train.gate import Bounds
 from openclaw_rl.train.worker import LearnWorker
@@ -48,9 +51,12 @@ class Stack:
         self.model, self.home = model, home
         home.mkdir(parents=True, exist_ok=True)
         engine = parts.build_engine(self.config, model)
-        ledger = parts.open_ledger(self.config)
-        self.system: System = loop.assemble(
-            self.config, ledger, engine, parts.build_renderer(self.config, model)
+        renderer = parts.build_renderer(self.config, model)
+        self.system: ServingSystem = wire_serving(
+            self.config,
+            parts.open_ledgers(self.config),
+            engine,
+            parts.build_answerer(self.config, engine, renderer),
         )
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.system.app()),
@@ -65,22 +71,16 @@ class Stack:
         return self.system.engine
 
     @property
-    def lineage(self) -> Lineage:
-        return self.system.lineage
+    def policy_ledger(self) -> PolicyLedger:
+        return self.system.ledgers.policies
 
     def worker(self, bounds: Bounds = ANYTHING) -> LearnWorker:
         """A learn process that has just started."""
-        tokenizer = parts.load_tokenizer(self.model)
-        worker = learning.build_learner(
-            self.config,
-            self.engine,
-            self.lineage,
-            self.system.gateway.renderer,
-            tokenizer,
-            self.model,
-            bounds,
-        )
-        worker._say = self.said.append
+        encode = parts.text_encoder(parts.load_tokenizer(self.model))
+        assert self.system.gateway.renderer is not None
+        served = ServedModel(self.engine, self.model, self.system.gateway.renderer, encode)
+        worker = build_learner(self.config, served, self.policy_ledger, Fan([]), bounds)
+        worker._progress = self.said.append
         return worker
 
     async def chat(self, said: str, then: str | None = None, seed: int = 0) -> str:
@@ -95,8 +95,10 @@ class Stack:
         return str(first["id"])
 
     async def judge(self) -> None:
-        desk = LedgerDesk(self.system.ledger, self.system.journal, chat.internal_messages, idle_s=1e12)
-        worker = JudgeWorker(desk, WordJudge())
+        judge_queue = LedgerJudgeQueue(
+            self.system.ledgers.serve, self.system.ledgers.learn, chat.internal_messages, idle_s=1e12
+        )
+        worker = JudgeWorker(judge_queue, WordJudge())
         while await worker.step():
             pass
 
@@ -175,7 +177,7 @@ async def test_the_manifest_says_what_the_version_is_made_of(make: Make) -> None
     manifest = stack.system.store.manifest(1)
     assert manifest["samples"] == turns
     assert (manifest["version"], manifest["parent"]) == (1, 0)
-    assert manifest["config_hash"] == stack.lineage.list_policies()[0].config_hash
+    assert manifest["config_hash"] == stack.policy_ledger.list_policies()[0].config_hash
     assert manifest["gate"]["passed"]
     assert manifest["metrics"]["num_samples"] == 4
 
@@ -206,7 +208,7 @@ async def test_replies_accepted_earlier_are_heard_again_the_users_taking_turns(m
     assert set(manifest["replayed"][:2]) == {late[0], of_guest}
     assert taken_back not in manifest["replayed"]
     assert manifest["metrics"]["num_samples"] == 7
-    assert stack.lineage.policy(2).num_samples == 4  # type: ignore[union-attr]
+    assert stack.policy_ledger.policy(2).num_samples == 4  # type: ignore[union-attr]
 
 
 async def test_samples_that_would_come_too_late_are_taken_together(make: Make) -> None:
@@ -243,18 +245,18 @@ async def test_what_pleased_after_complaints_is_taught_as_the_answer_to_the_firs
     await stack.http.post("/v1/flush")
     await stack.judge()
     await run(stack.worker())
-    items = {item.source.turn_ids[0]: item for item in stack.lineage.items(1)}
+    items = {item.source.turn_ids[0]: item for item in stack.policy_ledger.items(1)}
     assert set(items) == {first, second, third, plain}
-    asked = stack.system.ledger.load_turn(first)
+    asked = stack.system.ledgers.serve.load_turn(first)
     assert asked is not None
     assert items[third].prompt_ids == asked.prompt_ids
     assert items[third].source.kind == "accepted"
     assert items[third].signal_NK.min() >= 0
     for turn_id in (second, third, plain):
-        turn = stack.system.ledger.load_turn(turn_id)
+        turn = stack.system.ledgers.serve.load_turn(turn_id)
         assert turn is not None
         assert (items[turn_id].prompt_ids == turn.prompt_ids) == (turn_id != third)
-    assert stack.lineage.list_policies()[0].status == "serving"
+    assert stack.policy_ledger.list_policies()[0].status == "serving"
     metrics = stack.system.store.manifest(1)["metrics"]
     assert metrics["ratio"] == pytest.approx(1, abs=0.01)  # of those whose log-probs were recorded
     assert metrics["mismatch"] < 0.01
@@ -273,9 +275,9 @@ async def test_a_reply_that_pleased_after_a_tool_failed_answers_what_it_answered
         body = {"model": "default", "max_tokens": 8, "seed": 0, "messages": messages}
         ids.append((await stack.http.post("/v1/chat/completions", json=body)).json()["id"])
     await stack.system.gateway.drain()
-    turn = stack.system.ledger.load_turn(ids[1])
+    turn = stack.system.ledgers.serve.load_turn(ids[1])
     assert turn is not None
-    assert stack.lineage.amends(replace(turn, continues=ids[0])) is None
+    assert stack.policy_ledger.corrected(replace(turn, continues=ids[0])) is None
 
 
 async def test_a_step_waits_for_its_batch_and_a_flush_does_not(make: Make) -> None:
@@ -284,13 +286,13 @@ async def test_a_step_waits_for_its_batch_and_a_flush_does_not(make: Make) -> No
     await stack.judge()
     worker = stack.worker()
     await run(worker)
-    assert stack.lineage.serving() == 0
+    assert stack.policy_ledger.serving() == 0
     assert (await stack.get("/v1/status"))["queues"]["samples"] == 3
     await stack.http.post("/v1/flush")
     await stack.judge()
     await run(worker)
-    assert stack.lineage.serving() == 1
-    assert stack.lineage.flush_wanted() is None
+    assert stack.policy_ledger.serving() == 1
+    assert stack.policy_ledger.flush_requested_at() is None
 
 
 async def test_old_samples_do_not_wait_for_ever(make: Make) -> None:
@@ -299,7 +301,7 @@ async def test_old_samples_do_not_wait_for_ever(make: Make) -> None:
     await stack.judge()
     await asyncio.sleep(0.1)
     await run(stack.worker())
-    assert stack.lineage.serving() == 1
+    assert stack.policy_ledger.serving() == 1
 
 
 async def test_neutral_turns_and_complaints_without_a_hint_say_why_they_do_not_train(make: Make) -> None:
@@ -321,12 +323,12 @@ async def test_little_to_learn_waits_for_more(make: Make) -> None:
     await stack.judge()
     worker = stack.worker()
     await run(worker)
-    assert stack.lineage.serving() == 0
+    assert stack.policy_ledger.serving() == 0
     assert not (await stack.get("/v1/status"))["busy"]
     await talk(stack, 12, "good")
     await stack.judge()
     await run(worker)
-    policy = stack.lineage.list_policies()[0]
+    policy = stack.policy_ledger.list_policies()[0]
     assert policy.num_samples == 16
     assert policy.metrics["scale"] == 0.05
 
@@ -340,16 +342,16 @@ async def test_what_a_user_says_later_outranks_the_vote_until_it_is_trained(make
     await stack.http.post("/v1/feedback", json={"id": turns[0], "rating": "up"})
     await stack.judge()
     await run(worker)
-    assert stack.lineage.waiting()[0] == 3
+    assert stack.policy_ledger.waiting()[0] == 3
     await stack.chat("question 9", "bad, less", seed=9)
     await stack.judge()
     await run(worker)
-    assert sorted(item.source.score for item in stack.lineage.items(1)) == [-1, -1, -1, 1]
+    assert sorted(item.source.score for item in stack.policy_ledger.items(1)) == [-1, -1, -1, 1]
     await stack.http.post("/v1/feedback", json={"id": turns[1], "rating": "up"})
     await stack.judge()
     await run(worker)
     assert (await stack.get(f"/v1/turns/{turns[1]}"))["state"] == "trained"
-    assert stack.lineage.waiting()[0] == 0
+    assert stack.policy_ledger.waiting()[0] == 0
 
 
 async def test_held_out_turns_are_kept_from_training(make: Make) -> None:
@@ -357,9 +359,9 @@ async def test_held_out_turns_are_kept_from_training(make: Make) -> None:
     turns = await talk(stack, 4)
     await stack.judge()
     await run(stack.worker())
-    assert stack.lineage.serving() == 0
+    assert stack.policy_ledger.serving() == 0
     assert (await stack.get(f"/v1/turns/{turns[0]}"))["reason"] == HELD_OUT
-    assert [turn.id for turn, _ in stack.lineage.held_out(9)] == turns[::-1]
+    assert [turn.id for turn, _ in stack.policy_ledger.held_out(9)] == turns[::-1]
 
 
 async def test_stale_samples_are_left_out(make: Make) -> None:
@@ -369,17 +371,17 @@ async def test_stale_samples_are_left_out(make: Make) -> None:
     await stack.judge()
     worker = stack.worker()
     await run(worker)
-    assert stack.lineage.serving() == 1
+    assert stack.policy_ledger.serving() == 1
     for turn in early:  # somebody says only now what they thought of it
         await stack.http.post("/v1/feedback", json={"id": turn, "rating": "up"})
     await talk(stack, 2)
     await stack.judge()
     await run(worker)
     # The version that answered the first two is no longer the one that learns.
-    assert stack.lineage.list_policies()[0].version == 2
+    assert stack.policy_ledger.list_policies()[0].version == 2
     reasons = {(await stack.get(f"/v1/turns/{turn}"))["reason"] for turn in early}
     assert reasons == {"it was answered by a version too long ago"}
-    assert len(stack.lineage.items(2)) == 2
+    assert len(stack.policy_ledger.items(2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -388,7 +390,7 @@ async def test_stale_samples_are_left_out(make: Make) -> None:
         ({"teacher": "base"}, 0),
         ({"teacher": "current"}, 1),
         ({"teacher": "frozen", "teacher_version": 1}, 1),
-        ({"teacher": "average", "average_decay": 0.5}, learning.AVERAGE_VERSION),
+        ({"teacher": "average", "average_decay": 0.5}, learning_parts.AVERAGE_VERSION),
     ],
 )
 async def test_the_teacher_is_the_one_that_was_chosen(
@@ -424,7 +426,7 @@ async def test_all_weights_train_and_serve_too(make: Make) -> None:
     await run(stack.worker())
     assert stack.engine.status().serving_version == 1
     turn_id = await stack.chat("hello")
-    turn = stack.system.ledger.load_turn(turn_id)
+    turn = stack.system.ledgers.serve.load_turn(turn_id)
     assert turn is not None
     assert turn.policy_version == 1
     expected = plain_logprobs(stack.system.store.path(1), turn)
@@ -440,7 +442,7 @@ async def test_all_weights_train_and_serve_too(make: Make) -> None:
     )
     assert [reply.headers["x-policy-version"] for reply in replies] == ["1", "0", "1", "0"]
     for reply in replies:
-        turn = stack.system.ledger.load_turn(reply.json()["id"])
+        turn = stack.system.ledgers.serve.load_turn(reply.json()["id"])
         assert turn is not None
         path = stack.system.store.path(1) if turn.policy_version else stack.model
         assert [t.logprob for t in turn.tokens] == pytest.approx(plain_logprobs(path, turn), abs=1e-3)
@@ -484,7 +486,7 @@ async def test_a_batch_of_nans_is_rejected_and_training_goes_on_without_it(
     healthy = worker._algorithm
     worker._algorithm = Poisoned(healthy)  # type: ignore[assignment]
     await run(worker)
-    [policy] = stack.lineage.list_policies()
+    [policy] = stack.policy_ledger.list_policies()
     assert policy.status == "rejected"
     assert "finite" in policy.gate["reason"]
     turn = await stack.get(f"/v1/turns/{bad[0]}")
@@ -495,10 +497,10 @@ async def test_a_batch_of_nans_is_rejected_and_training_goes_on_without_it(
     await talk(stack, 4)
     await stack.judge()
     await run(worker)
-    assert [(p.version, p.parent, p.status) for p in stack.lineage.list_policies()] == [
+    assert [(p.version, p.parent, p.status) for p in stack.policy_ledger.list_policies()] == [
         (2, 0, "serving"), (1, 0, "rejected"),
     ]  # fmt: skip
-    assert stack.lineage.policy(2).metrics["finite"]  # type: ignore[union-attr]
+    assert stack.policy_ledger.policy(2).metrics["finite"]  # type: ignore[union-attr]
 
 
 async def test_a_bad_version_promoted_by_hand_is_rolled_back_by_what_people_say(make: Make) -> None:
@@ -510,7 +512,7 @@ async def test_a_bad_version_promoted_by_hand_is_rolled_back_by_what_people_say(
     await stack.http.post("/v1/flush")
     await stack.judge()
     await run(worker)
-    assert stack.lineage.serving() == 1
+    assert stack.policy_ledger.serving() == 1
     await stack.http.post("/v1/policies/0/promote")
     promoted = await stack.http.post("/v1/policies/1/promote")
     assert promoted.json() == {"version": 1, "status": "serving"}
@@ -518,9 +520,9 @@ async def test_a_bad_version_promoted_by_hand_is_rolled_back_by_what_people_say(
         await stack.chat(f"other {n}", "bad, less", seed=n)
         await stack.judge()
         await run(worker)
-        if stack.lineage.serving() == 0:
+        if stack.policy_ledger.serving() == 0:
             break
-    assert stack.lineage.serving() == 0
+    assert stack.policy_ledger.serving() == 0
     assert 3 <= n <= 15
     assert any("rolled back from version 1" in line for line in stack.said)
 
@@ -545,13 +547,13 @@ async def test_a_version_chosen_meanwhile_is_not_overwritten(make: Make) -> None
     take_step = worker._take_step
 
     def with_a_rollback(*arguments: Any) -> Any:
-        stack.lineage.promote(0, "by hand")
+        stack.policy_ledger.promote(0, "by hand")
         return take_step(*arguments)
 
     worker._take_step = with_a_rollback  # type: ignore[method-assign]
     await run(worker)
-    assert stack.lineage.serving() == 0
-    assert stack.lineage.policy(2).status == "rejected"  # type: ignore[union-attr]
+    assert stack.policy_ledger.serving() == 0
+    assert stack.policy_ledger.policy(2).status == "rejected"  # type: ignore[union-attr]
 
 
 async def test_settings_that_do_not_fit_the_last_version_cost_no_sample(make: Make) -> None:
@@ -562,22 +564,22 @@ async def test_settings_that_do_not_fit_the_last_version_cost_no_sample(make: Ma
     await talk(first, 4)
     await first.judge()
     other = first.worker()
-    other._make_trainer = lambda: learning.build_trainer(
+    other._make_trainer = lambda: learning_parts.build_trainer(
         load_config({"home": first.home, "lora_rank": 4, "device": "cpu"}, environment={}), first.model
     )
     with pytest.raises(ValueError, match="promote 0"):
         await run(other)
-    assert first.lineage.waiting()[0] == 4
-    assert first.lineage.unfinished() is None
+    assert first.policy_ledger.waiting()[0] == 4
+    assert first.policy_ledger.unfinished() is None
     await run(first.worker())
-    assert first.lineage.serving() == 2
+    assert first.policy_ledger.serving() == 2
 
 
 class Killed(BaseException):
     """Like kill -9, as far as one process can do it to itself."""
 
 
-@pytest.mark.parametrize("point", ["step", "save", "trained", "gate", "amend", "publish"])
+@pytest.mark.parametrize("point", ["step", "save", "trained", "gate", "update_manifest", "publish"])
 async def test_whatever_a_step_dies_at_it_is_done_once(make: Make, point: str) -> None:
     """The same versions, samples and weights as of a process that lived."""
     through, dies = make("through"), make("dies")
@@ -587,8 +589,8 @@ async def test_whatever_a_step_dies_at_it_is_done_once(make: Make, point: str) -
     await run(through.worker())
     worker = dies.worker()
     target: Any = {
-        "step": worker, "save": worker._store, "trained": dies.lineage, "gate": worker._gate,
-        "amend": worker._store, "publish": dies.lineage,
+        "step": worker, "save": worker._store, "trained": dies.policy_ledger, "gate": worker._gate,
+        "update_manifest": worker._store, "publish": dies.policy_ledger,
     }[point]  # fmt: skip
     name = {"step": "_take_step", "save": "write", "gate": "check"}.get(point, point)
     original = getattr(target, name)
@@ -609,9 +611,10 @@ async def test_whatever_a_step_dies_at_it_is_done_once(make: Make, point: str) -
 def facts(stack: Stack) -> list[tuple[object, ...]]:
     """Versions with the questions they were trained on; ids of turns differ from run to run."""
     found: list[tuple[object, ...]] = []
-    for policy in stack.lineage.list_policies():
+    for policy in stack.policy_ledger.list_policies():
         turns = [
-            stack.system.ledger.load_turn(i.source.turn_ids[0]) for i in stack.lineage.items(policy.version)
+            stack.system.ledgers.serve.load_turn(i.source.turn_ids[0])
+            for i in stack.policy_ledger.items(policy.version)
         ]
         asked = [turn.messages[0]["content"] for turn in turns if turn]
         found.append((policy.version, policy.parent, policy.status, policy.num_samples, *asked))
@@ -627,17 +630,17 @@ async def test_a_step_hears_everybody_who_is_talking(make: Make) -> None:
     stack = make()
 
     def put(*users: str) -> None:
-        start = stack.lineage.waiting()[0]
-        with stack.lineage.db.begin() as connection:
+        start = stack.policy_ledger.waiting()[0]
+        with stack.policy_ledger.db.begin() as connection:
             for number, user in enumerate(users, start):
                 row = {"turn_id": f"t{number}", "user": user, "created_at": float(number), "status": "ready"}
                 connection.execute(sa.insert(samples).values(verdict=0, policy_version=0, score=-1, **row))
 
-    assert stack.lineage.full_batch(4) == 4
+    assert stack.policy_ledger.full_batch(4) == 4
     put("ann", "ben", "ann", "ann", "ann")
-    assert stack.lineage.full_batch(4) == 6
+    assert stack.policy_ledger.full_batch(4) == 6
     put("cleo")
-    assert stack.lineage.full_batch(4) == 8
+    assert stack.policy_ledger.full_batch(4) == 8
     put("ben", "ann", "dora", "dora")
-    assert stack.lineage.full_batch(4) == 8  # the first eight are enough, whoever comes after them
-    assert stack.lineage.full_batch(1) == 1
+    assert stack.policy_ledger.full_batch(4) == 8  # the first eight are enough, whoever comes after them
+    assert stack.policy_ledger.full_batch(1) == 1

@@ -76,6 +76,6 @@ def make_version(home: Path, model: Path) -> None:
     made = Home(home, LocalTrainer(model, OPTIONS))
     try:
         assert made.step() == 1
-        made.lineage.promote(0, "the base first")
+        made.ledgers.policies.promote(0, "the base first")
     finally:
         made.close()

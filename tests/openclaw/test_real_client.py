@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.capture.ledger import Ledger, sqlite_url
+from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.config import load_config
-from openclaw_rl.parts import build_renderer
+from openclaw_rl.processes.parts import build_renderer
 from openclaw_rl.serve.chat import stored_request
 from openclaw_rl.testing import wait_until
 from tests.openclaw.client import session_key
@@ -274,7 +274,7 @@ def test_openclaw_saw_no_error(world: World) -> None:
 
 
 def stored_turns(world: World) -> list[Any]:
-    ledger = Ledger(sqlite_url(world.server.home / "serve.db"))
+    ledger = ServeLedger(sqlite_url(world.server.home / "serve.db"))
     try:
         turns = [turn for session, _ in ledger.iter_sessions() for turn in session]
     finally:

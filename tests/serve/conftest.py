@@ -11,17 +11,17 @@ from typing import Any
 import httpx
 import pytest
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine, scripted_system
 
 Body = dict[str, Any]
 
 
 @pytest.fixture
-async def make_system(tmp_path: Path) -> AsyncIterator[Callable[..., System]]:
-    made: list[System] = []
+async def make_system(tmp_path: Path) -> AsyncIterator[Callable[..., ServingSystem]]:
+    made: list[ServingSystem] = []
 
-    def make(**settings: Any) -> System:
+    def make(**settings: Any) -> ServingSystem:
         made.append(scripted_system(tmp_path / f"home{len(made)}", **settings))
         return made[-1]
 
@@ -31,12 +31,12 @@ async def make_system(tmp_path: Path) -> AsyncIterator[Callable[..., System]]:
 
 
 @pytest.fixture
-def system(make_system: Callable[..., System]) -> System:
+def system(make_system: Callable[..., ServingSystem]) -> ServingSystem:
     return make_system()
 
 
 @pytest.fixture
-def engine(system: System) -> ScriptedEngine:
+def engine(system: ServingSystem) -> ScriptedEngine:
     assert isinstance(system.engine, ScriptedEngine)
     return system.engine
 
@@ -45,7 +45,7 @@ def engine(system: System) -> ScriptedEngine:
 def connect() -> Callable[..., httpx.AsyncClient]:
     """``connect(system)``: a client with the default user's key. A 500 is an answer, not a raise."""
 
-    def connect_to(system: System, key: str | None = None) -> httpx.AsyncClient:
+    def connect_to(system: ServingSystem, key: str | None = None) -> httpx.AsyncClient:
         key = system.keys.key_of("default") if key is None else key
         return httpx.AsyncClient(
             transport=httpx.ASGITransport(system.app(), raise_app_exceptions=False),
@@ -58,7 +58,7 @@ def connect() -> Callable[..., httpx.AsyncClient]:
 
 @pytest.fixture
 async def client(
-    system: System, connect: Callable[..., httpx.AsyncClient]
+    system: ServingSystem, connect: Callable[..., httpx.AsyncClient]
 ) -> AsyncIterator[httpx.AsyncClient]:
     async with connect(system) as client:
         yield client
@@ -88,7 +88,7 @@ def chunks() -> Callable[[str], list[Any]]:
 class RawCall:
     """One POST spoken in ASGI itself, so that a test can leave, or stop reading, at any moment."""
 
-    def __init__(self, system: System, body: Body, stalled_after: int | None, path: str) -> None:
+    def __init__(self, system: ServingSystem, body: Body, stalled_after: int | None, path: str) -> None:
         self._messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._messages.put_nowait({"type": "http.request", "body": json.dumps(body).encode()})
         self._stalled_after = stalled_after
@@ -125,7 +125,7 @@ class RawCall:
 @pytest.fixture
 def raw_call() -> Callable[..., RawCall]:
     def call(
-        system: System,
+        system: ServingSystem,
         body: Body,
         *,
         stalled: bool = False,

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.serve.auth import KeyRing
 
 Connect = Callable[..., httpx.AsyncClient]
@@ -20,7 +20,7 @@ def is_refusal(answer: httpx.Response) -> bool:
     return answer.status_code == 401 and error["code"] == "invalid_api_key" and bool(error["message"])
 
 
-async def test_without_a_key_only_health_is_open(system: System, connect: Connect) -> None:
+async def test_without_a_key_only_health_is_open(system: ServingSystem, connect: Connect) -> None:
     async with connect(system, key="") as client:
         for path in ("/v1/models", "/v1/status", "/metrics", "/openapi.json", "/v1/turns/x", "/nowhere"):
             assert is_refusal(await client.get(path)), path
@@ -40,7 +40,9 @@ async def test_without_a_key_only_health_is_open(system: System, connect: Connec
         {"authorization": b"Bearer \xff\xfe"},
     ],
 )
-async def test_a_wrong_key_is_refused(system: System, connect: Connect, headers: dict[str, Any]) -> None:
+async def test_a_wrong_key_is_refused(
+    system: ServingSystem, connect: Connect, headers: dict[str, Any]
+) -> None:
     key = system.keys.key_of("default")
     headers = {n: v.replace("{key}", key) if isinstance(v, str) else v for n, v in headers.items()}
     async with connect(system, key="") as client:
@@ -48,14 +50,14 @@ async def test_a_wrong_key_is_refused(system: System, connect: Connect, headers:
 
 
 @pytest.mark.parametrize("header", ["authorization", "x-api-key"])
-async def test_the_key_works_in_both_headers(system: System, connect: Connect, header: str) -> None:
+async def test_the_key_works_in_both_headers(system: ServingSystem, connect: Connect, header: str) -> None:
     key = system.keys.key_of("default")
     value = f"bearer {key}" if header == "authorization" else str(key)
     async with connect(system, key="") as client:
         assert (await client.get("/v1/models", headers={header: value})).status_code == 200
 
 
-async def test_each_key_names_its_user(system: System, connect: Connect, ask: Any) -> None:
+async def test_each_key_names_its_user(system: ServingSystem, connect: Connect, ask: Any) -> None:
     other = KeyRing(system.keys.path).add("ada")  # another process adds it while we serve
     async with connect(system, key=other) as client:
         reply = await client.post("/v1/chat/completions", json=ask())
@@ -63,7 +65,7 @@ async def test_each_key_names_its_user(system: System, connect: Connect, ask: An
     assert turn["user"] == "ada"
 
 
-async def test_a_removed_key_stops_working_at_once(system: System, connect: Connect) -> None:
+async def test_a_removed_key_stops_working_at_once(system: ServingSystem, connect: Connect) -> None:
     ring = KeyRing(system.keys.path)
     key = ring.add("ada")
     async with connect(system, key=key) as client:
@@ -77,7 +79,7 @@ async def test_authentication_can_be_switched_off(make_system: Any, connect: Con
         assert (await client.get("/v1/models")).status_code == 200
 
 
-async def test_a_request_without_a_key_is_refused_before_its_body_is_read(system: System) -> None:
+async def test_a_request_without_a_key_is_refused_before_its_body_is_read(system: ServingSystem) -> None:
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -137,7 +139,7 @@ def test_a_broken_key_file_is_named(tmp_path: Path) -> None:
 
 
 async def test_keys_never_reach_answers_or_metrics(
-    system: System, client: httpx.AsyncClient, ask: Any
+    system: ServingSystem, client: httpx.AsyncClient, ask: Any
 ) -> None:
     await client.post("/v1/chat/completions", json=ask())
     key = str(system.keys.key_of("default"))

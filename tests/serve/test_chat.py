@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine, until
 from openclaw_rl.types import Weights
 
@@ -58,7 +58,7 @@ async def test_streamed_text_is_whole_characters_and_ends_with_done(
 
 
 async def test_the_first_chunk_leaves_with_the_first_token(
-    system: System, ask: Ask, engine: ScriptedEngine, raw_call: Any
+    system: ServingSystem, ask: Ask, engine: ScriptedEngine, raw_call: Any
 ) -> None:
     engine.say("slow", pause_after=1)
     call = raw_call(system, ask(stream=True))
@@ -123,21 +123,21 @@ async def test_stop_strings_across_token_borders(
 
 
 async def test_a_stop_string_ends_the_engine_s_work(
-    client: httpx.AsyncClient, ask: Ask, engine: ScriptedEngine, system: System
+    client: httpx.AsyncClient, ask: Ask, engine: ScriptedEngine, system: ServingSystem
 ) -> None:
     engine.say("one END two" * 20)
     reply = (await client.post(URL, json=ask(stop="END"))).json()
     assert reply["choices"][0]["finish_reason"] == "stop"
     assert reply["usage"]["completion_tokens"] == len("one END")
     assert engine.num_cancelled == 1
-    turn = system.ledger.load_turn(reply["id"])
+    turn = system.ledgers.serve.load_turn(reply["id"])
     assert turn is not None
     assert len(turn.tokens) == len("one END"), "everything sampled is kept, shown or not"
     assert (turn.reply["content"], turn.finish_reason) == ("one ", "stop")
 
 
 async def test_several_choices_have_ids_of_their_own(
-    client: httpx.AsyncClient, ask: Ask, engine: ScriptedEngine, system: System
+    client: httpx.AsyncClient, ask: Ask, engine: ScriptedEngine, system: ServingSystem
 ) -> None:
     engine.say("first")
     engine.say("second one")
@@ -146,9 +146,9 @@ async def test_several_choices_have_ids_of_their_own(
     assert texts == ["first", "second one"]
     assert [choice["index"] for choice in reply["choices"]] == [0, 1]
     assert reply["usage"]["completion_tokens"] == len("first") + len("second one") + 2
-    turns = [system.ledger.load_turn(f"{reply['id']}.{i}") for i in range(2)]
+    turns = [system.ledgers.serve.load_turn(f"{reply['id']}.{i}") for i in range(2)]
     assert [turn and turn.reply["content"] for turn in turns] == texts
-    assert system.ledger.load_turn(reply["id"]) is None
+    assert system.ledgers.serve.load_turn(reply["id"]) is None
     assert [request.sampling.seed for request in engine.requests] == [7, 8]
     assert [turn and turn.sampling.seed for turn in turns] == [7, 8], "each with what it was sampled with"
 
@@ -180,7 +180,12 @@ async def test_sampling_parameters_reach_the_engine(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_logprobs_are_the_engine_s_own(
-    client: httpx.AsyncClient, ask: Ask, engine: ScriptedEngine, chunks: Chunks, system: System, stream: bool
+    client: httpx.AsyncClient,
+    ask: Ask,
+    engine: ScriptedEngine,
+    chunks: Chunks,
+    system: ServingSystem,
+    stream: bool,
 ) -> None:
     engine.say("né")
     answer = await client.post(URL, json=ask(logprobs=True, top_logprobs=3, stream=stream))
@@ -191,7 +196,7 @@ async def test_logprobs_are_the_engine_s_own(
         entries = [entry for part in parts for entry in part["content"]]
     else:
         reply_id, entries = answer.json()["id"], answer.json()["choices"][0]["logprobs"]["content"]
-    turn = system.ledger.load_turn(reply_id)
+    turn = system.ledgers.serve.load_turn(reply_id)
     assert turn is not None
     assert bytes(byte for entry in entries for byte in entry["bytes"]) == "né".encode()
     assert [entry["logprob"] for entry in entries] == pytest.approx([t.logprob for t in turn.tokens[:-1]])
@@ -208,7 +213,7 @@ async def test_logprobs_without_top_logprobs(client: httpx.AsyncClient, ask: Ask
 
 
 async def test_a_tool_call(
-    client: httpx.AsyncClient, ask: Ask, engine: ScriptedEngine, system: System
+    client: httpx.AsyncClient, ask: Ask, engine: ScriptedEngine, system: ServingSystem
 ) -> None:
     engine.say(CALL)
     reply = (await client.post(URL, json=ask(tools=[WEATHER]))).json()
@@ -218,7 +223,7 @@ async def test_a_tool_call(
     (call,) = choice["message"]["tool_calls"]
     assert (call["type"], call["function"]["name"]) == ("function", "weather")
     assert json.loads(call["function"]["arguments"]) == {"city": "Köln"}
-    turn = system.ledger.load_turn(reply["id"])
+    turn = system.ledgers.serve.load_turn(reply["id"])
     assert turn is not None
     assert turn.reply["tool_calls"][0]["id"] == call["id"]
     assert turn.tools == [WEATHER]
@@ -307,7 +312,7 @@ async def test_reasoning_is_apart_from_content(
 
 
 async def test_roles_and_part_lists_reach_the_prompt(
-    client: httpx.AsyncClient, ask: Ask, engine: ScriptedEngine, system: System
+    client: httpx.AsyncClient, ask: Ask, engine: ScriptedEngine, system: ServingSystem
 ) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     messages = [
@@ -323,13 +328,13 @@ async def test_roles_and_part_lists_reach_the_prompt(
     prompt = renderer.tokenizer.decode(engine.requests[0].prompt_ids)
     positions = [prompt.index(text) for text in ("D-text", "U-one U-two", "weather", "T-text", "again")]
     assert positions == sorted(positions) or prompt.index("weather") < prompt.index("U-one")
-    turn = system.ledger.load_turn(answer.json()["id"])
+    turn = system.ledgers.serve.load_turn(answer.json()["id"])
     assert turn is not None
     assert turn.messages == messages, "kept as sent"
 
 
 async def test_an_error_in_the_middle_of_a_stream_is_said(
-    client: httpx.AsyncClient, ask: Ask, engine: ScriptedEngine, chunks: Chunks, system: System
+    client: httpx.AsyncClient, ask: Ask, engine: ScriptedEngine, chunks: Chunks, system: ServingSystem
 ) -> None:
     engine.say("unlucky", fail_after=3)
     answer = await client.post(URL, json=ask(stream=True))
@@ -338,7 +343,7 @@ async def test_an_error_in_the_middle_of_a_stream_is_said(
     assert events[-1]["error"]["type"] == "server_error"
     assert "[DONE]" not in events
     await system.gateway.drain()
-    turn = system.ledger.load_turn(events[0]["id"])
+    turn = system.ledgers.serve.load_turn(events[0]["id"])
     assert turn is not None
     assert (turn.finish_reason, len(turn.tokens)) == ("cancelled", 3)
 
@@ -354,7 +359,7 @@ async def test_one_failing_choice_ends_them_all(
 
 
 async def test_a_version_can_be_named_and_a_running_reply_keeps_its_own(
-    system: System, ask: Ask, engine: ScriptedEngine, client: httpx.AsyncClient, tmp_path: Any
+    system: ServingSystem, ask: Ask, engine: ScriptedEngine, client: httpx.AsyncClient, tmp_path: Any
 ) -> None:
     await engine.load(Weights.in_folder(3, tmp_path))
     engine.say("slow", pause_after=1)
@@ -366,7 +371,7 @@ async def test_a_version_can_be_named_and_a_running_reply_keeps_its_own(
     engine.resume.set()
     answers = [await running, later, base]
     assert [answer.headers["x-policy-version"] for answer in answers] == ["0", "3", "0"]
-    turns = [system.ledger.load_turn(answer.json()["id"]) for answer in answers]
+    turns = [system.ledgers.serve.load_turn(answer.json()["id"]) for answer in answers]
     assert [turn and turn.policy_version for turn in turns] == [0, 3, 0]
     names = [model["id"] for model in (await client.get("/v1/models")).json()["data"]]
     assert names == ["scripted", "scripted@0", "scripted@3"]
@@ -375,14 +380,14 @@ async def test_a_version_can_be_named_and_a_running_reply_keeps_its_own(
 @pytest.mark.parametrize("raw", ['"\\ud800"', "NaN", "-Infinity", '"\\u0000"', "1" + "0" * 400, '{"": [[]]}'])
 @pytest.mark.parametrize("place", ["field", "message"])
 async def test_whatever_is_answered_is_recorded(
-    client: httpx.AsyncClient, ask: Ask, system: System, raw: str, place: str
+    client: httpx.AsyncClient, ask: Ask, system: ServingSystem, raw: str, place: str
 ) -> None:
     extra = {"role": "user", "content": "Hi", "odd": "HERE"}
     body = ask(odd="HERE") if place == "field" else ask(messages=[extra])
     content = json.dumps(body).replace('"HERE"', raw)
     answer = await client.post(URL, content=content, headers={"content-type": "application/json"})
     assert answer.status_code == 200
-    turn = system.ledger.load_turn(answer.json()["id"])
+    turn = system.ledgers.serve.load_turn(answer.json()["id"])
     assert turn is not None
     assert system.recorder.health().num_lost == 0
     kept = turn.params["odd"] if place == "field" else turn.messages[0]["odd"]

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine
 
 URL = "/v1/completions"
@@ -18,7 +18,9 @@ def ask(prompt: Any = "Once upon", **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("prompt", ["Once <|im_end|> upon", ["Once <|im_end|> upon"]])
-async def test_the_prompt_goes_in_as_it_is(client: httpx.AsyncClient, system: System, prompt: Any) -> None:
+async def test_the_prompt_goes_in_as_it_is(
+    client: httpx.AsyncClient, system: ServingSystem, prompt: Any
+) -> None:
     engine = system.engine
     assert isinstance(engine, ScriptedEngine)
     engine.say(" a <think> time")

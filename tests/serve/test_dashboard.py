@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from openclaw_rl import health
-from openclaw_rl.capture.desk import LedgerDesk
-from openclaw_rl.loop import System
+from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
+from openclaw_rl.processes import health
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.serve import pulse
 from openclaw_rl.serve.signin import make_session
 from openclaw_rl.testing import ScriptedEngine
@@ -24,7 +24,7 @@ GUARD = {"x-requested-with": "openclaw-rl"}
 
 
 @pytest.fixture
-async def browser(system: System, connect: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(system: ServingSystem, connect: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Without a key, but with the header that our own pages send."""
     async with connect(system, key="") as client:
         client.headers.update(GUARD)
@@ -44,7 +44,7 @@ def carry(cookie: str) -> dict[str, str]:
 
 
 async def test_a_key_opens_a_session_and_signing_out_ends_it(
-    browser: httpx.AsyncClient, system: System
+    browser: httpx.AsyncClient, system: ServingSystem
 ) -> None:
     assert (await browser.get("/v1/me")).json() == {"user": None, "owner": False, "keys": True}
     assert (await browser.get("/v1/status")).status_code == 401
@@ -60,7 +60,7 @@ async def test_a_key_opens_a_session_and_signing_out_ends_it(
 
 
 async def test_signing_out_revokes_that_cookie_and_no_other(
-    browser: httpx.AsyncClient, system: System, connect: Any
+    browser: httpx.AsyncClient, system: ServingSystem, connect: Any
 ) -> None:
     async def user_of(client: httpx.AsyncClient, cookie: str) -> str | None:
         return (await client.get("/v1/me", headers=carry(cookie))).json()["user"]  # type: ignore[no-any-return]
@@ -94,7 +94,7 @@ async def test_a_wrong_key_opens_nothing(browser: httpx.AsyncClient) -> None:
     [{"x-requested-with": ""}, {"x-requested-with": "other"}, {**GUARD, "origin": "http://localhost:8000"}],
 )
 async def test_another_page_cannot_use_the_session(
-    browser: httpx.AsyncClient, system: System, headers: dict[str, str]
+    browser: httpx.AsyncClient, system: ServingSystem, headers: dict[str, str]
 ) -> None:
     await sign_in(browser, str(system.keys.key_of("default")))
     assert (await browser.post("/v1/flush", headers=headers)).status_code == 403
@@ -111,7 +111,7 @@ async def test_without_keys_other_pages_still_cannot_decide_anything(make_system
 
 
 async def test_forged_expired_and_orphaned_sessions_are_refused(
-    browser: httpx.AsyncClient, system: System
+    browser: httpx.AsyncClient, system: ServingSystem
 ) -> None:
     key = system.keys.add("ada")
     good = make_session("ada", key)
@@ -150,12 +150,12 @@ async def test_the_page_is_open_and_nothing_foreign_may_run_on_it(browser: httpx
 
 
 async def test_another_user_can_neither_read_nor_rate_nor_exclude_my_turns(
-    client: httpx.AsyncClient, system: System, connect: Any, ask: Ask
+    client: httpx.AsyncClient, system: ServingSystem, connect: Any, ask: Ask
 ) -> None:
     answer = await client.post(URL, json=ask("a secret word: xylophone"))
     turn, session = answer.json()["id"], answer.headers["x-session-id"]
     await system.gateway.drain()
-    system.outlook.index()
+    system.dashboard.index()
     async with connect(system, key=system.keys.add("ada")) as ada:
         for method, path, body in (
             ("GET", f"/v1/turns/{turn}", None),
@@ -183,14 +183,14 @@ async def test_another_user_can_neither_read_nor_rate_nor_exclude_my_turns(
 
 
 async def test_sessions_are_found_by_what_was_said(
-    client: httpx.AsyncClient, system: System, ask: Ask, engine: ScriptedEngine
+    client: httpx.AsyncClient, system: ServingSystem, ask: Ask, engine: ScriptedEngine
 ) -> None:
     for number in range(5):
         engine.say(f"Answer number{number} about gardens")
         await client.post(URL, json=ask(f"Question {number}?"), headers={"x-session-id": f"s{number}"})
     await system.gateway.drain()
-    assert system.outlook.index() == 5
-    assert system.outlook.index() == 0
+    assert system.dashboard.index() == 5
+    assert system.dashboard.index() == 0
 
     async def find(query: str, **params: Any) -> list[str]:
         found = await client.get("/v1/sessions", params={"query": query, **params})
@@ -204,7 +204,9 @@ async def test_sessions_are_found_by_what_was_said(
     assert await find("***") == []
 
 
-async def test_a_session_with_its_texts_in_pages(client: httpx.AsyncClient, system: System, ask: Ask) -> None:
+async def test_a_session_with_its_texts_in_pages(
+    client: httpx.AsyncClient, system: ServingSystem, ask: Ask
+) -> None:
     messages: list[dict[str, Any]] = []
     for number in range(3):
         messages.append({"role": "user", "content": f"say {number}"})
@@ -222,7 +224,7 @@ async def test_a_session_with_its_texts_in_pages(client: httpx.AsyncClient, syst
     assert (await client.get("/v1/sessions")).json()["data"][0]["title"] == "say 0"
 
 
-async def test_the_tokens_of_a_reply(client: httpx.AsyncClient, system: System, ask: Ask) -> None:
+async def test_the_tokens_of_a_reply(client: httpx.AsyncClient, system: ServingSystem, ask: Ask) -> None:
     turn = (await client.post(URL, json=ask())).json()["id"]
     await system.gateway.drain()
     shown = (await client.get(f"/v1/turns/{turn}/tokens")).json()
@@ -238,7 +240,7 @@ async def test_learning_before_anything_was_learned(client: httpx.AsyncClient) -
     assert (status["last_swap"], status["traffic"]["requests_per_s"]) == (None, 0)
 
 
-async def test_results_are_shown_as_they_lie_there(client: httpx.AsyncClient, system: System) -> None:
+async def test_results_are_shown_as_they_lie_there(client: httpx.AsyncClient, system: ServingSystem) -> None:
     assert (await client.get("/v1/results")).json()["data"] == []
     folder = system.config.home / "evals"
     folder.mkdir()
@@ -265,7 +267,9 @@ async def test_versions_answer_side_by_side_and_nothing_is_kept(
     assert (await client.post("/v1/policies/9/export", json={"format": "peft"})).status_code == 404
 
 
-async def test_live_updates_say_what_changed(system: System, client: httpx.AsyncClient, ask: Ask) -> None:
+async def test_live_updates_say_what_changed(
+    system: ServingSystem, client: httpx.AsyncClient, ask: Ask
+) -> None:
     beat = pulse.Pulse(partial(health.status, system), look_s=0.02)
     stream = beat.listen()
     first = json.loads((await anext(stream)).split(b"data: ")[1])
@@ -282,19 +286,19 @@ async def test_live_updates_say_what_changed(system: System, client: httpx.Async
 # --- excluding -------------------------------------------------------------------------------
 
 
-def pull(system: System) -> None:
-    LedgerDesk(system.ledger, system.journal, lambda *parts: parts[-1], 1800).pull()
+def pull(system: ServingSystem) -> None:
+    LedgerJudgeQueue(system.ledgers.serve, system.ledgers.learn, lambda *parts: parts[-1], 1800).pull()
 
 
-async def settle(system: System) -> None:
+async def settle(system: ServingSystem) -> None:
     """The sampler, for turns that it never has to ask anybody about."""
-    sampler = Sampler(system.lineage, None, None, None, 0.0)  # type: ignore[arg-type]
-    for seq, turn_id in system.lineage.pending(100):
+    sampler = Sampler(system.ledgers.policies, None, None, None, 0.0)  # type: ignore[arg-type]
+    for seq, turn_id in system.ledgers.policies.pending(100):
         await sampler._settle(seq, turn_id)
 
 
 async def test_an_excluded_turn_teaches_nothing_whatever_is_said_later(
-    client: httpx.AsyncClient, system: System, ask: Ask
+    client: httpx.AsyncClient, system: ServingSystem, ask: Ask
 ) -> None:
     turn = (await client.post(URL, json=ask())).json()["id"]
     await system.gateway.drain()
@@ -311,7 +315,7 @@ async def test_an_excluded_turn_teaches_nothing_whatever_is_said_later(
 
 
 async def test_an_excluded_session_stays_excluded(
-    client: httpx.AsyncClient, system: System, ask: Ask
+    client: httpx.AsyncClient, system: ServingSystem, ask: Ask
 ) -> None:
     headers = {"x-session-id": "private"}
     first = (await client.post(URL, json=ask("one"), headers=headers)).json()["id"]
@@ -326,7 +330,9 @@ async def test_an_excluded_session_stays_excluded(
         assert (await client.get(f"/v1/turns/{turn}")).json()["state"] == state
 
 
-async def test_an_exclusion_can_be_taken_back(client: httpx.AsyncClient, system: System, ask: Ask) -> None:
+async def test_an_exclusion_can_be_taken_back(
+    client: httpx.AsyncClient, system: ServingSystem, ask: Ask
+) -> None:
     turn = (await client.post(URL, json=ask())).json()["id"]
     await system.gateway.drain()
 
@@ -353,7 +359,7 @@ async def test_an_exclusion_can_be_taken_back(client: httpx.AsyncClient, system:
 
 
 async def test_an_excluded_session_can_be_taken_back_in(
-    client: httpx.AsyncClient, system: System, ask: Ask
+    client: httpx.AsyncClient, system: ServingSystem, ask: Ask
 ) -> None:
     async def say(text: str) -> str:
         answer = await client.post(URL, json=ask(text), headers={"x-session-id": "private"})
@@ -388,12 +394,12 @@ async def test_an_excluded_session_can_be_taken_back_in(
 
 
 async def test_half_a_character_is_shown_as_a_question_mark(
-    client: httpx.AsyncClient, system: System, ask: Ask
+    client: httpx.AsyncClient, system: ServingSystem, ask: Ask
 ) -> None:
     content = b'{"model": "scripted", "messages": [{"role": "user", "content": "half \\ud800"}]}'
     answer = await client.post(URL, content=content, headers={"content-type": "application/json"})
     await system.gateway.drain()
-    system.outlook.index()
+    system.dashboard.index()
     shown = (await client.get("/v1/sessions")).json()["data"][0]
     assert shown["title"] == "half ?"
     assert (await client.get(f"/v1/sessions/{shown['id']}?text=true")).status_code == 200

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine, until
 
 Ask = Callable[..., dict[str, Any]]
@@ -16,7 +16,7 @@ Ask = Callable[..., dict[str, Any]]
 @pytest.mark.parametrize("choices", [1, 2])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_leaving_cancels_and_records(
-    system: System, engine: ScriptedEngine, ask: Ask, raw_call: Any, stream: bool, choices: int
+    system: ServingSystem, engine: ScriptedEngine, ask: Ask, raw_call: Any, stream: bool, choices: int
 ) -> None:
     for _ in range(choices):
         engine.say("a long story", pause_after=6)
@@ -30,16 +30,16 @@ async def test_leaving_cancels_and_records(
     assert engine.num_cancelled == choices
     assert system.gateway.num_inflight == 0
     await system.gateway.drain()
-    counts = system.ledger.counts()
+    counts = system.ledgers.serve.counts()
     if stream:
         assert counts["finish_cancelled"] == choices
-        turns = [turn for turns, _ in system.ledger.iter_sessions() for turn in turns]
+        turns = [turn for turns, _ in system.ledgers.serve.iter_sessions() for turn in turns]
         assert [(turn.reply["content"], len(turn.tokens)) for turn in turns] == [("a long", 6)] * choices
         assert len({turn.session_id for turn in turns}) == 1
 
 
 async def test_leaving_a_reply_that_is_not_streamed_records_what_was_sampled(
-    system: System, engine: ScriptedEngine, ask: Ask, raw_call: Any
+    system: ServingSystem, engine: ScriptedEngine, ask: Ask, raw_call: Any
 ) -> None:
     engine.say("a long story", delay_s=0.01)
     call = raw_call(system, ask())
@@ -51,12 +51,12 @@ async def test_leaving_a_reply_that_is_not_streamed_records_what_was_sampled(
     await system.gateway.drain()
     assert call.status in (None, 499)
     assert engine.num_cancelled == 1
-    turns = system.ledger.counts()
+    turns = system.ledgers.serve.counts()
     assert turns["turns"] == turns.get("finish_cancelled", 0)
 
 
 async def test_leaving_before_the_first_token_leaves_no_turn_and_no_claim(
-    system: System, engine: ScriptedEngine, ask: Ask, raw_call: Any
+    system: ServingSystem, engine: ScriptedEngine, ask: Ask, raw_call: Any
 ) -> None:
     for stream in (False, True):
         engine.say("never", pause_after=0)
@@ -66,11 +66,11 @@ async def test_leaving_before_the_first_token_leaves_no_turn_and_no_claim(
         await call.task
     await system.gateway.drain()
     assert (engine.num_cancelled, system.gateway.num_inflight) == (2, 0)
-    assert system.ledger.counts()["turns"] == 0
+    assert system.ledgers.serve.counts()["turns"] == 0
 
 
 async def test_a_stalled_connection_that_breaks_gives_its_place_back(
-    system: System, ask: Ask, raw_call: Any
+    system: ServingSystem, ask: Ask, raw_call: Any
 ) -> None:
     """The response head itself is stuck in the socket: the reply has not even begun."""
     call = raw_call(system, ask(stream=True), stalled=True)
@@ -81,7 +81,7 @@ async def test_a_stalled_connection_that_breaks_gives_its_place_back(
 
 
 async def test_a_slow_reader_that_leaves_between_two_chunks(
-    system: System, engine: ScriptedEngine, ask: Ask, raw_call: Any
+    system: ServingSystem, engine: ScriptedEngine, ask: Ask, raw_call: Any
 ) -> None:
     """Cancelled while sending, not while sampling: the engine's work is closed all the same."""
     engine.say("a long story")
@@ -91,7 +91,7 @@ async def test_a_slow_reader_that_leaves_between_two_chunks(
     await call.task
     await system.gateway.drain()
     assert (engine.num_cancelled, system.gateway.num_inflight) == (1, 0)
-    assert system.ledger.counts()["finish_cancelled"] == 1
+    assert system.ledgers.serve.counts()["finish_cancelled"] == 1
 
 
 async def test_closing_the_system_waits_for_what_is_being_given_up(
@@ -104,12 +104,12 @@ async def test_closing_the_system_waits_for_what_is_being_given_up(
     call.task.cancel()  # what uvicorn does when draining takes too long
     await system.gateway.drain()
     assert system.engine.num_cancelled == 1
-    assert system.ledger.counts()["finish_cancelled"] == 1
+    assert system.ledgers.serve.counts()["finish_cancelled"] == 1
     await call.ended()
 
 
 async def test_a_delivered_reply_is_marked_and_a_left_one_is_not(
-    system: System, engine: ScriptedEngine, ask: Ask, raw_call: Any, client: Any
+    system: ServingSystem, engine: ScriptedEngine, ask: Ask, raw_call: Any, client: Any
 ) -> None:
     done = await client.post("/v1/chat/completions", json=ask())
     engine.say("a long story", pause_after=3)

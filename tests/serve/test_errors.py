@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 
 Ask = Callable[..., dict[str, Any]]
 URL = "/v1/chat/completions"
@@ -63,7 +63,7 @@ async def test_an_image_is_refused_in_words(client: httpx.AsyncClient, ask: Ask)
 
 
 async def test_a_prompt_over_the_context_length_gets_both_numbers(
-    client: httpx.AsyncClient, ask: Ask, system: System
+    client: httpx.AsyncClient, ask: Ask, system: ServingSystem
 ) -> None:
     text = "x" * 5000
     error = error_of(await client.post(URL, json=ask(text)), 400)
@@ -74,7 +74,7 @@ async def test_a_prompt_over_the_context_length_gets_both_numbers(
 
 
 async def test_max_tokens_beyond_the_context_are_cut_to_the_room(
-    client: httpx.AsyncClient, ask: Ask, system: System, engine: Any
+    client: httpx.AsyncClient, ask: Ask, system: ServingSystem, engine: Any
 ) -> None:
     answer = await client.post(URL, json=ask(max_tokens=10**12))
     room = system.engine.context_length - answer.json()["usage"]["prompt_tokens"]
@@ -210,7 +210,7 @@ async def test_any_session_id_is_answered(
 @pytest.mark.parametrize("depth", [50, 300, 900, 2000, 50_000])
 @pytest.mark.parametrize("place", ["field", "parameters", "arguments", "metadata"])
 async def test_deep_nesting_is_answered_or_refused(
-    client: httpx.AsyncClient, ask: Ask, system: System, depth: int, place: str
+    client: httpx.AsyncClient, ask: Ask, system: ServingSystem, depth: int, place: str
 ) -> None:
     deep = '{"a":' * depth + "1" + "}" * depth
     if place == "arguments":

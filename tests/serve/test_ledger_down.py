@@ -12,7 +12,7 @@ import httpx
 
 from openclaw_rl.capture.capture import LedgerCapture
 from openclaw_rl.capture.recorder import Recorder
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import until
 
 Ask = Callable[..., dict[str, Any]]
@@ -20,7 +20,7 @@ URL = "/v1/chat/completions"
 
 
 @contextmanager
-def broken(system: System) -> Iterator[None]:
+def broken(system: ServingSystem) -> Iterator[None]:
     def rename(old: str, new: str) -> None:
         with closing(sqlite3.connect(system.config.home / "serve.db", isolation_level=None)) as database:
             database.execute(f"ALTER TABLE {old} RENAME TO {new}")
@@ -33,7 +33,7 @@ def broken(system: System) -> Iterator[None]:
 
 
 async def test_replies_are_complete_and_the_state_is_degraded(
-    client: httpx.AsyncClient, system: System, ask: Ask, chunks: Any
+    client: httpx.AsyncClient, system: ServingSystem, ask: Ask, chunks: Any
 ) -> None:
     with broken(system):
         whole = await asyncio.wait_for(client.post(URL, json=ask()), 60)
@@ -51,7 +51,7 @@ async def test_replies_are_complete_and_the_state_is_degraded(
 
 
 async def test_when_it_comes_back_nothing_is_missing(
-    client: httpx.AsyncClient, system: System, ask: Ask
+    client: httpx.AsyncClient, system: ServingSystem, ask: Ask
 ) -> None:
     with broken(system):
         ids = [(await client.post(URL, json=ask(f"number {i}"))).json()["id"] for i in range(3)]
@@ -63,7 +63,7 @@ async def test_when_it_comes_back_nothing_is_missing(
 
 
 async def test_a_conversation_is_answered_although_its_session_cannot_be_looked_up(
-    client: httpx.AsyncClient, system: System, ask: Ask
+    client: httpx.AsyncClient, system: ServingSystem, ask: Ask
 ) -> None:
     history = [
         {"role": "user", "content": "a"},
@@ -77,11 +77,11 @@ async def test_a_conversation_is_answered_although_its_session_cannot_be_looked_
 
 
 async def test_what_does_not_fit_into_the_backlog_is_counted_as_lost(
-    client: httpx.AsyncClient, system: System, ask: Ask
+    client: httpx.AsyncClient, system: ServingSystem, ask: Ask
 ) -> None:
     await system.recorder.close()
-    system.recorder = Recorder(system.ledger, backlog=1)
-    system.gateway.capture = LedgerCapture(system.ledger, system.recorder)
+    system.recorder = Recorder(system.ledgers.serve, backlog=1)
+    system.gateway.capture = LedgerCapture(system.ledgers.serve, system.recorder)
     with broken(system):
         for _ in range(4):
             assert (await client.post(URL, json=ask())).status_code == 200

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine
 
 URL = "/v1/messages"
@@ -22,7 +22,7 @@ def ask(text: Any = "Hi", **more: Any) -> dict[str, Any]:
     return {"model": "scripted", "max_tokens": 200, "messages": [{"role": "user", "content": text}], **more}
 
 
-async def test_a_reply_as_one_text(client: httpx.AsyncClient, system: System) -> None:
+async def test_a_reply_as_one_text(client: httpx.AsyncClient, system: ServingSystem) -> None:
     blocks = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
     answer = await client.post(URL, json=ask(system=[*blocks, {"type": "text", "text": "Be kind."}]))
     assert answer.status_code == 200, answer.text
@@ -32,7 +32,7 @@ async def test_a_reply_as_one_text(client: httpx.AsyncClient, system: System) ->
     assert reply["content"] == [{"type": "text", "text": "Hello!"}]
     assert (reply["stop_reason"], reply["stop_sequence"]) == ("end_turn", None)
     assert reply["usage"]["output_tokens"] == 7
-    turn = system.ledger.load_turn(reply["id"])
+    turn = system.ledgers.serve.load_turn(reply["id"])
     assert turn is not None
     assert turn.messages[0] == {"role": "system", "content": "Be brief.\nBe kind."}
     assert len(turn.prompt_ids) == reply["usage"]["input_tokens"]
@@ -184,13 +184,13 @@ async def test_errors(client: httpx.AsyncClient, change: Any, status: int, kind:
 
 @pytest.mark.parametrize("headers", [{}, {"x-api-key": "wrong"}, {"authorization": "Bearer wrong"}])
 @pytest.mark.parametrize("path", [URL, f"{URL}/count_tokens"])
-async def test_a_wrong_key(system: System, connect: Any, headers: dict[str, str], path: str) -> None:
+async def test_a_wrong_key(system: ServingSystem, connect: Any, headers: dict[str, str], path: str) -> None:
     async with connect(system, key="") as stranger:
         answer = await stranger.post(path, json=ask(), headers=headers)
     assert (answer.status_code, answer.json()["error"]["type"]) == (401, "authentication_error")
 
 
-async def test_the_key_may_be_in_either_header(system: System, connect: Any) -> None:
+async def test_the_key_may_be_in_either_header(system: ServingSystem, connect: Any) -> None:
     key = str(system.keys.key_of("default"))
     async with connect(system, key="") as client:
         for headers in ({"x-api-key": key}, {"x-api-key": key, "authorization": "Bearer old"}):

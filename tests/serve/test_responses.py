@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine
 
 URL = "/v1/responses"
@@ -104,14 +104,14 @@ async def test_a_tool_is_called_and_answered(client: httpx.AsyncClient, engine: 
 
 
 async def test_history_comes_from_the_ledger(
-    client: httpx.AsyncClient, engine: ScriptedEngine, system: System
+    client: httpx.AsyncClient, engine: ScriptedEngine, system: ServingSystem
 ) -> None:
     first = await client.post(URL, json=ask("My name is Ada.", instructions="Be brief"))
     second = await client.post(URL, json=ask("And yours?", previous_response_id=first.json()["id"]))
     assert second.json()["previous_response_id"] == first.json()["id"]
     assert second.headers["x-session-id"] == first.headers["x-session-id"]
     third = await client.post(URL, json=ask("Bye", previous_response_id=second.json()["id"]))
-    turn = system.ledger.load_turn(third.json()["id"])
+    turn = system.ledgers.serve.load_turn(third.json()["id"])
     assert turn is not None
     said = [(message["role"], message["content"]) for message in turn.messages]
     assert said == [
@@ -131,7 +131,7 @@ async def test_an_empty_reply_can_be_continued(client: httpx.AsyncClient, engine
 
 
 async def test_nobody_continues_or_reads_another_user_s_response(
-    client: httpx.AsyncClient, system: System, connect: Any
+    client: httpx.AsyncClient, system: ServingSystem, connect: Any
 ) -> None:
     theirs = (await client.post(URL, json=ask())).json()["id"]
     async with connect(system, key=system.keys.add("ada")) as ada:
@@ -142,16 +142,16 @@ async def test_nobody_continues_or_reads_another_user_s_response(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "schema"),
+    ("expected", "schema"),
     [
         ({"type": "text"}, None),
         ({"type": "json_object"}, {"type": "object"}),
         ({"type": "json_schema", "name": "n", "schema": {"type": "array"}}, {"type": "array"}),
     ],
 )
-async def test_formats(client: httpx.AsyncClient, engine: ScriptedEngine, wanted: Any, schema: Any) -> None:
-    answer = await client.post(URL, json=ask(text={"format": wanted}))
-    assert answer.json()["text"]["format"] == wanted
+async def test_formats(client: httpx.AsyncClient, engine: ScriptedEngine, expected: Any, schema: Any) -> None:
+    answer = await client.post(URL, json=ask(text={"format": expected}))
+    assert answer.json()["text"]["format"] == expected
     assert bool(engine.requests[-1].grammar) == bool(schema)
 
 
@@ -235,7 +235,7 @@ async def test_errors(
     assert (answer.status_code, error["param"], error["code"]) == (status, param, code), answer.text
 
 
-async def test_a_wrong_key(system: System, connect: Any) -> None:
+async def test_a_wrong_key(system: ServingSystem, connect: Any) -> None:
     async with connect(system, key="wrong") as stranger:
         answer = await stranger.post(URL, json=ask())
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")

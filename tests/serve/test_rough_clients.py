@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine, until
 
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions")
@@ -43,19 +43,24 @@ def tool(path: str) -> dict[str, Any]:
     )
 
 
-async def assert_well(system: System) -> None:
+async def assert_well(system: ServingSystem) -> None:
     await system.gateway.drain()
     assert system.gateway.num_inflight == 0
     assert system.engine.status().num_running == 0
     health = system.recorder.health()
     assert (health.ok, health.num_unsaved, health.num_lost) == (True, 0, 0)
-    assert system.ledger.check_integrity() == []
+    assert system.ledgers.serve.check_integrity() == []
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("stream", [True, False])
 async def test_killed_in_the_middle(
-    path: str, stream: bool, system: System, engine: ScriptedEngine, client: httpx.AsyncClient, raw_call: Any
+    path: str,
+    stream: bool,
+    system: ServingSystem,
+    engine: ScriptedEngine,
+    client: httpx.AsyncClient,
+    raw_call: Any,
 ) -> None:
     engine.say("a long story", pause_after=6)
     call = raw_call(system, ask(path, stream=stream), path=path)
@@ -67,7 +72,7 @@ async def test_killed_in_the_middle(
     await assert_well(system)
     assert engine.num_cancelled == 1
     if stream:
-        (turn,) = [turn for turns, _ in system.ledger.iter_sessions() for turn in turns]
+        (turn,) = [turn for turns, _ in system.ledgers.serve.iter_sessions() for turn in turns]
         assert (turn.reply["content"], turn.finish_reason) == ("a long", "cancelled")
         shown = (await client.get(f"/v1/turns/{turn.id}")).json()
         assert (shown["state"], shown["delivered"]) == ("excluded", False)
@@ -77,14 +82,16 @@ async def test_killed_in_the_middle(
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("history", [True, False])
-async def test_a_retry_storm(path: str, history: bool, system: System, client: httpx.AsyncClient) -> None:
+async def test_a_retry_storm(
+    path: str, history: bool, system: ServingSystem, client: httpx.AsyncClient
+) -> None:
     body = ask(path, "Hello?", history=history)
     answers = await asyncio.gather(*(client.post(path, json=body) for _ in range(20)))
     assert [answer.status_code for answer in answers] == [200] * 20
     ids = [answer.json()["id"] for answer in answers]
     assert len(set(ids)) == 20
     await assert_well(system)
-    stored = [turn for turns, _ in system.ledger.iter_sessions() for turn in turns]
+    stored = [turn for turns, _ in system.ledgers.serve.iter_sessions() for turn in turns]
     assert sorted(turn.id for turn in stored) == sorted(ids)
     for answer in answers:
         turn = (await client.get(f"/v1/turns/{answer.json()['id']}")).json()
@@ -94,7 +101,7 @@ async def test_a_retry_storm(path: str, history: bool, system: System, client: h
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("stream", [True, False])
 async def test_eight_kilobytes_of_emoji(
-    path: str, stream: bool, system: System, make_system: Any, connect: Any
+    path: str, stream: bool, system: ServingSystem, make_system: Any, connect: Any
 ) -> None:
     """In and out; the byte tokenizer cuts every one of them into pieces."""
     assert len(EMOJI.encode()) > 8192
@@ -107,7 +114,7 @@ async def test_eight_kilobytes_of_emoji(
         answer = await client.post(path, json=ask(path, EMOJI, stream=stream) | {"max_tokens": 4000})
     assert answer.status_code == 200, answer.text
     assert "\ufffd" not in answer.text
-    (turn,) = [turn for turns, _ in system.ledger.iter_sessions() for turn in turns]
+    (turn,) = [turn for turns, _ in system.ledgers.serve.iter_sessions() for turn in turns]
     assert turn.reply["content"] == reply
     assert turn.messages[-1]["content"] == EMOJI
     await assert_well(system)
@@ -115,7 +122,7 @@ async def test_eight_kilobytes_of_emoji(
 
 @pytest.mark.parametrize("path", PATHS[:3])
 async def test_a_model_whose_arguments_are_no_json(
-    path: str, system: System, engine: ScriptedEngine, client: httpx.AsyncClient
+    path: str, system: ServingSystem, engine: ScriptedEngine, client: httpx.AsyncClient
 ) -> None:
     """They reach the client as its dialect allows, and the conversation goes on in its session."""
     engine.say(CALL)
@@ -140,7 +147,7 @@ async def test_a_model_whose_arguments_are_no_json(
 @pytest.mark.parametrize("path", PATHS[:3])
 @pytest.mark.parametrize("arguments", ["oops", "", "[1]", "{", '"x"', "null", "NaN"])
 async def test_arguments_that_are_no_json_in_the_history(
-    path: str, arguments: str, system: System, client: httpx.AsyncClient
+    path: str, arguments: str, system: ServingSystem, client: httpx.AsyncClient
 ) -> None:
     body = ask(path, "Do it", tools=[tool(path)])
     if path == "/v1/responses":
@@ -163,7 +170,7 @@ async def test_arguments_that_are_no_json_in_the_history(
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_megabyte(path: str, system: System, client: httpx.AsyncClient) -> None:
+async def test_a_megabyte(path: str, system: ServingSystem, client: httpx.AsyncClient) -> None:
     answer = await client.post(path, json=ask(path, "word " * 210_000))
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -175,7 +182,7 @@ async def test_a_megabyte(path: str, system: System, client: httpx.AsyncClient) 
     await assert_well(system)
 
 
-async def test_one_conversation_in_three_dialects(system: System, client: httpx.AsyncClient) -> None:
+async def test_one_conversation_in_three_dialects(system: ServingSystem, client: httpx.AsyncClient) -> None:
     """Each continues what the one before was told; the judge sees what came next."""
     talk: list[dict[str, Any]] = [{"role": "user", "content": "One"}]
     first = await client.post("/v1/chat/completions", json={"model": "scripted", "messages": talk})
@@ -203,7 +210,7 @@ async def test_a_remembered_hint_is_said_and_its_prompt_can_be_rebuilt(
     async with connect(system) as client:
         for path in PATHS[:3]:
             reply = (await client.post(path, json=ask(path))).json()
-            turn = system.ledger.load_turn(reply["id"])
+            turn = system.ledgers.serve.load_turn(reply["id"])
             prompt = b"".join(system.gateway.renderer.token_bytes(i) for i in turn.prompt_ids)
             assert b"- answer in French" in prompt
             assert "French" not in json.dumps(turn.messages)

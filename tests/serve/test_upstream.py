@@ -17,16 +17,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from openclaw_rl.capture.desk import LedgerDesk
+from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.capture.transfer import export_sessions
 from openclaw_rl.config import load_config
 from openclaw_rl.judge.worker import JudgeWorker
-from openclaw_rl.learning import UPSTREAM
-from openclaw_rl.loop import System, pass_through
-from openclaw_rl.parts import open_ledger
+from openclaw_rl.loop import build_serving
+from openclaw_rl.processes.learning_parts import UPSTREAM
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.serve import chat
 from openclaw_rl.testing import WordJudge, until
-from openclaw_rl.train.lessons import excuse
+from openclaw_rl.train.lessons import settle_untrained
 
 ASKS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
@@ -49,18 +49,17 @@ async def listening(app: Any) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def passing(home: Path, url: str, **settings: Any) -> AsyncIterator[System]:
+async def passing(home: Path, url: str, **settings: Any) -> AsyncIterator[ServingSystem]:
     config = load_config({"home": home, "upstream": url, **settings}, environment={})
-    config.home.mkdir(parents=True, exist_ok=True)
-    system = pass_through(config, open_ledger(config))
+    system = build_serving(config)
     yield system
     await system.close()
 
 
 @pytest.fixture
 async def front(
-    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: Any
-) -> AsyncIterator[tuple[System, httpx.AsyncClient]]:
+    system: ServingSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: Any
+) -> AsyncIterator[tuple[ServingSystem, httpx.AsyncClient]]:
     """Ours, in front of a scripted server of the same kind."""
     monkeypatch.setenv("OPENCLAW_RL_UPSTREAM_API_KEY", str(system.keys.key_of("default")))
     async with (
@@ -80,7 +79,7 @@ def said(reply: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("path", ASKS)
-async def test_every_dialect_is_passed_on(path: str, front: Any, system: System, engine: Any) -> None:
+async def test_every_dialect_is_passed_on(path: str, front: Any, system: ServingSystem, engine: Any) -> None:
     ours, client = front
     engine.say("It is so.")
     answer = await client.post(path, json={"model": "scripted", **ASKS[path]})
@@ -89,7 +88,7 @@ async def test_every_dialect_is_passed_on(path: str, front: Any, system: System,
     assert (said(reply), reply["model"]) == ("It is so.", "scripted")
     usage = reply["usage"]
     assert (usage.get("completion_tokens") or usage.get("output_tokens")) == 10
-    turn = ours.ledger.load_turn(reply["id"])
+    turn = ours.ledgers.serve.load_turn(reply["id"])
     assert (turn.reply["content"], turn.tokens, turn.prompt_ids) == ("It is so.", [], [])
     assert len(system.engine.requests) == 1  # type: ignore[attr-defined]
 
@@ -141,10 +140,12 @@ async def test_conversations_cross_dialects_and_are_judged_but_not_trained(front
         "/v1/messages", json={"model": "scripted", "max_tokens": 9, "messages": messages}
     )
     assert second.headers["x-session-id"] == first.headers["x-session-id"]
-    desk = LedgerDesk(ours.ledger, ours.journal, chat.internal_messages, idle_s=1e12)
+    judge_queue = LedgerJudgeQueue(
+        ours.ledgers.serve, ours.ledgers.learn, chat.internal_messages, idle_s=1e12
+    )
     work = [
-        asyncio.create_task(JudgeWorker(desk, WordJudge(), poll_s=0.01).run()),
-        asyncio.create_task(excuse(ours.lineage, UPSTREAM, poll_s=0.01)),
+        asyncio.create_task(JudgeWorker(judge_queue, WordJudge(), poll_s=0.01).run()),
+        asyncio.create_task(settle_untrained(ours.ledgers.policies, UPSTREAM, poll_s=0.01)),
     ]
     async with asyncio.timeout(60):
         while (turn := (await client.get(f"/v1/turns/{first.json()['id']}")).json())["state"] != "excluded":
@@ -157,7 +158,7 @@ async def test_conversations_cross_dialects_and_are_judged_but_not_trained(front
     ours.memory.refresh()
     assert "bad: be brief" in str(ours.memory.note("default"))
     with (ours.config.home / "out.jsonl").open("w") as file:
-        assert export_sessions(ours.ledger, file) == 1
+        assert export_sessions(ours.ledgers.serve, file) == 1
 
 
 async def test_models_are_the_other_server_s(front: Any) -> None:
@@ -189,7 +190,7 @@ async def test_leaving_stops_the_other_server_too(front: Any, engine: Any, ask: 
     await call.task
     await until(lambda: engine.num_cancelled == 1, "the other server stops")
     await ours.gateway.drain()
-    assert ours.ledger.counts()["finish_cancelled"] == 1
+    assert ours.ledgers.serve.counts()["finish_cancelled"] == 1
     assert ours.gateway.num_inflight == 0
 
 
@@ -299,7 +300,7 @@ async def test_images_and_unknown_fields_pass_and_ours_do_not(tmp_path: Path, co
                      ]}]}  # fmt: skip
         reply = await client.post("/v1/messages", json=anthropic)
         assert reply.status_code == 200, reply.text
-        turn = front.ledger.load_turn(reply.json()["id"])
+        turn = front.ledgers.serve.load_turn(reply.json()["id"])
     (first, key), (second, _) = seen
     assert key is None, "our own key is nobody else's business"
     assert first["messages"][0]["content"][1] == image
@@ -317,7 +318,5 @@ async def test_images_and_unknown_fields_pass_and_ours_do_not(tmp_path: Path, co
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x"])
 def test_a_url_that_is_none(url: str, tmp_path: Path) -> None:
     config = load_config({"home": tmp_path, "upstream": url or " "}, environment={})
-    ledger = open_ledger(config)
     with pytest.raises(ValueError, match="wants a URL"):
-        pass_through(config, ledger)
-    ledger.close()
+        build_serving(config)

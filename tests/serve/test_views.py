@@ -7,13 +7,13 @@ from typing import Any
 
 import httpx
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 
 Ask = Callable[..., dict[str, Any]]
 URL = "/v1/chat/completions"
 
 
-async def test_a_turn(client: httpx.AsyncClient, system: System, ask: Ask) -> None:
+async def test_a_turn(client: httpx.AsyncClient, system: ServingSystem, ask: Ask) -> None:
     answer = await client.post(URL, json=ask())
     await system.gateway.drain()
     turn = (await client.get(f"/v1/turns/{answer.json()['id']}")).json()
@@ -74,7 +74,7 @@ async def test_sessions_in_pages(client: httpx.AsyncClient, ask: Ask) -> None:
     assert page["data"][0]["num_turns"] == 1
 
 
-async def test_the_status_adds_up(client: httpx.AsyncClient, system: System, ask: Ask) -> None:
+async def test_the_status_adds_up(client: httpx.AsyncClient, system: ServingSystem, ask: Ask) -> None:
     for _ in range(2):
         await client.post(URL, json=ask())
     await system.gateway.drain()
@@ -103,7 +103,7 @@ async def test_models_and_policies(client: httpx.AsyncClient) -> None:
 
 
 async def test_another_user_does_not_continue_my_session(
-    client: httpx.AsyncClient, system: System, connect: Any, ask: Ask
+    client: httpx.AsyncClient, system: ServingSystem, connect: Any, ask: Ask
 ) -> None:
     first = await client.post(URL, json=ask())
     history = [

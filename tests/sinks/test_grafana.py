@@ -37,9 +37,9 @@ def test_every_metric_of_the_dashboard_exists(tmp_path: Path) -> None:
     board = json.loads(DASHBOARD.read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     asked += [annotation["expr"] for annotation in board["annotations"]["list"]]
-    wanted = {name for expression in asked for name in re.findall(r"openclaw_rl_\w+", expression)}
-    assert len(wanted) > 15
-    assert wanted <= given_out(tmp_path)
+    expected = {name for expression in asked for name in re.findall(r"openclaw_rl_\w+", expression)}
+    assert len(expected) > 15
+    assert expected <= given_out(tmp_path)
 
 
 def test_the_checks_named_here_are_the_gate_s() -> None:

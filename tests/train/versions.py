@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from openclaw_rl.capture.desk import LedgerDesk
 from openclaw_rl.capture.events import TurnEvent
-from openclaw_rl.capture.journal import Journal
-from openclaw_rl.capture.ledger import Ledger, sqlite_url
-from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
+from openclaw_rl.capture.learn_ledger import LearnLedger
+from openclaw_rl.capture.policy_ledger import PolicyLedger
+from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import Batch, Example, Verdict
@@ -33,12 +33,17 @@ def plain_logprobs(model: torch.nn.Module, item: Example) -> torch.Tensor:
 
 class Home:
     def __init__(self, home: Path, trainer: LocalTrainer) -> None:
-        self.ledger, self.journal = (
-            Ledger(sqlite_url(home / "serve.db")),
-            Journal(sqlite_url(home / "learn.db")),
+        self.serve_ledger, self.learn_ledger = (
+            ServeLedger(sqlite_url(home / "serve.db")),
+            LearnLedger(sqlite_url(home / "learn.db")),
         )
-        self.lineage, self.store = Lineage(self.ledger, self.journal), PolicyStore(home / "policies")
-        self.desk = LedgerDesk(self.ledger, self.journal, lambda _, messages: [], idle_s=1e12)
+        self.policy_ledger, self.store = (
+            PolicyLedger(self.serve_ledger, self.learn_ledger),
+            PolicyStore(home / "policies"),
+        )
+        self.judge_queue = LedgerJudgeQueue(
+            self.serve_ledger, self.learn_ledger, lambda _, messages: [], idle_s=1e12
+        )
         self.trainer = trainer
 
     def step(self, passes: bool = True) -> int:
@@ -46,30 +51,30 @@ class Home:
         version = self.claim()
         self.train(version)
         if passes:
-            self.lineage.publish(version, PASSED)
+            self.policy_ledger.publish(version, PASSED)
         else:
-            self.lineage.reject(version, WORSE)
+            self.policy_ledger.reject(version, WORSE)
         return version
 
     def claim(self) -> int:
-        number = len(self.lineage.list_policies()) + 1
+        number = len(self.policy_ledger.list_policies()) + 1
         turn, item = make_turn(number, 12, 6), make_item(number, 12, 6)
         said = TurnEvent(turn.id, "next_state", time.time(), [{"role": "user", "content": "Thanks"}])
-        self.ledger.append([turn, said])
-        self.desk.pull()
-        self.desk.settle(turn.id, Verdict(1, 0.9, "votes"))
-        [(seq, turn_id)] = self.lineage.pending(2)
-        judged = self.lineage.judged(turn_id)
+        self.serve_ledger.append([turn, said])
+        self.judge_queue.pull()
+        self.judge_queue.settle(turn.id, Verdict(1, 0.9, "votes"))
+        [(seq, turn_id)] = self.policy_ledger.pending(2)
+        judged = self.policy_ledger.judged(turn_id)
         assert judged is not None
-        self.lineage.settle(seq, *judged, examples=[item])
-        policy = self.lineage.claim(8, self.lineage.serving(), "0123456789abcdef")
+        self.policy_ledger.settle(seq, *judged, examples=[item])
+        policy = self.policy_ledger.claim(8, self.policy_ledger.serving(), "0123456789abcdef")
         assert policy is not None
         return policy.version
 
     def train(self, version: int) -> None:
-        policy = self.lineage.policy(version)
+        policy = self.policy_ledger.policy(version)
         assert policy is not None
-        parent, items = policy.parent or 0, self.lineage.items(version)
+        parent, items = policy.parent or 0, self.policy_ledger.items(version)
         self.trainer.resume(self.store.weights(parent) if parent else None)
         metrics = asdict(self.trainer.step(Batch(items), parent))
         manifest = {
@@ -81,8 +86,8 @@ class Home:
             "created_at": time.time(),
         }
         self.store.write(version, lambda folder: self.trainer.save(folder, {"version": version}), manifest)
-        self.lineage.trained(version, metrics)
+        self.policy_ledger.trained(version, metrics)
 
     def close(self) -> None:
-        self.journal.close()
-        self.ledger.close()
+        self.learn_ledger.close()
+        self.serve_ledger.close()

@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from openclaw_rl.loop import System
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import scripted_system, wait_until
 from tests.conftest import locked
 
@@ -116,7 +116,7 @@ def visit(chromium: Browser, axe_source: str) -> Iterator[Callable[..., Visit]]:
 
 @dataclass
 class Live:
-    system: System
+    system: ServingSystem
     url: str
 
     @property

@@ -57,7 +57,7 @@ def test_a_wrong_key_is_said_and_a_right_one_lasts(live: Any, visit: Callable[..
 def test_stored_html_never_runs(live: Any, visit: Callable[..., Any]) -> None:
     live.system.engine.say(NASTY)
     ask(live, NASTY, **{"x-session-id": NASTY.replace("<", "").replace(">", "").replace('"', "")[:20]})
-    turn = live.system.ledger.turns_after(0, 10)[-1]["id"]
+    turn = live.system.ledgers.serve.turns_after(0, 10)[-1]["id"]
     headers = {"authorization": f"Bearer {live.key}"}
     httpx.post(f"{live.url}/v1/feedback", json={"id": turn, "rating": "down", "text": NASTY}, headers=headers)
     guest = visit(live.url)
@@ -101,7 +101,7 @@ def test_an_exclusion_is_asked_for_first_and_can_be_taken_back(live: Any, visit:
     ask(live, "And a buoy?", **{"x-session-id": "private"})
 
     def excluded() -> list[bool]:
-        found = live.system.outlook.session("private", None, None, None, False)
+        found = live.system.dashboard.session("private", None, None, None, False)
         return [found["excluded"], *(turn["excluded"] for turn in found["turns"])]
 
     guest = visit(live.url)

@@ -25,9 +25,9 @@ import httpx
 from openclaw_rl.evals.personalize.talk import Log, Person, Row, System, at_once
 from openclaw_rl.evals.personalize.tasks import Task, draw
 from openclaw_rl.evals.personalize.users import Voice, load_user, own_words
+from openclaw_rl.processes.supervise import die_with_parent
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.listen import announced
-from openclaw_rl.supervise import die_with_parent
 
 UNTRAINED, MEMORY = "untrained", "memory"
 IN_A_ROW = 3

@@ -52,10 +52,10 @@ export function comparison(card) {
     const usable = policies.filter((policy) => policy.status !== "training");
     const serving = policies.find((policy) => policy.status === "serving")?.version ?? 0;
     const chosen = [before.value, after.value];
-    const wanted = [chosen[0] || "0", chosen[1] && form.dataset.touched ? chosen[1] : String(serving)];
+    const shown = [chosen[0] || "0", chosen[1] && form.dataset.touched ? chosen[1] : String(serving)];
     [before, after].forEach((select, index) => {
       fill(select, usable.map((policy) => h("option", { value: policy.version }, nameOf(policy.version) + (policy.status === "serving" ? " · served" : policy.status === "rejected" ? " · rejected" : ""))));
-      select.value = wanted[index];
+      select.value = shown[index];
     });
     after.onchange = () => { form.dataset.touched = "yes"; };
   };

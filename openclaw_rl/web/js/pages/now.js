@@ -58,12 +58,12 @@ function stages(all) {
 }
 
 function nextStep({ queues, stage, last_step: last, learn }) {
-  const { samples, samples_per_step: wanted } = queues;
+  const { samples, samples_per_step: needed } = queues;
   const doing = { training: "A step is running.", candidate: "A new version is being checked." }[stage];
   return [
     h("div", {}, h("div", { class: "spread" }, h("span", {}, doing ?? "Samples toward the next version"),
-      h("b", { class: "num" }, `${num(samples)} of ${num(wanted)}`)),
-    h("div", { class: "bar", "aria-hidden": "true" }, h("div", { class: "bar-fill", "--share": Math.min(1, (samples ?? 0) / wanted) }))),
+      h("b", { class: "num" }, `${num(samples)} of ${num(needed)}`)),
+    h("div", { class: "bar", "aria-hidden": "true" }, h("div", { class: "bar-fill", "--share": Math.min(1, (samples ?? 0) / needed) }))),
     last && h("p", { class: "small muted" }, `The last step made version ${last.version}, `, when(last.created_at),
       `, from ${plural(last.num_samples, "sample")} in ${num(last.metrics.total_s, 1)} s: `,
       last.gate.passed === undefined ? "being checked." : last.gate.passed ? "passed its checks." : `rejected (${last.gate.reason}).`),

@@ -12,24 +12,24 @@ from openclaw_rl.train.worker import is_due
 from openclaw_rl.types import Json
 
 if TYPE_CHECKING:
-    from openclaw_rl.loop import System
+    from openclaw_rl.processes.serving_system import ServingSystem
 
 
-def readiness(system: System) -> tuple[bool, Json]:
+def readiness(system: ServingSystem) -> tuple[bool, Json]:
     health = system.recorder.health()
     learning = None if system.learning is None else asdict(system.learning)
     well = health.ok and (system.learning is None or system.learning.running)
     return True, {"status": "ok" if well else "degraded", "ledger": asdict(health), "learn": learning}
 
 
-def status(system: System) -> Json:
+def status(system: ServingSystem) -> Json:
     """Everything on one screen; what the ledger knows is null while it is down."""
     engine, health = system.engine.status(), system.recorder.health()
     size = None
     try:
-        funnel: Json | None = inspect.view_counts(system.books)
-        learning, now = inspect.view_learning(system.lineage), system.outlook.now()
-        size = system.lineage.full_batch(system.step_size.samples)
+        funnel: Json | None = inspect.view_counts(system.ledgers)
+        learning, now = inspect.view_learning(system.ledgers.policies), system.dashboard.now()
+        size = system.ledgers.policies.full_batch(system.step_size.samples)
         busy = bool(system.learning and funnel and _is_busy(system, funnel, learning, size))
     except Exception:  # the ledger is down; `ledger` below says so
         funnel, learning, busy = None, {"samples": None, "stage": None, "last_step": None}, False
@@ -59,18 +59,18 @@ def status(system: System) -> Json:
     }
 
 
-def _is_busy(system: System, funnel: Json, learning: Json, size: int) -> bool:
+def _is_busy(system: ServingSystem, funnel: Json, learning: Json, size: int) -> bool:
     """Something is being worked on, or enough waits to be; what waits for more does not count."""
-    wanted = system.config.learn
+    settings = system.config.learn
     if funnel["judge_due"] or funnel["unread"]:
         return True
-    if not wanted.train:
+    if not settings.train:
         return False
-    due = is_due(*system.lineage.waiting()[:2], size, wanted.min_signal)
+    due = is_due(*system.ledgers.policies.waiting()[:2], size, settings.min_signal)
     return bool(funnel["by_state"]["judged"] or learning["stage"] or learning["flushing"] or due)
 
 
-def gauges(system: System) -> dict[str, float]:
+def gauges(system: ServingSystem) -> dict[str, float]:
     engine, health = system.engine.status(), system.recorder.health()
     return {
         "running": engine.num_running,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl.cli import main
+from openclaw_rl.commands.cli import main
 from openclaw_rl.testing import clean_environment, command
 
 
@@ -32,7 +32,7 @@ def test_help_lists_the_commands(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["--version"]], ids=" ".join)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
-    code = f"import sys; from openclaw_rl.cli import main\ntry: main({arguments})\n"
+    code = f"import sys; from openclaw_rl.commands.cli import main\ntry: main({arguments})\n"
     code += "except SystemExit: pass\n"
     code += "print(sorted({'torch', 'transformers', 'fastapi', 'sqlalchemy', 'numpy'} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from urllib.parse import quote
 
+from openclaw_rl.commands.client import Server
 from openclaw_rl.config import Config
-from openclaw_rl.terminal.client import Server
 
 
 def exclude(options: argparse.Namespace, config: Config) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl.doctor import (
+from openclaw_rl.commands.doctor import (
     Check,
     _cpu_flags,
     check_disk,

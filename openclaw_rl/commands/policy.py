@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openclaw_rl.capture.inspect import view_policies, view_policy
-from openclaw_rl.capture.lineage import Lineage
+from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.versions import CANDIDATE, REJECTED, RETIRED, SERVING, TRAINING
 from openclaw_rl.config import Config
 from openclaw_rl.models import default_cache_dir, resolve_model
-from openclaw_rl.parts import open_journal, open_ledger, open_store
+from openclaw_rl.processes.parts import open_ledgers, open_store
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION, Json, Policy
 
@@ -25,24 +25,23 @@ _ALL = 1_000_000
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
-    ledger, journal = open_ledger(config), open_journal(config)
+    ledgers = open_ledgers(config)
     try:
-        commands = _Commands(config, Lineage(ledger, journal), open_store(config))
+        commands = _Commands(config, ledgers.policies, open_store(config))
         print(getattr(commands, options.action)(options))
         return 0
     finally:
-        journal.close()
-        ledger.close()
+        ledgers.close()
 
 
 class _Commands:
-    def __init__(self, config: Config, lineage: Lineage, store: PolicyStore) -> None:
-        self.config, self.lineage, self.store = config, lineage, store
+    def __init__(self, config: Config, policy_ledger: PolicyLedger, store: PolicyStore) -> None:
+        self.config, self.policy_ledger, self.store = config, policy_ledger, store
 
     # --- looking -----------------------------------------------------------------------------
 
     def list(self, options: argparse.Namespace) -> str:
-        view = view_policies(self.lineage, self.lineage.serving())
+        view = view_policies(self.policy_ledger, self.policy_ledger.serving())
         if options.json:
             return json.dumps(view, indent=2)
         head = ("version", "parent", "status", "samples", "made", "disk", "loss", "checks")
@@ -52,7 +51,7 @@ class _Commands:
         """What the ledger says, what it was trained on, and where it lies."""
         version = _one(options)
         if version == BASE_VERSION:
-            model, serves = self.config.engine.model, self.lineage.serving() == BASE_VERSION
+            model, serves = self.config.engine.model, self.policy_ledger.serving() == BASE_VERSION
             return json.dumps(
                 {"version": 0, "status": SERVING if serves else RETIRED, "model": model}, indent=2
             )
@@ -81,12 +80,12 @@ class _Commands:
 
     def promote(self, options: argparse.Namespace) -> str:
         version = _one(options)
-        if version == self.lineage.serving():
+        if version == self.policy_ledger.serving():
             return f"version {version} serves already"
         return self._serve(version, "promoted by hand")
 
     def rollback(self, options: argparse.Namespace) -> str:
-        serving = self.lineage.serving()
+        serving = self.policy_ledger.serving()
         if serving == BASE_VERSION:
             raise ValueError(
                 "the base is being served and nothing came before it; "
@@ -109,8 +108,8 @@ class _Commands:
         self._folder(version)
         if policy is not None and not policy.metrics.get("finite", True):
             raise ValueError(f"version {version} holds numbers that are not finite; choose another version")
-        before = self.lineage.serving()
-        self.lineage.promote(version, why)
+        before = self.policy_ledger.serving()
+        self.policy_ledger.promote(version, why)
         note = ", although it had not passed its checks" if policy and policy.status == REJECTED else ""
         return f"version {version} serves new requests from now on, instead of version {before}{note}"
 
@@ -149,7 +148,7 @@ class _Commands:
         keep = self._needed(options.keep)
         gone = [
             policy.version
-            for policy in reversed(self.lineage.list_policies(limit=_ALL))
+            for policy in reversed(self.policy_ledger.list_policies(limit=_ALL))
             if policy.status in (RETIRED, REJECTED)
             and policy.version not in keep
             and self.store.path(policy.version).exists()
@@ -163,16 +162,16 @@ class _Commands:
 
     def _needed(self, number: int) -> set[int]:
         """The last of the serving line, the one to go back to, and what a step in progress started from."""
-        line = [self.lineage.serving()]
-        while (policy := self.lineage.policy(line[-1])) is not None and policy.parent:
+        line = [self.policy_ledger.serving()]
+        while (policy := self.policy_ledger.policy(line[-1])) is not None and policy.parent:
             line.append(policy.parent)
-        unfinished = self.lineage.unfinished()
+        unfinished = self.policy_ledger.unfinished()
         return {*line[: max(number, 2)], unfinished.parent or BASE_VERSION if unfinished else BASE_VERSION}
 
     # --- what they share ---------------------------------------------------------------------
 
     def _policy(self, version: int) -> Policy:
-        policy = self.lineage.policy(version)
+        policy = self.policy_ledger.policy(version)
         if policy is None:
             raise ValueError(
                 f"there is no policy version {version}; 'openclaw-rl policy list' shows those there are"

@@ -1,6 +1,6 @@
 """What the learn process knows: work that waits, and verdicts.
 
-Its own database file beside the serving ledger's (one PostgreSQL database holds both), so that a
+Its own database file beside the serve ledger's (one PostgreSQL database holds both), so that a
 long transaction of one process never delays the other. Turns and events are pulled over by
 number, each exactly once; a verdict and the end of its task are one transaction. A process that
 dies at any instruction therefore judges no turn twice and forgets none.
@@ -65,7 +65,7 @@ verdicts = sa.Table(
     sa.Column("judged_at", sa.Double, nullable=False),
 )
 
-#: How far the serving ledger was read (``cursor_*``), and how many turns are in which state.
+#: How far the serve ledger was read (``cursor_*``), and how many turns are in which state.
 marks = sa.Table(
     "learn_marks",
     metadata,
@@ -78,7 +78,7 @@ _MAX_BACK_OFF_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """A stored turn, as far as the journal needs it."""
+    """A stored turn, as far as the learn ledger needs it."""
 
     seq: int
     id: str
@@ -99,7 +99,7 @@ class Task:
     """What made it judgeable; None while nothing has."""
 
 
-class Journal:
+class LearnLedger:
     """The learn process's ledger. One writer; readers may be anywhere."""
 
     def __init__(self, url: str) -> None:
@@ -302,7 +302,7 @@ class Journal:
 
     # --- marks: small facts that are updated in place ----------------------------------------
 
-    def flush_wanted(self) -> float | None:
+    def flush_requested_at(self) -> float | None:
         """When somebody last asked to work off what waits, unless that was done."""
         with self.db.connect() as connection:
             values = self.marks(connection)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from openclaw_rl.cli import main
+from openclaw_rl.commands.cli import main
 from openclaw_rl.testing import tiny_model
 from openclaw_rl.train.local import LocalTrainer
 from openclaw_rl.train.policies import PolicyStore
@@ -32,10 +32,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     torch.set_num_threads(1)
     model, home = tiny_model(tmp_path_factory.mktemp("model")), tmp_path_factory.mktemp("home")
     trainer = LocalTrainer(model, OPTIONS)
-    books = Home(home, trainer)
+    data = Home(home, trainer)
     for passes in (True, True, False, True, True):
-        books.step(passes)
-    books.close()
+        data.step(passes)
+    data.close()
     return Made(model, trainer, home)
 
 
@@ -46,10 +46,10 @@ def home(made: Made, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def books(made: Made, home: Path) -> Iterator[Home]:
-    books = Home(home, made.trainer)
-    yield books
-    books.close()
+def data(made: Made, home: Path) -> Iterator[Home]:
+    data = Home(home, made.trainer)
+    yield data
+    data.close()
 
 
 Policy = Callable[..., str]
@@ -165,18 +165,18 @@ def test_a_rejected_version_may_be_promoted_knowingly(policy: Policy) -> None:
     assert statuses(policy)[3] == "serving"
 
 
-def test_a_version_in_the_making_is_not_promoted(policy: Policy, books: Home) -> None:
-    version = books.claim()
+def test_a_version_in_the_making_is_not_promoted(policy: Policy, data: Home) -> None:
+    version = data.claim()
     assert "still being trained or checked" in policy("promote", version, fails=True)
-    books.train(version)
+    data.train(version)
     assert "still being trained or checked" in policy("promote", version, fails=True)
 
 
-def test_weights_that_are_no_numbers_are_not_promoted(policy: Policy, books: Home) -> None:
-    version = books.claim()
-    books.train(version)
-    books.lineage.trained(version, {"finite": False, "loss": 0.0})
-    books.lineage.reject(version, {"passed": False, "reason": "not finite", "checks": []})
+def test_weights_that_are_no_numbers_are_not_promoted(policy: Policy, data: Home) -> None:
+    version = data.claim()
+    data.train(version)
+    data.policy_ledger.trained(version, {"finite": False, "loss": 0.0})
+    data.policy_ledger.reject(version, {"passed": False, "reason": "not finite", "checks": []})
     assert "not finite; choose another" in policy("promote", version, fails=True)
 
 
@@ -213,9 +213,9 @@ def test_unknown_versions(policy: Policy, tmp_path: Path) -> None:
 
 def test_the_number_of_versions(policy: Policy) -> None:
     for action in ("show", "promote", "export"):
-        wanted = f"policy {action} needs one version, such as: openclaw-rl policy {action} 3"
-        assert policy(action, fails=True) == wanted
-        assert policy(action, 1, 2, fails=True) == wanted
+        expected = f"policy {action} needs one version, such as: openclaw-rl policy {action} 3"
+        assert policy(action, fails=True) == expected
+        assert policy(action, 1, 2, fails=True) == expected
     assert "needs one version" in policy("rollback", 1, 2, fails=True)
     assert "needs two versions" in policy("diff", 1, fails=True)
 
@@ -335,9 +335,9 @@ def test_prune_never_removes_all(policy: Policy, home: Path, keep: int) -> None:
     assert on_disk(home) == [1, 2, 3, 4, 5]
 
 
-def test_prune_leaves_a_step_in_progress_alone(policy: Policy, books: Home, home: Path) -> None:
-    version = books.claim()  # from 5
-    books.train(version)
+def test_prune_leaves_a_step_in_progress_alone(policy: Policy, data: Home, home: Path) -> None:
+    version = data.claim()  # from 5
+    data.train(version)
     policy("promote", 1)
     assert policy("prune").startswith("removed the files of version 2, 3, 4: ")
     assert on_disk(home) == [1, 5, version]
@@ -357,9 +357,9 @@ def test_a_version_of_all_weights(made: Made, tmp_path: Path, capsys: pytest.Cap
 
     home = tmp_path / "full"
     home.mkdir()
-    books = Home(home, LocalTrainer(made.model, replace(OPTIONS, finetune="full")))
-    books.step()
-    books.close()
+    data = Home(home, LocalTrainer(made.model, replace(OPTIONS, finetune="full")))
+    data.step()
+    data.close()
 
     def run(*arguments: Any) -> tuple[int, str]:
         code = main(["policy", *map(str, arguments), "--home", str(home), "--model", str(made.model)])

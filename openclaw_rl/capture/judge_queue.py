@@ -1,4 +1,4 @@
-"""The judge's desk: cases made from the serving ledger, verdicts written into the journal."""
+"""What waits for the judge: cases from the serve ledger, verdicts into the learn ledger."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 from openclaw_rl.capture import events
-from openclaw_rl.capture.journal import Journal, NewTurn, Task
-from openclaw_rl.capture.ledger import Ledger
+from openclaw_rl.capture.learn_ledger import LearnLedger, NewTurn, Task
 from openclaw_rl.capture.normalise import is_ephemeral, strip_ephemeral
+from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.types import Json, JudgeCase, Message, Verdict
 
 _PAGE = 500
@@ -16,29 +16,31 @@ _PAGE = 500
 ToInternal = Callable[[list[Json]], list[Message]]
 
 
-class LedgerDesk:
-    """What the judging worker works on."""
+class LedgerJudgeQueue:
+    """The judging worker's ``JudgeQueue`` over both ledgers."""
 
-    def __init__(self, ledger: Ledger, journal: Journal, to_internal: ToInternal, idle_s: float) -> None:
-        self._ledger, self._journal = ledger, journal
+    def __init__(
+        self, serve_ledger: ServeLedger, learn_ledger: LearnLedger, to_internal: ToInternal, idle_s: float
+    ) -> None:
+        self._serve_ledger, self._learn_ledger = serve_ledger, learn_ledger
         self._to_internal, self._idle_s = to_internal, idle_s
 
     def pull(self) -> None:
         """Everything new, page by page."""
         full = True
         while full:
-            last_turn, last_event = self._journal.cursors()
+            last_turn, last_event = self._learn_ledger.cursors()
             # Events first: the turns they point at are then among those read after them.
-            found = self._ledger.events_after(last_event, _PAGE)
-            self._journal.pull(self._turns_after(last_turn), found, self._reopened(found))
+            found = self._serve_ledger.events_after(last_event, _PAGE)
+            self._learn_ledger.pull(self._turns_after(last_turn), found, self._reopened(found))
             full = len(found) == _PAGE
-        self._journal.close_idle(time.time() - self._idle_s)
+        self._learn_ledger.close_idle(time.time() - self._idle_s)
 
     def _turns_after(self, seq: int) -> list[NewTurn]:
         turns: list[NewTurn] = []
-        while page := self._ledger.turns_after(turns[-1].seq if turns else seq, _PAGE):
+        while page := self._serve_ledger.turns_after(turns[-1].seq if turns else seq, _PAGE):
             numbers = [t["session"] for t in page]
-            marked = events.excluded_sessions(self._ledger.db, numbers)
+            marked = events.excluded_sessions(self._serve_ledger.db, numbers)
             turns += [
                 NewTurn(
                     t["seq"],
@@ -46,7 +48,7 @@ class LedgerDesk:
                     t["created_at"],
                     _is_judgeable(t),
                     excluded=t["session"] in marked
-                    and events.is_excluded(self._ledger.events_of(t["id"]), session_excluded=True),
+                    and events.is_excluded(self._serve_ledger.events_of(t["id"]), session_excluded=True),
                 )
                 for t in page
             ]
@@ -56,8 +58,8 @@ class LedgerDesk:
         """Turns that may be learned from after all, as they would wait had nobody excluded them."""
         tasks = {}
         for turn_id in {event.turn_id for event in found if event.kind == events.INCLUDE}:
-            turn = self._ledger.turn_summary(turn_id)
-            known = [event.kind for event in self._ledger.events_of(turn_id)]
+            turn = self._serve_ledger.turn_summary(turn_id)
+            known = [event.kind for event in self._serve_ledger.events_of(turn_id)]
             if turn is None or events.RETRIED in known:
                 continue
             if _is_judgeable(turn) or events.NEXT_STATE in known:
@@ -66,13 +68,13 @@ class LedgerDesk:
         return tasks
 
     def ready(self, limit: int, now: float) -> list[str]:
-        return self._journal.ready(limit, now)
+        return self._learn_ledger.ready(limit, now)
 
     def case(self, turn_id: str) -> JudgeCase | None:
-        turn = self._ledger.load_turn(turn_id)
+        turn = self._serve_ledger.load_turn(turn_id)
         if turn is None:
             return None
-        known = {event.kind: event for event in reversed(self._ledger.events_of(turn_id))}
+        known = {event.kind: event for event in reversed(self._serve_ledger.events_of(turn_id))}
         following = known.get(events.NEXT_STATE)
         return JudgeCase(
             messages=_without_context(self._to_internal(turn.messages)),
@@ -83,10 +85,10 @@ class LedgerDesk:
         )
 
     def settle(self, turn_id: str, verdict: Verdict) -> None:
-        self._journal.settle(turn_id, verdict)
+        self._learn_ledger.settle(turn_id, verdict)
 
     def fail(self, turn_id: str, error: str, now: float) -> None:
-        self._journal.fail(turn_id, error, now)
+        self._learn_ledger.fail(turn_id, error, now)
 
 
 def _is_judgeable(turn: Json) -> bool:

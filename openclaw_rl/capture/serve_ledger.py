@@ -25,7 +25,7 @@ from openclaw_rl.capture.migrate import SERVE
 from openclaw_rl.capture.rows import decode_turns, encode_turn
 from openclaw_rl.types import Json, TurnRecord
 
-__all__ = ["Delivery", "Entry", "Ledger", "sqlite_url"]
+__all__ = ["Delivery", "Entry", "ServeLedger", "sqlite_url"]
 
 #: Sessions whose turns are read together.
 _PAGE = 20
@@ -45,7 +45,7 @@ class Delivery:
 Entry = TurnRecord | Delivery | TurnEvent
 
 
-class Ledger:
+class ServeLedger:
     """One ledger by URL. Methods are synchronous and thread-safe; use a thread for writes."""
 
     def __init__(self, url: str) -> None:

@@ -12,10 +12,11 @@ from contextlib import suppress
 
 from openclaw_rl import __version__
 from openclaw_rl.config import Config, to_environment
-from openclaw_rl.loop import System, build
-from openclaw_rl.parts import engine_socket
+from openclaw_rl.loop import build_serving
+from openclaw_rl.processes.parts import engine_socket
+from openclaw_rl.processes.serving_system import ServingSystem
+from openclaw_rl.processes.supervise import Supervisor
 from openclaw_rl.serve.private import create_private_app
-from openclaw_rl.supervise import Supervisor
 
 log = logging.getLogger(__name__)
 _FOLLOW_S = 0.5
@@ -23,7 +24,7 @@ _FOLLOW_S = 0.5
 _KEEP_ALIVE_S = 300
 
 
-async def serve(config: Config, say: Callable[[str], None]) -> None:
+async def serve(config: Config, progress: Callable[[str], None]) -> None:
     """Serve until told to stop; then finish what is in flight."""
     import uvicorn
 
@@ -31,7 +32,7 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
 
     claim = claim_home(config.home)
     listener = bind(config.serve.host, config.serve.port)
-    system = await asyncio.to_thread(build, config, say)
+    system = await asyncio.to_thread(build_serving, config, progress)
     public = uvicorn.Server(
         uvicorn.Config(
             system.app(),
@@ -49,7 +50,7 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, public.handle_exit, number, None)
     with suppress(ValueError, OSError):  # weights that are gone must not keep the server from starting
         await system.follow()
-    work = [_follow(system), system.outlook.follow(), _open_private_door(config, system)]
+    work = [_follow(system), system.dashboard.follow(), _open_private_door(config, system)]
     if config.serve.hint_memory:
         work.append(_remember(system))
     if config.learn.learn:
@@ -62,7 +63,7 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
         await asyncio.sleep(0.02)
     if public.started:
         claim.announce(json.dumps({"url": url, "pid": os.getpid()}))
-        _greet(system, url, say)
+        _greet(system, url, progress)
     # Learning stops first: nothing new should reach the engine while replies are being finished.
     await _when(lambda: public.should_exit or running.done())
     for task in beside:
@@ -72,7 +73,7 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
     claim.announce("")
 
 
-async def _follow(system: System) -> None:
+async def _follow(system: ServingSystem) -> None:
     """Whoever publishes or rolls back writes it into the ledger; the engine switches within a moment."""
     problem = ""
     while True:
@@ -86,7 +87,7 @@ async def _follow(system: System) -> None:
                 log.error("the version in the ledger cannot be served: %s", problem.partition("\n")[0])
 
 
-async def _remember(system: System) -> None:
+async def _remember(system: ServingSystem) -> None:
     """What the judge learned of a user is known to their next request within a moment."""
     while True:
         with suppress(Exception):  # a database that is away is no reason to stop remembering
@@ -94,7 +95,7 @@ async def _remember(system: System) -> None:
         await asyncio.sleep(_FOLLOW_S)
 
 
-async def _open_private_door(config: Config, system: System) -> None:
+async def _open_private_door(config: Config, system: ServingSystem) -> None:
     """The engine for the learn process, wherever that was started from, until cancelled."""
     import uvicorn
 
@@ -124,9 +125,9 @@ async def _when(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
-def _greet(system: System, url: str, say: Callable[[str], None]) -> None:
+def _greet(system: ServingSystem, url: str, progress: Callable[[str], None]) -> None:
     key = system.keys.key_of("default") if system.config.serve.auth else "none"
-    say(f"""
+    progress(f"""
 OpenClaw-RL {__version__} serves {system.config.serve.upstream or system.gateway.model_name}
   API        {url}/v1
   dashboard  {url}

@@ -1,6 +1,6 @@
 """Judges on a local engine, for whatever model it holds.
 
-``LocalJudge`` looks at the model first: labels where something was fitted to exactly this model, else the
+``ModelJudge`` looks at the model first: labels where something was fitted to exactly this model, else the
 model's own answers, and the log says which. ``AnswerJudge`` asks an instruct model as an endpoint is
 asked, with the answer held to its form by a grammar; how well it judges depends on the model alone.
 """
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from openclaw_rl.judge.fitted import recognise
+from openclaw_rl.judge.label import LabelJudge
 from openclaw_rl.judge.llm import AskingJudge, NoAnswer
 from openclaw_rl.judge.shots import NUM_SETS
-from openclaw_rl.judge.small import LabelJudge
 from openclaw_rl.types import (
     BASE_VERSION,
     GRAMMAR_DIALECT,
@@ -94,7 +94,7 @@ class AnswerJudge(AskingJudge):
 Loaded = tuple[Engine, Callable[[str], list[int]], Renderer]
 
 
-class LocalJudge:
+class ModelJudge:
     """Chooses once, before the first case; what fails then is tried again at the next one."""
 
     def __init__(

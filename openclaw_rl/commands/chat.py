@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TextIO
 
+from openclaw_rl.commands.client import Server
 from openclaw_rl.config import Config
-from openclaw_rl.terminal.client import Server
 from openclaw_rl.types import Json
 
 HELP = "/good, /bad, /fix TEXT (what it should have done), /new (conversation), /help, /quit"

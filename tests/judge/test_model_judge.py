@@ -10,7 +10,7 @@ import pytest
 
 from openclaw_rl.evals.fit_judge import inputs_digest
 from openclaw_rl.evals.judge import load_model
-from openclaw_rl.judge import AnswerJudge, JudgeParts, LabelJudge, LocalJudge, RuleFirstJudge, create_judge
+from openclaw_rl.judge import AnswerJudge, JudgeParts, LabelJudge, ModelJudge, RuleFirstJudge, create_judge
 from openclaw_rl.judge.fitted import PACKAGE, is_same_model, own_folder, read_fitted, recognise
 from openclaw_rl.judge.shots import read_cases
 from openclaw_rl.render import create_renderer
@@ -35,9 +35,9 @@ def scripted(*replies: str) -> tuple[ScriptedEngine, JudgeParts]:
     return engine, JudgeParts(engine=engine, encode=encode, renderer=create_renderer(tokenizer, name="qwen3"))
 
 
-def local(judge: object) -> LocalJudge:
+def local(judge: object) -> ModelJudge:
     assert isinstance(judge, RuleFirstJudge)
-    assert isinstance(judge.votes, LocalJudge)
+    assert isinstance(judge.votes, ModelJudge)
     return judge.votes
 
 

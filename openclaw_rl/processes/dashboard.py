@@ -1,4 +1,4 @@
-"""What people may look at and decide, wired for the dashboard: books, engine, and versions on disk."""
+"""What people may look at and decide, wired for the dashboard: ledgers, engine and versions on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from openclaw_rl.capture import events
-from openclaw_rl.capture.inspect import Books, view_policy, view_session, view_sessions, view_turn
+from openclaw_rl.capture.inspect import view_policy, view_session, view_sessions, view_turn
 from openclaw_rl.capture.learned import (
     SwapWatch,
     view_rewards,
@@ -20,6 +20,7 @@ from openclaw_rl.capture.learned import (
     view_swaps,
     view_traffic,
 )
+from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.search import SearchIndex
 from openclaw_rl.capture.texts import added, well_formed
 from openclaw_rl.config import Config, to_environment
@@ -37,23 +38,23 @@ _EXPORT_S = 900.0
 #: Versions kept in memory beside the one that serves, for comparisons.
 _MAX_LOADED = 8
 
-Tell = Callable[[str | None, str, Json], Awaitable[None]]
+RecordEvent = Callable[[str | None, str, Json], Awaitable[None]]
 
 
-class Outlook:
+class Dashboard:
     def __init__(
         self,
         config: Config,
-        books: Books,
+        ledgers: Ledgers,
         store: PolicyStore,
         engine: Engine | None,
         renderer: Renderer | None,
-        tell: Tell,
+        record_event: RecordEvent,
     ) -> None:
-        self._config, self._books, self._store, self._tell = config, books, store, tell
+        self._config, self._ledgers, self._store, self._record_event = config, ledgers, store, record_event
         self._engine, self._renderer = engine, renderer
-        self._search = SearchIndex(config.home / "search.db", books.ledger)
-        self._swaps = SwapWatch(books.ledger, books.lineage)
+        self._search = SearchIndex(config.home / "search.db", ledgers.serve)
+        self._swaps = SwapWatch(ledgers.serve, ledgers.policies)
         self._exporting = asyncio.Lock()
         self._pulse: Pulse | None = None
         self.used_at: dict[int, float] = {}
@@ -81,36 +82,39 @@ class Outlook:
 
     def sessions(self, limit: int, after: str | None, user: str | None, query: str | None) -> Json:
         only = self._search.find(query, user, _MAX_FOUND) if query and query.strip() else None
-        return view_sessions(self._books.ledger, limit, after, user, only)
+        return view_sessions(self._ledgers.serve, limit, after, user, only)
 
     def session(
         self, session_id: str, user: str | None, limit: int | None, after: str | None, text: bool
     ) -> Json | None:
-        return view_session(self._books, session_id, user, limit, after, text)
+        return view_session(self._ledgers, session_id, user, limit, after, text)
 
     def now(self) -> Json:
         """What ``/v1/status`` says about the last minute and the last swap."""
         now = time.time()
-        return {"traffic": view_traffic(self._books.ledger, now), "last_swap": self._swaps.last(now)}
+        return {"traffic": view_traffic(self._ledgers.serve, now), "last_swap": self._swaps.last(now)}
 
     def learning(self, user: str | None) -> Json:
-        return {"rewards": view_rewards(self._books.lineage, user), "swaps": view_swaps(self._books.lineage)}
+        return {
+            "rewards": view_rewards(self._ledgers.policies, user),
+            "swaps": view_swaps(self._ledgers.policies),
+        }
 
     def policy(self, version: int, user: str | None) -> Json | None:
-        policy = self._books.lineage.policy(version)
+        policy = self._ledgers.policies.policy(version)
         if policy is None:
             return None
-        turns = view_step_turns(self._books.lineage, version, user)
+        turns = view_step_turns(self._ledgers.policies, version, user)
         return {**view_policy(policy), "has_weights": self._store.has_weights(version), "turns": turns}
 
     def tokens(self, turn_id: str, user: str | None) -> Json | None:
         """A turn word for word: what was asked, and each token of the reply with what training did to it."""
-        view = view_turn(self._books, turn_id, user)
-        turn = None if view is None else self._books.ledger.load_turn(turn_id)
+        view = view_turn(self._ledgers, turn_id, user)
+        turn = None if view is None else self._ledgers.serve.load_turn(turn_id)
         if view is None or turn is None:
             return None
         own = [token.id for token in turn.tokens]
-        made = self._books.lineage.examples_of(turn_id)
+        made = self._ledgers.policies.examples_of(turn_id)
         sample = next((example for example in made if example.reply_ids == own), None)
         factor = self._factor(view["step"], turn_id)
         return {
@@ -167,7 +171,7 @@ class Outlook:
                 try:
                     found = await asyncio.to_thread(self.index)
                 except Exception as error:
-                    log.warning("what was said lately cannot be found yet: %s", type(error).__name__)
+                    log.warning("search index not updated: %s", type(error).__name__)
                     found = 0
                     await asyncio.sleep(10 * _INDEX_S)
                 if not found:
@@ -180,7 +184,7 @@ class Outlook:
     # --- deciding ----------------------------------------------------------------------------
 
     async def exclude_turn(self, turn_id: str, user: str | None, by: str) -> Json | None:
-        turn = await asyncio.to_thread(view_turn, self._books, turn_id, user)
+        turn = await asyncio.to_thread(view_turn, self._ledgers, turn_id, user)
         if turn is None:
             return None
         if turn["state"] == "trained":
@@ -188,45 +192,45 @@ class Outlook:
                 f"version {turn['step']} has learned from this turn already; roll back to undo that"
             )
         if _can_exclude(turn):
-            await self._tell(turn_id, events.EXCLUDE, {"by": by})
+            await self._record_event(turn_id, events.EXCLUDE, {"by": by})
         return {"id": turn_id, "excluded": True}
 
     async def exclude_session(self, session_id: str, user: str | None, by: str) -> Json | None:
-        session = await asyncio.to_thread(view_session, self._books, session_id, user)
+        session = await asyncio.to_thread(view_session, self._ledgers, session_id, user)
         if session is None:
             return None
         if session["turns"]:
             before = {turn["id"] for turn in session["turns"] if turn["excluded"]}
             # First: turns that come after this one are then known to belong to such a session.
             if not session["excluded"]:
-                await self._tell(session["turns"][0]["id"], events.EXCLUDE_SESSION, {"by": by})
-            session = await asyncio.to_thread(view_session, self._books, session_id, user) or session
+                await self._record_event(session["turns"][0]["id"], events.EXCLUDE_SESSION, {"by": by})
+            session = await asyncio.to_thread(view_session, self._ledgers, session_id, user) or session
             for turn in session["turns"]:
                 if turn["id"] not in before and _can_exclude({**turn, "excluded": False}):
-                    await self._tell(turn["id"], events.EXCLUDE, {"by": by})
+                    await self._record_event(turn["id"], events.EXCLUDE, {"by": by})
         learned = [turn["id"] for turn in session["turns"] if turn["state"] == "trained"]
         return {"id": session_id, "excluded": True, "learned_already": learned}
 
     async def include_turn(self, turn_id: str, user: str | None, by: str) -> Json | None:
         """Takes an exclusion back, also that of its session, for this turn alone."""
-        turn = await asyncio.to_thread(view_turn, self._books, turn_id, user)
+        turn = await asyncio.to_thread(view_turn, self._ledgers, turn_id, user)
         if turn is None:
             return None
         if turn["excluded"]:
-            await self._tell(turn_id, events.INCLUDE, {"by": by})
+            await self._record_event(turn_id, events.INCLUDE, {"by": by})
         return {"id": turn_id, "excluded": False}
 
     async def include_session(self, session_id: str, user: str | None, by: str) -> Json | None:
         """All of it, also turns that were excluded one by one."""
-        session = await asyncio.to_thread(view_session, self._books, session_id, user)
+        session = await asyncio.to_thread(view_session, self._ledgers, session_id, user)
         if session is None:
             return None
         if session["excluded"] or any(turn["excluded"] for turn in session["turns"]):
-            await self._tell(session["turns"][0]["id"], events.INCLUDE_SESSION, {"by": by})
+            await self._record_event(session["turns"][0]["id"], events.INCLUDE_SESSION, {"by": by})
             # Each of them: those that came later were excluded without an event of their own.
-            session = await asyncio.to_thread(view_session, self._books, session_id, user) or session
+            session = await asyncio.to_thread(view_session, self._ledgers, session_id, user) or session
             for turn in session["turns"]:
-                await self._tell(turn["id"], events.INCLUDE, {"by": by})
+                await self._record_event(turn["id"], events.INCLUDE, {"by": by})
         return {"id": session_id, "excluded": False}
 
     async def _load(self, version: int) -> None:

@@ -90,20 +90,24 @@ def _add_terminal(commands: Any) -> None:
     chat = _command(
         commands, "chat", "talk to the served model, and tell it what you think", _terminal("chat", "run")
     )
-    sessions = _command(commands, "sessions", "conversations, or one of them", _terminal("look", "sessions"))
+    sessions = _command(
+        commands, "sessions", "conversations, or one of them", _terminal("sessions", "sessions")
+    )
     sessions.add_argument("session", nargs="?", help="id of a session, to list its turns")
     sessions.add_argument("--search", metavar="WORDS", help="only sessions where this was said")
     sessions.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many [20]")
-    turn = _command(commands, "turn", "one turn: words, verdict, what was learned", _terminal("look", "turn"))
-    verdict = _command(commands, "verdict", "what was thought of one reply", _terminal("look", "verdict"))
+    turn = _command(
+        commands, "turn", "one turn: words, verdict, what was learned", _terminal("sessions", "turn")
+    )
+    verdict = _command(commands, "verdict", "what was thought of one reply", _terminal("sessions", "verdict"))
     for command in (turn, verdict):
         command.add_argument("id", help="the reply's id")
     for command in (sessions, turn, verdict):
         command.add_argument("--json", action="store_true", help="print the API's own JSON")
     exclude = _command(
-        commands, "exclude", "do not learn from a turn or a session", _terminal("decide", "exclude")
+        commands, "exclude", "do not learn from a turn or a session", _terminal("exclude", "exclude")
     )
-    include = _command(commands, "include", "take an exclusion back", _terminal("decide", "include"))
+    include = _command(commands, "include", "take an exclusion back", _terminal("exclude", "include"))
     for command in (exclude, include):
         command.add_argument("what", choices=("turn", "session"))
         command.add_argument("id", help="of that turn or session")
@@ -114,17 +118,17 @@ def _add_terminal(commands: Any) -> None:
 
 
 def _terminal(module: str, name: str) -> Any:
-    """A command of ``openclaw_rl.terminal``, imported when it runs."""
+    """A command of ``openclaw_rl.commands``, imported when it runs."""
 
     def run(options: argparse.Namespace) -> int:
-        found = getattr(import_module(f"openclaw_rl.terminal.{module}"), name)
+        found = getattr(import_module(f"openclaw_rl.commands.{module}"), name)
         return int(found(options, _config(options)))
 
     return run
 
 
 def _completion(options: argparse.Namespace) -> None:
-    from openclaw_rl.terminal.completion import script
+    from openclaw_rl.commands.completion import script
 
     print(script(options.shell, _parser()), end="")
 
@@ -161,7 +165,7 @@ def _serve(options: argparse.Namespace) -> None:
     import asyncio
 
     config = _configure(options)
-    from openclaw_rl import serving
+    from openclaw_rl.processes import serving
 
     _tell_crashes()
     asyncio.run(serving.serve(config, lambda line: print(line, flush=True)))
@@ -172,7 +176,7 @@ def _learn(options: argparse.Namespace) -> None:
     import signal
 
     config = _configure(options)
-    from openclaw_rl import learning
+    from openclaw_rl.processes import learning
 
     async def run() -> None:
         work = asyncio.create_task(learning.learn(config))
@@ -227,7 +231,7 @@ def _configure(options: argparse.Namespace) -> Config:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from openclaw_rl.doctor import print_doctor, run_doctor
+    from openclaw_rl.commands.doctor import print_doctor, run_doctor
 
     config = _config(options)
     checks = run_doctor(
@@ -298,30 +302,30 @@ def _served(url: str, key: str) -> dict[str, Any]:
 
 
 def _policy(options: argparse.Namespace) -> int:
-    from openclaw_rl import policy_commands
+    from openclaw_rl.commands import policy
 
-    return policy_commands.run(options, _config(options))
+    return policy.run(options, _config(options))
 
 
 def _data(options: argparse.Namespace) -> int:
     from openclaw_rl.capture import transfer
-    from openclaw_rl.parts import open_ledger
+    from openclaw_rl.processes.parts import open_serve_ledger
 
-    ledger = open_ledger(_config(options))
+    serve_ledger = open_serve_ledger(_config(options))
     try:
         if options.action == "check":
-            problems = ledger.check_integrity()
+            problems = serve_ledger.check_integrity()
             print("\n".join(problems) or "the ledger is sound")
             return 1 if problems else 0
         if options.action == "prune":
-            print(_prune(options, ledger))
+            print(_prune(options, serve_ledger))
         elif options.action == "export":
             with (
                 nullcontext(sys.stdout)
                 if options.file == "-"
                 else open(options.file, "w", encoding="utf-8") as file
             ):
-                number = transfer.export_sessions(ledger, file)
+                number = transfer.export_sessions(serve_ledger, file)
             print(f"{number} sessions exported", file=sys.stderr)
         else:
             with (
@@ -329,22 +333,22 @@ def _data(options: argparse.Namespace) -> int:
                 if options.file == "-"
                 else open(options.file, encoding="utf-8") as file
             ):
-                number = transfer.import_sessions(ledger, file)
+                number = transfer.import_sessions(serve_ledger, file)
             print(f"{number} turns imported", file=sys.stderr)
         return 0
     finally:
-        ledger.close()
+        serve_ledger.close()
 
 
-def _prune(options: argparse.Namespace, ledger: Any) -> str:
-    from openclaw_rl.capture.lineage import Lineage
+def _prune(options: argparse.Namespace, serve_ledger: Any) -> str:
+    from openclaw_rl.capture.policy_ledger import PolicyLedger
     from openclaw_rl.capture.prune import keep_unfinished, prune
-    from openclaw_rl.parts import open_journal
+    from openclaw_rl.processes.parts import open_learn_ledger
 
-    journal = open_journal(_config(options))
+    learn_ledger = open_learn_ledger(_config(options))
     report = prune(
-        ledger,
-        keep=[keep_unfinished(journal, Lineage(ledger, journal))],
+        serve_ledger,
+        keep=[keep_unfinished(learn_ledger, PolicyLedger(serve_ledger, learn_ledger))],
         older_than_s=None if options.older_than is None else options.older_than * 86400,
         max_bytes=None if options.max_gb is None else int(options.max_gb * 1e9),
         dry_run=options.dry_run,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.config import Config
-from openclaw_rl.parts import engine_socket
+from openclaw_rl.processes.parts import engine_socket
 
 
 def test_the_socket_lies_in_the_data_folder(tmp_path: Path) -> None:

@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 import uvicorn
 
-from openclaw_rl.cli import _parser, main
-from openclaw_rl.loop import System
-from openclaw_rl.terminal.chat import Chat
-from openclaw_rl.terminal.client import Server
-from openclaw_rl.terminal.completion import script, words_of
+from openclaw_rl.commands.chat import Chat
+from openclaw_rl.commands.cli import _parser, main
+from openclaw_rl.commands.client import Server
+from openclaw_rl.commands.completion import script, words_of
+from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine, scripted_system, wait_until
 from openclaw_rl.types import Weights
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> Iterator[System]:
+def system(tmp_path: Path) -> Iterator[ServingSystem]:
     system = scripted_system(tmp_path / "home")
     server = uvicorn.Server(
         uvicorn.Config(system.app(), host="127.0.0.1", port=0, log_level="error", ws="none")
@@ -41,18 +41,18 @@ def system(tmp_path: Path) -> Iterator[System]:
     thread.join(30)
 
 
-def run(system: System, *arguments: str) -> int:
+def run(system: ServingSystem, *arguments: str) -> int:
     return main([*arguments, "--home", str(system.config.home)])
 
 
-def chat(system: System, *lines: str) -> str:
+def chat(system: ServingSystem, *lines: str) -> str:
     out = io.StringIO()
     with Server(system.config) as server:
         Chat(server, out).run(lines)
     return out.getvalue()
 
 
-def test_a_chat_with_feedback(system: System) -> None:
+def test_a_chat_with_feedback(system: ServingSystem) -> None:
     engine = system.engine
     assert isinstance(engine, ScriptedEngine)
     engine.say("A long answer.")
@@ -63,12 +63,12 @@ def test_a_chat_with_feedback(system: System) -> None:
     assert "it will learn from this" in said
     assert "Short." in said
     assert "unknown: /what" in said
-    events = [event for event in system.ledger.events_after(0, 10) if event.kind == "feedback"]
+    events = [event for event in system.ledgers.serve.events_after(0, 10) if event.kind == "feedback"]
     assert [(event.data["score"], event.data["text"]) for event in events] == [(-1, "Shorter!"), (1, None)]
-    assert len(system.ledger.list_sessions(10)) == 1
+    assert len(system.ledgers.serve.list_sessions(10)) == 1
 
 
-def test_a_chat_says_when_another_version_answers(system: System, tmp_path: Path) -> None:
+def test_a_chat_says_when_another_version_answers(system: ServingSystem, tmp_path: Path) -> None:
     def lines() -> Iterator[str]:
         yield "Hello"
         asyncio.run(system.engine.load(Weights.in_folder(3, tmp_path)))
@@ -81,12 +81,12 @@ def test_a_chat_says_when_another_version_answers(system: System, tmp_path: Path
     assert "[version 3 answers now, instead of 0]" in out.getvalue()
 
 
-def test_looking_things_up(system: System, capsys: pytest.CaptureFixture[str]) -> None:
+def test_looking_things_up(system: ServingSystem, capsys: pytest.CaptureFixture[str]) -> None:
     chat(system, "What is a lighthouse?", "/bad")
     assert run(system, "sessions") == 0
     listed = capsys.readouterr().out
     assert "What is a lighthouse?" in listed
-    session = system.ledger.list_sessions(1)[0]["id"]
+    session = system.ledgers.serve.list_sessions(1)[0]["id"]
     assert run(system, "sessions", session) == 0
     turn = capsys.readouterr().out.split()[0]
     assert run(system, "turn", turn) == 0
@@ -101,22 +101,22 @@ def test_looking_things_up(system: System, capsys: pytest.CaptureFixture[str]) -
     assert "There is no turn 'nothing'" in capsys.readouterr().err
 
 
-def test_excluding_and_taking_it_back(system: System, capsys: pytest.CaptureFixture[str]) -> None:
+def test_excluding_and_taking_it_back(system: ServingSystem, capsys: pytest.CaptureFixture[str]) -> None:
     chat(system, "What is a lighthouse?")
-    session = system.ledger.list_sessions(1)[0]["id"]
-    turn = system.ledger.turn_summaries(session)[0]["id"]
+    session = system.ledgers.serve.list_sessions(1)[0]["id"]
+    turn = system.ledgers.serve.turn_summaries(session)[0]["id"]
     for what, name in (("turn", turn), ("session", session)):
         assert run(system, "exclude", what, name) == 0
         assert f"openclaw-rl include {what} {name}" in capsys.readouterr().out
-        assert system.outlook.session(session, None, None, None, False)["turns"][0]["excluded"] is True  # type: ignore[index]
+        assert system.dashboard.session(session, None, None, None, False)["turns"][0]["excluded"] is True  # type: ignore[index]
         assert run(system, "include", what, name) == 0
         assert "may be learned from again" in capsys.readouterr().out
-        assert system.outlook.session(session, None, None, None, False)["turns"][0]["excluded"] is False  # type: ignore[index]
+        assert system.dashboard.session(session, None, None, None, False)["turns"][0]["excluded"] is False  # type: ignore[index]
     assert run(system, "exclude", "turn", "nothing") == 2
     assert "There is no turn 'nothing'" in capsys.readouterr().err
 
 
-def test_the_status_fits_one_screen(system: System, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_fits_one_screen(system: ServingSystem, capsys: pytest.CaptureFixture[str]) -> None:
     chat(system, "Hello")
     assert run(system, "status") == 0
     shown = capsys.readouterr().out
@@ -139,17 +139,17 @@ def test_completions_know_every_command_and_flag(shell: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "wanted"),
+    ("line", "expected"),
     [("openclaw-rl sta", {"status"}), ("openclaw-rl status --w", {"--watch"}),
      ("openclaw-rl completion z", {"zsh"})],
 )  # fmt: skip
-def test_bash_completes(line: str, wanted: set[str]) -> None:
+def test_bash_completes(line: str, expected: set[str]) -> None:
     words = line.split(" ")
     code = script("bash", _parser()) + (
         f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _openclaw_rl; echo ${{COMPREPLY[@]}}"
     )
     done: Any = subprocess.run(["bash"], input=code, text=True, capture_output=True, check=True)
-    assert set(done.stdout.split()) == wanted
+    assert set(done.stdout.split()) == expected
 
 
 def test_help_is_grouped_and_says_what_there_is() -> None:

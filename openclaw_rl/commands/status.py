@@ -8,8 +8,8 @@ import shutil
 import sys
 import time
 
+from openclaw_rl.commands.client import Server
 from openclaw_rl.config import Config
-from openclaw_rl.terminal.client import Server
 from openclaw_rl.types import Json
 
 _CLEAR = "\x1b[H\x1b[2J"

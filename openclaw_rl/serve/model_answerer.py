@@ -31,7 +31,7 @@ from openclaw_rl.types import (
 )
 
 
-class LocalAnswerer:
+class ModelAnswerer:
     """The Answerer protocol over an engine and the renderer of its model."""
 
     def __init__(
@@ -45,7 +45,7 @@ class LocalAnswerer:
         self.engine, self.renderer, self.model_name = engine, renderer, model_name
         self._default_max_tokens, self._generate = default_max_tokens, generate
 
-    async def prepare(self, request: ChatRequest) -> LocalReply:
+    async def prepare(self, request: ChatRequest) -> ModelReply:
         stated = self.version_of(request.model)
         _refuse_attachments(request)
         grammar = await self._grammar(request)
@@ -66,7 +66,7 @@ class LocalAnswerer:
             seed=request.seed,
         )
         version = self._pick_version(prompt_ids) if stated is None else stated
-        return LocalReply(self, request, prompt_ids, sampling, version, grammar)
+        return ModelReply(self, request, prompt_ids, sampling, version, grammar)
 
     def count_tokens(self, request: ChatRequest) -> int:
         self.version_of(request.model)
@@ -163,12 +163,12 @@ def _refuse_attachments(request: ChatRequest) -> None:
             )
 
 
-class LocalReply:
+class ModelReply:
     """The Source protocol: all choices of one request, generated side by side."""
 
     def __init__(
         self,
-        answerer: LocalAnswerer,
+        answerer: ModelAnswerer,
         request: ChatRequest,
         prompt_ids: list[int],
         sampling: SamplingParams,

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+from openclaw_rl.commands.client import Server
 from openclaw_rl.config import Config
-from openclaw_rl.terminal.client import Server
 from openclaw_rl.types import Json
 
 

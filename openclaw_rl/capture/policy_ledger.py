@@ -19,9 +19,9 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture import database
 from openclaw_rl.capture.content import to_json
-from openclaw_rl.capture.journal import Journal, tasks, verdicts
-from openclaw_rl.capture.ledger import Ledger
+from openclaw_rl.capture.learn_ledger import LearnLedger, tasks, verdicts
 from openclaw_rl.capture.samples import decode_examples, encode_examples, policies, samples
+from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.versions import CANDIDATE, REJECTED, TRAINING, Versions
 from openclaw_rl.types import EVERYONE, Example, Json, Policy, Scope, TurnRecord, Verdict
 
@@ -33,29 +33,29 @@ GATE_REJECTED = "gate_rejected: the version it was trained into did not pass the
 _MOST_USERS = 8
 
 
-class Lineage(Versions):
+class PolicyLedger(Versions):
     """Versions and the samples they are made of. Written by the learn process, and by whoever promotes."""
 
-    def __init__(self, ledger: Ledger, journal: Journal) -> None:
-        super().__init__(journal.db)
-        self._ledger, self._journal = ledger, journal
+    def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> None:
+        super().__init__(learn_ledger.db)
+        self._serve_ledger, self._learn_ledger = serve_ledger, learn_ledger
 
     # --- from verdicts to samples ------------------------------------------------------------
 
     def pending(self, limit: int) -> list[tuple[int, str]]:
         """Verdicts that no sample was made from yet, in the order they came: number and turn."""
         with self.db.connect() as connection:
-            last = self._journal.marks(connection)["cursor_verdicts"]
+            last = self._learn_ledger.marks(connection)["cursor_verdicts"]
             query = sa.select(verdicts.c.seq, verdicts.c.turn_id).where(verdicts.c.seq > last)
             rows = connection.execute(query.order_by(verdicts.c.seq).limit(limit))
             return [(row.seq, row.turn_id) for row in rows]
 
     def judged(self, turn_id: str) -> tuple[TurnRecord, Verdict] | None:
         """A turn and the verdict that counts; None if the turn is gone."""
-        turn, verdict = self._ledger.load_turn(turn_id), self._journal.verdict(turn_id)
+        turn, verdict = self._serve_ledger.load_turn(turn_id), self._learn_ledger.verdict(turn_id)
         return None if turn is None or verdict is None else (turn, verdict)
 
-    def amends(self, turn: TurnRecord) -> tuple[TurnRecord, Verdict] | None:
+    def corrected(self, turn: TurnRecord) -> tuple[TurnRecord, Verdict] | None:
         """The first of the replies that their reader complained about right before this one, if any."""
         first = None
         while turn.continues and _asks_again(turn):
@@ -70,11 +70,11 @@ class Lineage(Versions):
         with self.db.connect() as connection:
             query = sa.select(verdicts.c.turn_id).where(verdicts.c.seq == seq)
             turn_id = connection.execute(query).scalar_one()
-        taken_back = self._journal.verdict(turn_id) is None
+        taken_back = self._learn_ledger.verdict(turn_id) is None
         with database.writing(self.db) as connection:
             if taken_back:
                 self._forget(connection, turn_id)
-            self._journal.set_mark(connection, "cursor_verdicts", seq)
+            self._learn_ledger.set_mark(connection, "cursor_verdicts", seq)
 
     def settle(
         self,
@@ -104,7 +104,7 @@ class Lineage(Versions):
                 }  # fmt: skip
                 connection.execute(samples.insert().values(row))
                 self._count(connection, status, reason, 1)
-            self._journal.set_mark(connection, "cursor_verdicts", seq)
+            self._learn_ledger.set_mark(connection, "cursor_verdicts", seq)
 
     def _forget(self, connection: sa.Connection, turn_id: str) -> bool:
         """Make room for another outcome; False if a step has claimed the turn."""
@@ -119,7 +119,7 @@ class Lineage(Versions):
 
     def _count(self, connection: sa.Connection, status: str, reason: str | None, number: int) -> None:
         name = f"sample:{status}" + (f":{reason}" if reason else "")
-        self._journal.add_mark(connection, name, number)
+        self._learn_ledger.add_mark(connection, name, number)
 
     # --- steps -------------------------------------------------------------------------------
 
@@ -226,12 +226,12 @@ class Lineage(Versions):
         )
         with self.db.connect() as connection:
             found = list(connection.scalars(query))
-        said = [(turn_id, self._journal.verdict(turn_id)) for turn_id in found]
+        said = [(turn_id, self._learn_ledger.verdict(turn_id)) for turn_id in found]
         still = [turn_id for turn_id, now in said if now and now.score > 0 and now.source != "exclude"]
         return still[:limit]
 
     def _examples(self, rows: Sequence[Any]) -> list[Example]:
-        found = [(self._ledger.load_turn(row.turn_id), row) for row in rows]
+        found = [(self._serve_ledger.load_turn(row.turn_id), row) for row in rows]
         return [e for turn, row in found if turn for e in decode_examples(row.data, turn, row.score)]
 
     def claimed(self, version: int) -> list[str]:
@@ -306,11 +306,11 @@ class Lineage(Versions):
 
     # --- settled, or not ---------------------------------------------------------------------
 
-    def flush_wanted(self) -> float | None:
-        return self._journal.flush_wanted()
+    def flush_requested_at(self) -> float | None:
+        return self._learn_ledger.flush_requested_at()
 
     def flushed(self, asked: float) -> None:
-        self._journal.flushed(asked)
+        self._learn_ledger.flushed(asked)
 
     def is_settled(self) -> bool:
         """Whether every turn that could be judged was, and every verdict came to something."""
@@ -344,7 +344,7 @@ class Lineage(Versions):
         )
         with self.db.connect() as connection:
             rows = connection.execute(query).all()
-        found = [(self._ledger.load_turn(row.turn_id), row.score) for row in rows]
+        found = [(self._serve_ledger.load_turn(row.turn_id), row.score) for row in rows]
         return [(turn, score) for turn, score in found if turn]
 
     def scores_of(self, version: int, limit: int = 500) -> list[int]:
@@ -362,7 +362,7 @@ class Lineage(Versions):
         """Those of the turns that a step will still need."""
         found: set[str] = set()
         with self.db.connect() as connection:
-            last = self._journal.marks(connection)["cursor_verdicts"]
+            last = self._learn_ledger.marks(connection)["cursor_verdicts"]
             for batch in database.batched(turn_ids):
                 waits = samples.c.status.in_((READY, CLAIMED)) & samples.c.turn_id.in_(batch)
                 found.update(connection.scalars(sa.select(samples.c.turn_id).where(waits)))
@@ -373,7 +373,7 @@ class Lineage(Versions):
     def counts(self) -> Counter[str]:
         """``<status>`` or ``<status>:<reason>`` → turns; constant cost."""
         with self.db.connect() as connection:
-            marks = self._journal.marks(connection)
+            marks = self._learn_ledger.marks(connection)
         return Counter(
             {
                 name.removeprefix("sample:"): int(n)

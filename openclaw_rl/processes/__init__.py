@@ -1,0 +1,1 @@
+"""What runs: the serve process, the learn process, the supervisor between them, and their parts."""

@@ -1,0 +1,64 @@
+"""The learn process: one per ledger, around the engine of the server, restarted by its supervisor.
+
+A process of its own, so that nothing it does can hold up a reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+from openclaw_rl.capture import database
+from openclaw_rl.config import Config
+from openclaw_rl.engine.remote import EngineGone, RemoteEngine
+from openclaw_rl.loop import build_learning
+from openclaw_rl.models import default_cache_dir, resolve_model
+from openclaw_rl.processes.learning_system import ServedModel
+from openclaw_rl.processes.parts import (
+    build_engine,
+    build_renderer,
+    engine_socket,
+    load_tokenizer,
+    open_ledgers,
+    text_encoder,
+)
+from openclaw_rl.types import Engine
+
+
+async def learn(config: Config) -> None:
+    """Judge and train on what was captured, until cancelled."""
+    path = None
+    if not config.serve.upstream:
+        path = await asyncio.to_thread(resolve_model, config.engine.model, default_cache_dir())
+    ledgers = open_ledgers(config)
+    with database.only_one(ledgers.learn.db) as alone:
+        if not alone:
+            raise ValueError("another learn process works on this ledger; one at a time")
+        served = None if path is None else await _reach_model(config, path)
+        system = build_learning(config, ledgers, served)
+        try:
+            await system.run()
+        finally:
+            await system.close()
+            if served is not None:
+                await served.engine.close()
+            ledgers.close()
+
+
+async def _reach_model(config: Config, path: Path) -> ServedModel:
+    engine, tokenizer = await _reach_engine(config, path), load_tokenizer(path)
+    renderer = build_renderer(config, path, tokenizer)
+    return ServedModel(engine, path, renderer, text_encoder(tokenizer))
+
+
+async def _reach_engine(config: Config, path: Path) -> Engine:
+    """The server's, through its private socket; or one of our own where the server is on another host."""
+    if config.learn.own_engine:
+        return await asyncio.to_thread(build_engine, config, path)
+    engine = RemoteEngine(engine_socket(config))
+    while True:
+        with suppress(EngineGone):
+            await engine.connect()
+            return engine
+        await asyncio.sleep(0.5)

@@ -1,0 +1,147 @@
+"""The parts that only the learn process is made of, as the settings name them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from openclaw_rl.algo import step_size
+from openclaw_rl.capture.learned import view_step_turns
+from openclaw_rl.capture.policy_ledger import PolicyLedger
+from openclaw_rl.config import Config
+from openclaw_rl.judge import JudgeParts, create_judge
+from openclaw_rl.models import default_cache_dir, resolve_model
+from openclaw_rl.plugins import load_object
+from openclaw_rl.processes.learning_system import ServedModel
+from openclaw_rl.processes.parts import build_renderer, load_tokenizer, open_store, text_encoder
+from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
+from openclaw_rl.serve.listen import announced
+from openclaw_rl.sinks import step_metrics
+from openclaw_rl.train import TrainerParts, create_trainer
+from openclaw_rl.train.policies import AVERAGE
+from openclaw_rl.train.worker import LearnOptions, hash_of
+from openclaw_rl.types import (
+    BASE_VERSION,
+    Engine,
+    Json,
+    Judge,
+    Needs,
+    Renderer,
+    Rollout,
+    Sink,
+    Trainer,
+    Weights,
+)
+
+#: Why a turn is not trained on where requests are passed on.
+UPSTREAM = "training is off: another server answers (--upstream), and its weights are not here"
+#: Under which number the moving average is loaded as a teacher.
+AVERAGE_VERSION = -1
+
+
+# --- judging ---------------------------------------------------------------------------------
+
+
+def build_judge(config: Config, served: ServedModel | None) -> Judge:
+    """Without a served model here, the judge that needs one loads its own."""
+    settings = config.judge
+    fallback = config.engine.model if served is None and settings.judge == "label" else ""
+    parts = JudgeParts(
+        engine=served.engine if served else None,
+        encode=served.encode if served else None,
+        renderer=served.renderer if served else None,
+        num_votes=settings.majority_vote_n,
+        threshold=settings.majority_vote_threshold,
+        base_url=settings.judge_url or "",
+        model=settings.judge_model or fallback,
+        load=partial(_load_judge_model, config),
+    )
+    return create_judge(settings.judge, parts)
+
+
+def _load_judge_model(config: Config, model: str) -> tuple[Engine, Callable[[str], list[int]], Renderer]:
+    """Another model than the served one gets an engine here: one thread, at the priority of this process."""
+    from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+
+    path = resolve_model(model, default_cache_dir())
+    tokenizer = load_tokenizer(path)
+    options = LocalEngineOptions(device=config.engine.device, num_threads=1, max_running=4)
+    # The renderer in the settings belongs to the served model; this one's is recognised.
+    neutral = config.model_copy(update={"engine": config.engine.model_copy(update={"renderer": None})})
+    renderer = build_renderer(neutral, path, tokenizer)
+    return LocalEngine(path, options), text_encoder(tokenizer), renderer
+
+
+# --- training --------------------------------------------------------------------------------
+
+
+def build_trainer(config: Config, model: Path) -> Trainer:
+    # torch takes seconds to import; judging need not wait for it.
+    from openclaw_rl.engine.frozen import native_linear
+
+    return create_trainer(TrainerParts(model, config.engine.model, config.train, native_linear))
+
+
+def learn_options(config: Config, needs: Needs) -> LearnOptions:
+    settings, size = config.learn, step_size(config.learn, needs)
+    hashed = {
+        "learn": settings.model_dump(exclude={"policies"}),  # where they lie changes nothing
+        "train": config.train.model_dump(),
+        "model": config.engine.model,
+    }
+    return LearnOptions(
+        batch_size=size.samples,
+        max_age_s=settings.batch_max_age_s,
+        min_signal=settings.min_signal,
+        max_staleness=settings.max_staleness,
+        replay=size.replayed,
+        config_hash=hash_of(hashed),
+    )
+
+
+def choose_teacher(config: Config, policies: PolicyLedger) -> Callable[[], Weights | None]:
+    """Which version is asked with the hint; None for the base."""
+    settings, store = config.learn, open_store(config)
+    if settings.teacher == "average" and not config.train.average_decay:
+        raise ValueError("the teacher 'average' needs --average-decay, such as 0.9")
+
+    def choose() -> Weights | None:
+        version = settings.teacher_version if settings.teacher == "frozen" else policies.serving()
+        if settings.teacher == "base" or version == BASE_VERSION:
+            return None
+        if settings.teacher == "average":
+            return Weights.in_folder(AVERAGE_VERSION, store.path(version) / AVERAGE)
+        return store.weights(version)
+
+    return choose
+
+
+def step_logger(policies: PolicyLedger, sink: Sink) -> Callable[[int, Json, Json], None]:
+    def log_step(version: int, metrics: Json, gate: Json) -> None:
+        rewards = [row["score"] for row in view_step_turns(policies, version, None, limit=10_000)]
+        sink.log(step_metrics(metrics, gate, rewards), version)
+
+    return log_step
+
+
+# --- a client of somebody's own --------------------------------------------------------------
+
+
+def load_rollout(config: Config) -> Callable[[], Awaitable[None]]:
+    return partial(_roll_out, config, load_object("rollout", config.learn.rollout or ""))
+
+
+async def _roll_out(config: Config, rollout: Rollout) -> None:
+    """Somebody's own client of the server; its conversations are captured and judged like any other."""
+    keys = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
+    while (url := announced(config.home)) is None:
+        await asyncio.sleep(0.5)
+    await rollout(f"{url}/v1", keys.key_of(DEFAULT_USER) or "")
+
+
+def print_progress(line: str) -> None:
+    print(f"learn: {line}", file=sys.stderr, flush=True)

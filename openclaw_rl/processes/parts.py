@@ -1,0 +1,106 @@
+"""The parts that both processes, the commands and the tests are made of, as the settings name them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.capture.learn_ledger import LearnLedger
+from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
+from openclaw_rl.config import Config
+from openclaw_rl.engine import EngineParts, create_engine
+from openclaw_rl.models import default_cache_dir, eos_ids, resolve_model
+from openclaw_rl.plugins import load_object
+from openclaw_rl.render import create_renderer
+from openclaw_rl.serve.gateway import Answerer
+from openclaw_rl.serve.model_answerer import ModelAnswerer
+from openclaw_rl.serve.upstream import UpstreamAnswerer
+from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.types import Engine, Renderer
+
+#: The kernel allows 107 bytes.
+_MAX_SOCKET_PATH = 100
+
+
+def find_model(config: Config, progress: Callable[[str], None]) -> Path:
+    """Where the served model's files are; they are fetched at the first start."""
+    progress(f"model {config.engine.model}: looking for it")
+    path = resolve_model(config.engine.model, default_cache_dir())
+    progress("loading the model")
+    return path
+
+
+def build_engine(config: Config, path: Path) -> Engine:
+    return create_engine(EngineParts(path, config.engine))
+
+
+def load_tokenizer(path: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path)
+
+
+def build_renderer(config: Config, path: Path, tokenizer: Any = None) -> Renderer:
+    from transformers import AutoConfig
+
+    model_type = AutoConfig.from_pretrained(path).model_type
+    return create_renderer(
+        tokenizer or load_tokenizer(path), model_type, config.engine.renderer, eos_ids(path)
+    )
+
+
+def text_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
+    return lambda text: list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def build_answerer(config: Config, engine: Engine, renderer: Renderer) -> Answerer:
+    """The model in this process."""
+    return ModelAnswerer(
+        engine,
+        renderer,
+        model_name=config.serve.served_model_name or Path(config.engine.model).name.removesuffix(".gguf"),
+        default_max_tokens=config.serve.default_max_tokens,
+        generate=load_object("generate function", config.serve.generate) if config.serve.generate else None,
+    )
+
+
+def build_upstream_answerer(config: Config) -> Answerer:
+    """A server somewhere else: no model here, and so no training."""
+    url, key = config.serve.upstream or "", os.environ.get("OPENCLAW_RL_UPSTREAM_API_KEY")
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"--upstream is {url!r}; it wants a URL such as https://api.example.com/v1")
+    name = config.serve.served_model_name or "default"
+    return UpstreamAnswerer(url, key, name, config.serve.upstream_timeout_s)
+
+
+def open_serve_ledger(config: Config) -> ServeLedger:
+    return ServeLedger(config.ledger.ledger_url or sqlite_url(config.home / "serve.db"))
+
+
+def open_learn_ledger(config: Config) -> LearnLedger:
+    return LearnLedger(config.ledger.ledger_url or sqlite_url(config.home / "learn.db"))
+
+
+def open_ledgers(config: Config) -> Ledgers:
+    return Ledgers.of(open_serve_ledger(config), open_learn_ledger(config))
+
+
+def open_store(config: Config) -> PolicyStore:
+    return PolicyStore(config.learn.policies or config.home / "policies")
+
+
+def engine_socket(config: Config) -> Path:
+    """In the data folder; where that path is too long for a socket, in a private temporary folder."""
+    path = config.home / "engine.sock"
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        return path
+    folder = Path(tempfile.gettempdir()) / f"openclaw-rl-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
+        raise ValueError(f"{folder} is open to others; remove it, or use a data folder with a shorter path")
+    return folder / f"{hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:16]}.sock"

@@ -1,0 +1,136 @@
+"""The serving half, wired: the app it answers with, the version it follows, and what people may decide."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from openclaw_rl.algo import create_algorithm, step_size
+from openclaw_rl.capabilities import check_training
+from openclaw_rl.capture import inspect
+from openclaw_rl.capture.events import TurnEvent
+from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.memory import HintMemory
+from openclaw_rl.capture.recorder import Recorder
+from openclaw_rl.config import Config
+from openclaw_rl.processes import health
+from openclaw_rl.processes.dashboard import Dashboard
+from openclaw_rl.processes.supervise import ChildHealth
+from openclaw_rl.serve.app import Views, create_app
+from openclaw_rl.serve.auth import KeyRing
+from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.types import BASE_VERSION, Engine, Json
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+_KEEP_RETIRED_S = 120.0
+
+
+@dataclass
+class ServingSystem:
+    """Everything that serves, wired."""
+
+    config: Config
+    engine: Engine
+    ledgers: Ledgers
+    store: PolicyStore
+    recorder: Recorder
+    gateway: Gateway
+    keys: KeyRing
+    memory: HintMemory
+    started_at: float = field(default_factory=time.time)
+    learning: ChildHealth | None = field(default=None)
+    """Of the learn process; None when this server runs without one."""
+    _retired_since: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Made here too, so that an algorithm or a loss that cannot be had is said at the start.
+        needs = create_algorithm(self.config.learn).needs
+        self.step_size = step_size(self.config.learn, needs)
+        if self.config.learn.learn and self.config.learn.train and not self.config.serve.upstream:
+            check_training(self.config, self.engine.capabilities, needs)
+        renderer = self.gateway.renderer
+        self.dashboard = Dashboard(
+            self.config, self.ledgers, self.store, self.engine, renderer, self.record_event
+        )
+
+    def app(self) -> FastAPI:
+        views = Views(
+            sessions=self.dashboard.sessions,
+            session=self.dashboard.session,
+            turn=lambda turn_id, user: inspect.view_turn(self.ledgers, turn_id, user),
+            policies=self.policies,
+            promote=self.promote,
+            parent=self.parent,
+            status=partial(health.status, self),
+            readiness=partial(health.readiness, self),
+            gauges=partial(health.gauges, self),
+            learned=self.config.home / "learn.prom",
+            record_event=self.record_event,
+            insights=self.dashboard.insights(partial(health.status, self)),
+        )
+
+        @asynccontextmanager
+        async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+            yield
+            await self.close()
+
+        return create_app(self.gateway, self.keys if self.config.serve.auth else None, views, lifespan)
+
+    async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
+        await self.recorder.record(TurnEvent(turn_id, kind, time.time(), data=data))
+
+    async def close(self) -> None:
+        """Everything recorded, then everything released."""
+        await self.gateway.drain()
+        await self.gateway.answerer.close()
+        await self.engine.close()
+        await self.recorder.close()
+        self.ledgers.close()
+
+    # --- what the outside may see and decide --------------------------------------------------
+
+    def policies(self) -> Json:
+        return inspect.view_policies(self.ledgers.policies, self.engine.status().serving_version)
+
+    def parent(self) -> int | None:
+        """The version before the one being served."""
+        policy = self.ledgers.policies.policy(self.ledgers.policies.serving())
+        return None if policy is None else policy.parent
+
+    async def promote(self, version: int, why: str) -> Json:
+        """Choose a version by hand. The ledger is told first; the engine follows it, here at once."""
+        if version != BASE_VERSION and not self.store.has_weights(version):
+            raise ValueError(f"there are no weights of policy version {version}")
+        await asyncio.to_thread(self.ledgers.policies.promote, version, why)
+        await self.follow()
+        return {"version": version, "status": "serving"}
+
+    async def follow(self) -> None:
+        """Serve the version that the ledger names, and let go of those that nobody needs."""
+        chosen, engine = await asyncio.to_thread(self.ledgers.policies.serving), self.engine
+        status = engine.status()
+        if chosen != status.serving_version:
+            if chosen not in status.versions:
+                await engine.load(self.store.weights(chosen))
+            await engine.serve_version(chosen)
+        for version in set(status.versions) - {BASE_VERSION, chosen, status.serving_version}:
+            policy = await asyncio.to_thread(self.ledgers.policies.policy, version)
+            if policy is not None and policy.status in ("retired", "rejected") and self._is_idle(version):
+                await engine.unload(version)
+
+    def _is_idle(self, version: int) -> bool:
+        """Conversations may stay with a version for a while after another took over."""
+        now = time.monotonic()
+        since = max(self._retired_since.setdefault(version, now), self.dashboard.used_at.get(version, 0.0))
+        if now - since > _KEEP_RETIRED_S:
+            del self._retired_since[version]
+            return True
+        return False
