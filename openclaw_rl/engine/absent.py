@@ -21,7 +21,7 @@ _WHY = "there is no engine here: another server answers (--upstream)"
 class AbsentEngine:
     """Engine protocol; whatever needs a model is refused."""
 
-    capabilities = Capabilities(adapters=False, scores_candidates=False, streaming=False)
+    capabilities = Capabilities(adapters=False, scores_candidates=False)
     context_length = 0
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:

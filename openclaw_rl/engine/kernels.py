@@ -64,9 +64,6 @@ class FloatKernel:
             return F.linear(x_RI, weight, bias)
         return torch.cat([F.linear(x_RI, weight, bias) for weight, bias in self._parts], dim=-1)
 
-    def takes(self, rows: int) -> torch.dtype:
-        return torch.bfloat16
-
 
 class Bf16Kernel:
     """bf16 weights and products, fp32 outside: half the bytes, twice the arithmetic."""

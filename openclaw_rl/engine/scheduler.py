@@ -60,7 +60,6 @@ class Job:
     hidden: torch.Tensor | None = None
     cancelled: bool = False
     cache: SequenceCache | None = None
-    num_prompt: int = 0
     candidates_NK: torch.Tensor | None = None
     """Scoring: further tokens whose log-probs are wanted, one row per scored position."""
     scored: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
@@ -105,7 +104,6 @@ class Scheduler:
         return bool(self.waiting or self.running)
 
     def add(self, job: Job) -> None:
-        job.num_prompt = len(job.ids)
         self.waiting.append(job)
 
     def warm(self, before: int, version: int, adapter: Adapter | None, decoder: Decoder | None) -> None:

@@ -27,10 +27,6 @@ USER_CUES: tuple[str, ...] = (
     *("thanks", "praise", "works", "adopts", "wrong", "change", "said", "contrast", "follow", "terse"),
     *("question_end", "exclaims", "log_words", "asks_again", "first_good", "first_bad", "is_question_only"),
 )
-TOOL_CUES: tuple[str, ...] = (
-    *("empty", "nothing", "wall", "did", "bad", "idle_call", "log_chars", "digits"),
-    *("result_overlap", "call_overlap", "reach", "result_call_overlap", "zero_json"),
-)
 _BAD_NAMES, _GOOD_NAMES = ("wrong", "change", "said", "contrast"), ("thanks", "praise", "works", "adopts")
 
 

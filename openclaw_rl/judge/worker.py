@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from typing import Protocol
 
 from openclaw_rl.types import Judge, JudgeCase, JudgeError, Verdict
@@ -42,11 +41,9 @@ class JudgeWorker:
         concurrency: int = 4,
         timeout_s: float = 120,
         poll_s: float = 0.5,
-        on_verdict: Callable[[str, Verdict], None] = lambda turn_id, verdict: None,
     ) -> None:
         self._queue, self._judge = queue, judge
         self._concurrency, self._timeout_s, self._poll_s = concurrency, timeout_s, poll_s
-        self._on_verdict = on_verdict
 
     async def run(self) -> None:
         """Until cancelled. A database that is away is waited for."""
@@ -87,7 +84,6 @@ class JudgeWorker:
             await self._fail(turn_id, f"{type(error).__name__}: {error}")
         else:
             await asyncio.to_thread(self._queue.settle, turn_id, verdict)
-            self._on_verdict(turn_id, verdict)
 
     async def _fail(self, turn_id: str, error: str) -> None:
         await asyncio.to_thread(self._queue.fail, turn_id, error, time.time())

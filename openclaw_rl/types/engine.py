@@ -136,8 +136,6 @@ class Capabilities:
     """The dialect of grammars it follows, such as ``llguidance``; it then has ``check_grammar``."""
     warm_switching: bool = False
     """Conversations switch versions when their prompts are read; it then has ``pick_version``."""
-    streaming: bool = True
-    """Tokens come one by one, not all at the end."""
 
 
 @dataclass(frozen=True, slots=True)
