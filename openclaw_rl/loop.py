@@ -17,7 +17,6 @@ listening, supervision, loading.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -73,7 +72,7 @@ def wire_serving(config: Config, ledgers: Ledgers, engine: Engine, answerer: Ans
         metrics=Metrics(),
         note=memory.note if config.serve.hint_memory else lambda user: None,
     )
-    keys = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
+    keys = KeyRing.in_home(config.home)
     store = parts.open_store(config)
     return ServingSystem(config, engine, ledgers, store, recorder, gateway, keys, memory)
 

@@ -46,6 +46,18 @@ _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 
 
+def short_name(model: str) -> str:
+    """What a model is called where nobody named it: the last part of its id or path."""
+    return Path(model).name.removesuffix(".gguf")
+
+
+def pick_device(name: str) -> str:
+    """``auto`` is the GPU where there is one."""
+    import torch
+
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
 def default_cache_dir() -> Path:
     """``$OPENCLAW_RL_CACHE``, else ``~/.cache/openclaw-rl``: everything in it can be made again."""
     return Path(os.environ.get("OPENCLAW_RL_CACHE") or "~/.cache/openclaw-rl").expanduser()

@@ -13,6 +13,7 @@ from openclaw_rl.capture.database import batched
 from openclaw_rl.capture.normalise import is_ephemeral, strip_ephemeral
 from openclaw_rl.capture.rows import load_bodies, load_chains, walk
 from openclaw_rl.capture.serve_ledger import ServeLedger
+from openclaw_rl.text import well_formed
 from openclaw_rl.types import Json
 
 _TITLE_CHARS = 120
@@ -84,17 +85,6 @@ def added(messages: Sequence[Json]) -> list[Json]:
 def plain_text(message: Json) -> str:
     """A message's words, whatever dialect it was sent in; parts that are not text are named."""
     return str(well_formed(_plain(message.get("content"))))
-
-
-def well_formed(value: Any) -> Any:
-    """The same, with whatever no encoding can write replaced: clients may send half a character."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, list):
-        return [well_formed(one) for one in value]
-    if isinstance(value, dict):
-        return {well_formed(name): well_formed(one) for name, one in value.items()}
-    return value
 
 
 def _plain(content: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -264,15 +263,16 @@ def _keys(options: argparse.Namespace) -> None:
 def _connect(options: argparse.Namespace) -> None:
     from openclaw_rl import connect
     from openclaw_rl.connect.client import Server
+    from openclaw_rl.models import short_name
     from openclaw_rl.serve.auth import KeyRing
     from openclaw_rl.serve.listen import announced
 
     config = _config(options)
-    ring = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
+    ring = KeyRing.in_home(config.home)
     key = ring.key_of(options.user)
     if key is None:
         raise ValueError(f"user {options.user!r} has no key; make one: openclaw-rl keys add {options.user}")
-    name = config.serve.served_model_name or Path(config.engine.model).name.removesuffix(".gguf")
+    name = config.serve.served_model_name or short_name(config.engine.model)
     url = announced(config.home) or f"http://{config.serve.host}:{config.serve.port}"
     known = {"model": name, "max_tokens": config.serve.default_max_tokens, **_served(url, key)}
     if options.context:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,7 +24,7 @@ class Server:
             raise ValueError(
                 f"no server is running with the data folder {config.home}; start one: openclaw-rl serve"
             )
-        key = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY")).key_of(DEFAULT_USER)
+        key = KeyRing.in_home(config.home).key_of(DEFAULT_USER)
         self.url = url
         self._http = httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=30)
 

@@ -16,7 +16,7 @@ from openclaw_rl.capture.inspect import view_policies, view_policy
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.versions import CANDIDATE, REJECTED, RETIRED, SERVING, TRAINING
 from openclaw_rl.config import Config
-from openclaw_rl.models import default_cache_dir, resolve_model
+from openclaw_rl.models import default_cache_dir, resolve_model, short_name
 from openclaw_rl.processes.parts import open_ledgers, open_store
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION, Json, Policy
@@ -137,7 +137,7 @@ class _Commands:
             else:
                 from openclaw_rl.train.gguf import export_gguf
 
-                name = Path(self.config.engine.model).name.removesuffix(".gguf")
+                name = short_name(self.config.engine.model)
                 export_gguf(folder, base, target, f"{name}, version {version}")
         return f"version {version} exported to {target}"
 

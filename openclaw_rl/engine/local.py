@@ -24,12 +24,13 @@ import torch
 from openclaw_rl.engine.choose import choose_kernel
 from openclaw_rl.engine.kernels import kernel_set
 from openclaw_rl.engine.kv import CachePool, SequenceCache
-from openclaw_rl.engine.lora import ADAPTER_FILE, Adapter, load_adapter
+from openclaw_rl.engine.lora import Adapter, load_adapter
 from openclaw_rl.engine.model import Chunk, Decoder
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.scheduler import Job, Scheduler
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.engine.weights import Checkpoint, read_checkpoint
+from openclaw_rl.models import pick_device
 from openclaw_rl.types import (
     BASE_VERSION,
     Capabilities,
@@ -40,6 +41,7 @@ from openclaw_rl.types import (
     Token,
     Weights,
 )
+from openclaw_rl.types.lora import ADAPTER_FILE
 
 if TYPE_CHECKING:
     from openclaw_rl.engine.grammar import Grammars, GrammarState
@@ -83,7 +85,7 @@ class LocalEngine:
         self._options = options or LocalEngineOptions()
         self._checkpoint = checkpoint = read_checkpoint(model)
         self.context_length = checkpoint.shape.context_length
-        self.device = torch.device(_pick_device(self._options.device))
+        self.device = torch.device(pick_device(self._options.device))
         self._dtype = _pick_dtype(self._options.dtype, self.device)
         self._adapters: dict[int, Adapter | None] = {BASE_VERSION: None}
         self._decoders: dict[int, Decoder] = {}
@@ -363,10 +365,6 @@ def _unwrap(item: object, kind: type[T]) -> T:
         raise item
     assert isinstance(item, kind)
     return item
-
-
-def _pick_device(name: str) -> str:
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
 
 
 def _pick_dtype(name: str, device: torch.device) -> torch.dtype:

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file  # here, so that the first swap does not wait for it
 
+from openclaw_rl.types.lora import ADAPTER_FILE
+
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
@@ -56,7 +58,6 @@ class Adapter(dict[tuple[int, str], LowRank]):
     _records: np.ndarray | None = None
 
 
-ADAPTER_FILE = "adapter_model.safetensors"
 #: Projection name -> the checkpoint's module names, in row order.
 PROJECTIONS = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),

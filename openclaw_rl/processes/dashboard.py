@@ -22,11 +22,12 @@ from openclaw_rl.capture.learned import (
 )
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.search import SearchIndex
-from openclaw_rl.capture.texts import added, well_formed
+from openclaw_rl.capture.texts import added
 from openclaw_rl.config import Config, to_environment
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.dashboard import Insights
 from openclaw_rl.serve.pulse import Pulse
+from openclaw_rl.text import well_formed
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION, NO_SIGNAL, Engine, Example, Json, Renderer, TurnRecord
 

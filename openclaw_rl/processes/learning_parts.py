@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -137,7 +136,7 @@ def load_rollout(config: Config) -> Callable[[], Awaitable[None]]:
 
 async def _roll_out(config: Config, rollout: Rollout) -> None:
     """Somebody's own client of the server; its conversations are captured and judged like any other."""
-    keys = KeyRing(config.home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
+    keys = KeyRing.in_home(config.home)
     while (url := announced(config.home)) is None:
         await asyncio.sleep(0.5)
     await rollout(f"{url}/v1", keys.key_of(DEFAULT_USER) or "")

@@ -14,7 +14,7 @@ from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.config import Config
 from openclaw_rl.engine import EngineParts, create_engine
-from openclaw_rl.models import default_cache_dir, eos_ids, resolve_model
+from openclaw_rl.models import default_cache_dir, eos_ids, resolve_model, short_name
 from openclaw_rl.plugins import load_object
 from openclaw_rl.render import create_renderer
 from openclaw_rl.serve.gateway import Answerer
@@ -63,7 +63,7 @@ def build_answerer(config: Config, engine: Engine, renderer: Renderer) -> Answer
     return ModelAnswerer(
         engine,
         renderer,
-        model_name=config.serve.served_model_name or Path(config.engine.model).name.removesuffix(".gguf"),
+        model_name=config.serve.served_model_name or short_name(config.engine.model),
         default_max_tokens=config.serve.default_max_tokens,
         generate=load_object("generate function", config.serve.generate) if config.serve.generate else None,
     )

@@ -7,9 +7,9 @@ outside this package works too, by its dotted path.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
 from typing import Any
 
+from openclaw_rl.plugins import find
 from openclaw_rl.render.base import TemplateRenderer, collect
 from openclaw_rl.render.generic import GenericRenderer
 from openclaw_rl.render.llama3 import Llama3Renderer
@@ -49,24 +49,9 @@ def create_renderer(
 
     ``extra_stop_ids`` are further ids that end a reply, such as those of a generation config.
     """
-    cls = _find(name if name is not None else guess_family(tokenizer, model_type))
+    cls = find("renderer", name if name is not None else guess_family(tokenizer, model_type), RENDERERS)
     renderer: Renderer = cls(tokenizer, extra_stop_ids=extra_stop_ids)
     return renderer
-
-
-def _find(name: str) -> type[Any]:
-    if name in RENDERERS:
-        return RENDERERS[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise ValueError(
-            f"unknown renderer {name!r}; known: {', '.join(sorted(RENDERERS))}, or a path 'pkg.module:Class'"
-        )
-    try:
-        cls: type[Any] = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"cannot load renderer {name!r} ({error}); check 'pkg.module:Class'") from error
-    return cls
 
 
 def guess_family(tokenizer: Any, model_type: str | None = None) -> str:

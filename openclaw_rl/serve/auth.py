@@ -29,6 +29,11 @@ class KeyRing:
         if DEFAULT_USER not in self._keys:
             self.add(DEFAULT_USER)
 
+    @classmethod
+    def in_home(cls, home: Path) -> KeyRing:
+        """Of that data folder, with the key that the environment fixes."""
+        return cls(home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
+
     def user_of(self, key: str) -> str | None:
         """The user this key names, or None; keys added or removed by another process count at once."""
         self.reload()

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict
 
 from openclaw_rl.serve.exchange import Event, Exchange
 from openclaw_rl.serve.gateway import Gateway
-from openclaw_rl.serve.text import WellFormed, well_formed
+from openclaw_rl.serve.text import WellFormed
+from openclaw_rl.text import well_formed
 from openclaw_rl.types import ChatRequest, Json, TurnRecord
 
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.train.policies import ADAPTER, ADAPTER_CONFIG, MANIFEST
+from openclaw_rl.train.policies import MANIFEST
+from openclaw_rl.types.lora import ADAPTER_CONFIG, ADAPTER_FILE
 
 _TOKENIZER = (
     "tokenizer*",
@@ -26,10 +27,10 @@ _TOKENIZER = (
 
 def export_peft(policy: Path, target: Path) -> None:
     """The adapter's own files, without what only training needs."""
-    if not (policy / ADAPTER).exists():
+    if not (policy / ADAPTER_FILE).exists():
         raise ValueError("this version was trained with all weights and has no adapter; use --format merged")
     with filling(target) as work:
-        for name in (ADAPTER, ADAPTER_CONFIG, MANIFEST):
+        for name in (ADAPTER_FILE, ADAPTER_CONFIG, MANIFEST):
             shutil.copy(policy / name, work / name)
 
 
@@ -69,7 +70,7 @@ def merged_model(policy: Path, base: Path) -> Any:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    if not (policy / ADAPTER).exists():
+    if not (policy / ADAPTER_FILE).exists():
         return AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     from peft import PeftModel
 
@@ -119,11 +120,11 @@ def _factors(policy: Path | None) -> dict[str, tuple[Any, Any]]:
         return {}
     from safetensors.torch import load_file
 
-    if not (policy / ADAPTER).exists():
+    if not (policy / ADAPTER_FILE).exists():
         raise ValueError(f"version {policy.name} was trained with all weights; only adapters can be compared")
     config = json.loads((policy / ADAPTER_CONFIG).read_text())
     scale = config["lora_alpha"] / config["r"]
-    tensors = load_file(policy / ADAPTER)
+    tensors = load_file(policy / ADAPTER_FILE)
     found = {}
     for name, a_KI in tensors.items():
         if ".lora_A." in name:

@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
+from openclaw_rl.models import pick_device
 from openclaw_rl.train.export import copy_tokenizer
 from openclaw_rl.train.losses import LOSSES, loss_of
 from openclaw_rl.train.packed import ATTENTION, Packed, logprobs, pack
-from openclaw_rl.train.policies import ADAPTER, ADAPTER_CONFIG, AVERAGE, TRAINER_STATE
+from openclaw_rl.train.policies import AVERAGE, TRAINER_STATE
 from openclaw_rl.types import Batch, Json, StepReport, TrainerCapabilities, Weights
-from openclaw_rl.types.lora import ALL, lora_modules
+from openclaw_rl.types.lora import ADAPTER_CONFIG, ADAPTER_FILE, ALL, lora_modules
 
 FrozenLinear = Callable[[torch.nn.Linear], torch.nn.Module]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -97,9 +98,7 @@ class LocalTrainer:
             raise ValueError(f"unknown dtype {options.dtype!r}; known: {', '.join(_DTYPES)}")
         if options.num_threads:
             torch.set_num_threads(options.num_threads)
-        self.device = torch.device(
-            ("cuda" if torch.cuda.is_available() else "cpu") if options.device == "auto" else options.device
-        )
+        self.device = torch.device(pick_device(options.device))
         self._path = model
         self._load()
 
@@ -312,7 +311,7 @@ class LocalTrainer:
 
     def _saved_weights(self, folder: Path) -> list[torch.Tensor]:
         """A version's weights in the order of ours; ValueError if they are of another kind."""
-        if not (folder / ADAPTER).exists() and not any(folder.glob("model*.safetensors")):
+        if not (folder / ADAPTER_FILE).exists() and not any(folder.glob("model*.safetensors")):
             raise ValueError(f"the weights of version {folder.name} are gone; promote another, {_NEW_LINE}")
         _check_kind(folder, self.options)
         tensors = _read_adapter(folder) if self.options.finetune == "lora" else self._read_checkpoint(folder)
@@ -340,12 +339,12 @@ class LocalTrainer:
 def _read_adapter(folder: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
-    return load_file(folder / ADAPTER)
+    return load_file(folder / ADAPTER_FILE)
 
 
 def _check_kind(folder: Path, options: LocalTrainerOptions) -> None:
     """Numbers that fit may still mean something else: another rank, scale or base."""
-    kind = "lora" if (folder / ADAPTER).exists() else "full"
+    kind = "lora" if (folder / ADAPTER_FILE).exists() else "full"
     facts: list[tuple[str, object, object]] = [("finetune", kind, options.finetune)]
     if kind == options.finetune == "lora":
         saved = json.loads((folder / ADAPTER_CONFIG).read_text())

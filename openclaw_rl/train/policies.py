@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from openclaw_rl.types import Json, Weights
+from openclaw_rl.types.lora import ADAPTER_FILE
 
 MANIFEST = "manifest.json"
-ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 TRAINER_STATE = "trainer.pt"
 #: Where a version keeps the moving average of the weights, if one is kept.
 AVERAGE = "average"
@@ -31,7 +31,7 @@ class PolicyStore:
         folder = self.path(version)
         if not self.exists(version):
             return False
-        is_here = (folder / ADAPTER).exists() or any(folder.glob("model*.safetensors"))
+        is_here = (folder / ADAPTER_FILE).exists() or any(folder.glob("model*.safetensors"))
         return is_here or "uri" in self.manifest(version)
 
     def num_bytes(self, version: int) -> int:

@@ -1,7 +1,8 @@
-"""Which layers get an adapter: ``--lora-targets``."""
+"""Adapters: which layers get one (``--lora-targets``), and the names of its files, which are PEFT's."""
 
 from __future__ import annotations
 
+ADAPTER_FILE, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ALL = "all-linear"
 _ATTENTION, _MLP = ["q_proj", "k_proj", "v_proj", "o_proj"], ["gate_proj", "up_proj", "down_proj"]
 _GROUPS = {"attention": _ATTENTION, "mlp": _MLP}

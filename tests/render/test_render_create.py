@@ -18,14 +18,14 @@ def test_the_model_type_decides_without_a_template(tokenizer_of):
 
 
 def test_an_unknown_name_lists_the_known_ones(tokenizer_of):
-    with pytest.raises(ValueError, match=r"generic, llama3, qwen3, qwen3\.5, smollm2"):
+    with pytest.raises(ValueError, match=r"smollm2, qwen3, qwen3\.5, llama3, generic"):
         create_renderer(tokenizer_of("qwen3"), name="qwen4")
 
 
 def test_a_dotted_path_works(tokenizer_of):
     renderer = create_renderer(tokenizer_of("smollm2"), name="openclaw_rl.render.qwen3:Qwen3Renderer")
     assert type(renderer) is Qwen3Renderer
-    with pytest.raises(ValueError, match="cannot load renderer"):
+    with pytest.raises(ValueError, match="cannot load the renderer"):
         create_renderer(tokenizer_of("smollm2"), name="openclaw_rl.render.qwen3:Nothing")
 
 

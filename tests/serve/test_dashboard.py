@@ -393,7 +393,7 @@ async def test_an_excluded_session_can_be_taken_back_in(
     assert [state for state, _ in await look()] == ["excluded", *["waiting"] * 4]
 
 
-async def test_half_a_character_is_shown_as_a_question_mark(
+async def test_half_a_character_is_shown_as_the_model_read_it(
     client: httpx.AsyncClient, system: ServingSystem, ask: Ask
 ) -> None:
     content = b'{"model": "scripted", "messages": [{"role": "user", "content": "half \\ud800"}]}'
@@ -401,6 +401,6 @@ async def test_half_a_character_is_shown_as_a_question_mark(
     await system.gateway.drain()
     system.dashboard.index()
     shown = (await client.get("/v1/sessions")).json()["data"][0]
-    assert shown["title"] == "half ?"
+    assert shown["title"] == "half \ufffd"
     assert (await client.get(f"/v1/sessions/{shown['id']}?text=true")).status_code == 200
     assert (await client.get(f"/v1/turns/{answer.json()['id']}/tokens")).status_code == 200

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw_rl.serve.text import well_formed
+from openclaw_rl.text import well_formed
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(codec=None, exclude_categories=())),
