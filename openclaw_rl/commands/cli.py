@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import shtab
+
 from openclaw_rl import __version__
 from openclaw_rl.config import Config, fields, load_config
 from openclaw_rl.connect import CLIENTS
@@ -40,7 +42,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(learn)
     evaluate = _command(commands, "eval", "measure the parts", _eval)
     evaluate.add_argument("what", choices=("judge", "personalize"))
-    evaluate.add_argument("--cases", type=Path, metavar="FILE.jsonl", help="labelled cases [the test half]")
+    _file(
+        evaluate.add_argument(
+            "--cases", type=Path, metavar="FILE.jsonl", help="labelled cases [the test half]"
+        )
+    )
     evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N cases")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
     personalize.add_arguments(evaluate)
@@ -67,13 +73,13 @@ def _parser() -> argparse.ArgumentParser:
     policy.add_argument("versions", nargs="*", type=int, metavar="VERSION")
     policy.add_argument("--json", action="store_true", help="print JSON")
     policy.add_argument("--format", choices=("peft", "merged", "gguf"), default="peft", help="of an export")
-    policy.add_argument("--to", metavar="PATH", help="where an export goes")
+    _file(policy.add_argument("--to", metavar="PATH", help="where an export goes"))
     policy.add_argument("--keep", type=int, default=8, metavar="N", help="prune keeps the last N served [8]")
     _add_settings(policy, only=("home", "ledger_url", "model", "policies"))
 
     data = _command(commands, "data", "captured turns in and out", _data)
     data.add_argument("action", choices=("export", "import", "check", "prune"))
-    data.add_argument("file", nargs="?", default="-", help="JSONL file; - is standard input or output")
+    _file(data.add_argument("file", nargs="?", default="-", help="JSONL file; - is standard input or output"))
     data.add_argument("--older-than", type=float, metavar="DAYS", help="prune sessions idle for longer")
     data.add_argument("--max-gb", type=float, metavar="GB", help="prune the oldest sessions above this size")
     data.add_argument("--dry-run", action="store_true", help="prune nothing, only say what would go")
@@ -127,9 +133,7 @@ def _terminal(module: str, name: str) -> Any:
 
 
 def _completion(options: argparse.Namespace) -> None:
-    from openclaw_rl.commands.completion import script
-
-    print(script(options.shell, _parser()), end="")
+    print(shtab.complete(_parser(), options.shell))
 
 
 def _command(commands: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
@@ -138,9 +142,18 @@ def _command(commands: Any, name: str, text: str, run: Any) -> argparse.Argument
     return command
 
 
+def _file(argument: argparse.Action) -> None:
+    """Shells complete it with file names."""
+    argument.complete = shtab.FILE  # type: ignore[attr-defined]
+
+
 def _add_settings(command: argparse.ArgumentParser, only: Sequence[str] | None = None) -> None:
     """One flag per setting, straight from the config tree."""
-    command.add_argument("--config", type=Path, help="TOML file (default: config.toml in the data folder)")
+    _file(
+        command.add_argument(
+            "--config", type=Path, help="TOML file (default: config.toml in the data folder)"
+        )
+    )
     for section, name, field in fields():
         if only is not None and name not in only:
             continue
