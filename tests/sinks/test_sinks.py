@@ -17,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.sinks import SINKS, Fan, create_sinks, step_metrics
 from openclaw_rl.sinks.otel import OtelSink
-from openclaw_rl.sinks.tensorboard import crc32c
 from openclaw_rl.types import Sink
 
 GATE = {"passed": True, "reason": "", "checks": [
@@ -86,35 +85,33 @@ def test_prometheus_is_handed_on_by_the_server(tmp_path: Path) -> None:
     assert b"openclaw_rl_requests" in Metrics().render({}, tmp_path / "not there")
 
 
-def records(data: bytes) -> Iterator[bytes]:
-    """TFRecord by its definition, checksums included."""
+def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+    from tensorboardX.proto.event_pb2 import Event
 
-    def masked(part: bytes) -> int:
-        value = crc32c(part)
-        return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-    while data:
-        (length,) = struct.unpack("<Q", data[:8])
-        assert struct.unpack("<I", data[8:12])[0] == masked(data[:8])
-        body, rest = data[12 : 12 + length], data[12 + length :]
-        assert struct.unpack("<I", rest[:4])[0] == masked(body)
-        yield body
-        data = rest[4:]
-
-
-def test_tensorboard_files_are_as_the_format_says(tmp_path: Path) -> None:
-    assert crc32c(b"123456789") == 0xE3069283
     sink = SINKS["tensorboard"](tmp_path)
-    sink.log({"loss": 0.5}, 300)
+    sink.log({"loss": 0.5, "reward": 1.0}, 300)
     sink.close()
     (file,) = (tmp_path / "tensorboard").iterdir()
-    head, event = records(file.read_bytes())
-    assert b"brain.Event:2" in head
-    # wall time (1, double), step (2, varint 300), summary (5) > value (1) > tag (1), simple_value (2, float)
-    assert event[:1] == b"\x09"
-    assert event[9:12] == b"\x10\xac\x02"
-    value = b"\x0a\x04loss\x15" + struct.pack("<f", 0.5)
-    assert event[12:] == b"\x2a" + bytes([len(value) + 2]) + b"\x0a" + bytes([len(value)]) + value
+    events = [Event.FromString(record) for record in records(file.read_bytes())]
+    assert events[0].file_version == "brain.Event:2"
+    scalars = [
+        (event.step, value.tag, value.simple_value) for event in events for value in event.summary.value
+    ]
+    assert scalars == [(300, "loss", 0.5), (300, "reward", 1.0)]
+
+
+def records(data: bytes) -> Iterator[bytes]:
+    """Of an event file: length, its checksum, the record, its checksum."""
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        yield data[12 : 12 + length]
+        data = data[16 + length :]
+
+
+def test_tensorboard_says_which_package_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(ValueError, match=r"pip install 'openclaw-rl\[tensorboard\]'"):
+        SINKS["tensorboard"](tmp_path)
 
 
 def test_wandb_goes_on_with_one_run(tmp_path: Path, wandb_run: Run) -> None:
