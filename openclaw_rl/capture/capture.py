@@ -67,7 +67,7 @@ class LedgerCapture:
                 for event in await self._learned(request, found, reply, side_replies):
                     self._note(event)
         except Exception as error:
-            log.error("a request says nothing about earlier turns: %s", type(error).__name__)
+            log.error("storing events about earlier turns failed: %s", type(error).__name__)
         return Placement(found.session_id, reply.turn_id if reply else None, kind)
 
     async def _find(self, request: ChatRequest) -> Found:
@@ -167,7 +167,7 @@ class LedgerCapture:
         try:
             return await asyncio.to_thread(self._ledger.load_turn, turn_id)
         except Exception as error:
-            log.error("a turn could not be read: %s", type(error).__name__)
+            log.error("reading a stored turn failed: %s", type(error).__name__)
             return None
 
     def close_turn(self, turn_id: str) -> None:

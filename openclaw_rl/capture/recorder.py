@@ -44,7 +44,7 @@ class _Pending:
         self._loop = asyncio.get_running_loop()
         self.outcome: asyncio.Future[bool] = self._loop.create_future()
 
-    def tell(self, durable: bool) -> None:
+    def resolve(self, durable: bool) -> None:
         """From the recorder's thread; whoever asked may have gone long ago."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._set, durable)
@@ -143,7 +143,7 @@ class Recorder:
             with self._changed:
                 self._fail(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
                 for pending in self._pending:
-                    pending.tell(False)
+                    pending.resolve(False)
             return False
         else:
             self._settle(batch, durable=True)
@@ -158,7 +158,7 @@ class Recorder:
                 self._lost += num_turns
             for pending in batch:
                 self._pending.popleft()
-                pending.tell(durable)
+                pending.resolve(durable)
             if self._error is not None:
                 log.warning("the ledger can be written again")
             self._error = None

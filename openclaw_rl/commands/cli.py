@@ -179,7 +179,7 @@ def _serve(options: argparse.Namespace) -> None:
     config = _configure(options)
     from openclaw_rl.processes import serving
 
-    _tell_crashes()
+    _log_crashes()
     asyncio.run(serving.serve(config, lambda line: print(line, flush=True)))
 
 
@@ -197,11 +197,11 @@ def _learn(options: argparse.Namespace) -> None:
         with suppress(asyncio.CancelledError):
             await work
 
-    _tell_crashes()
+    _log_crashes()
     asyncio.run(run())
 
 
-def _tell_crashes() -> None:
+def _log_crashes() -> None:
     """A crash in compiled code says where it was, before the process is gone."""
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)

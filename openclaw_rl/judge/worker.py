@@ -53,7 +53,11 @@ class JudgeWorker:
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                log.error("judging pauses: %s: %s", type(error).__name__, str(error).partition("\n")[0])
+                log.error(
+                    "reading or writing the judge queue failed, trying again: %s: %s",
+                    type(error).__name__,
+                    str(error).partition("\n")[0],
+                )
                 worked = False
             if not worked:
                 await asyncio.sleep(self._poll_s)

@@ -7,8 +7,10 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from openclaw_rl import __version__
 from openclaw_rl.config import Config, to_environment
@@ -18,6 +20,9 @@ from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.processes.supervise import Supervisor
 from openclaw_rl.serve.private import create_private_app
 
+if TYPE_CHECKING:
+    import uvicorn
+
 log = logging.getLogger(__name__)
 _FOLLOW_S = 0.5
 #: Longer than clients keep idle connections: whoever closes one while the other sends costs a request.
@@ -26,14 +31,34 @@ _KEEP_ALIVE_S = 300
 
 async def serve(config: Config, progress: Callable[[str], None]) -> None:
     """Serve until told to stop; then finish what is in flight."""
-    import uvicorn
-
     from openclaw_rl.serve.listen import bind, claim_home
 
     claim = claim_home(config.home)
     listener = bind(config.serve.host, config.serve.port)
     system = await asyncio.to_thread(build_serving, config, progress)
-    public = uvicorn.Server(
+    public = _public_server(config, system)
+    with suppress(ValueError, OSError):  # weights that are gone must not keep the server from starting
+        await system.follow()
+    background = [asyncio.create_task(job) for job in _background_jobs(config, system)]
+    running = asyncio.create_task(public.serve(sockets=[listener]))
+    await _wait_until(lambda: public.started or running.done(), pause_s=0.02)
+    if public.started:
+        url = _url_of(listener)
+        claim.announce(json.dumps({"url": url, "pid": os.getpid()}))
+        _greet(system, url, progress)
+    # Learning stops first: nothing new should reach the engine while replies are being finished.
+    await _wait_until(lambda: public.should_exit or running.done())
+    for task in background:
+        task.cancel()
+    await asyncio.gather(*background, return_exceptions=True)
+    await running
+    claim.announce("")
+
+
+def _public_server(config: Config, system: ServingSystem) -> uvicorn.Server:
+    import uvicorn
+
+    server = uvicorn.Server(
         uvicorn.Config(
             system.app(),
             log_level=config.log_level,
@@ -42,35 +67,27 @@ async def serve(config: Config, progress: Callable[[str], None]) -> None:
             timeout_graceful_shutdown=config.serve.drain_timeout_s,
         )
     )
-    host, port = listener.getsockname()[:2]
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn drains, then raises the signal again for whoever listened before: that must not
         # turn a clean stop into a death by signal.
-        asyncio.get_running_loop().add_signal_handler(number, public.handle_exit, number, None)
-    with suppress(ValueError, OSError):  # weights that are gone must not keep the server from starting
-        await system.follow()
-    work = [_follow(system), system.dashboard.follow(), _open_private_door(config, system)]
+        asyncio.get_running_loop().add_signal_handler(number, server.handle_exit, number, None)
+    return server
+
+
+def _background_jobs(config: Config, system: ServingSystem) -> list[Coroutine[None, None, None]]:
+    jobs = [_follow(system), system.dashboard.follow(), _serve_engine_socket(config, system)]
     if config.serve.hint_memory:
-        work.append(_remember(system))
+        jobs.append(_refresh_hints(system))
     if config.learn.learn:
         supervisor = Supervisor(["learn"], {**os.environ, **to_environment(config)})
         system.learning = supervisor.health
-        work.append(supervisor.run())
-    beside = [asyncio.create_task(each) for each in work]
-    running = asyncio.create_task(public.serve(sockets=[listener]))
-    while not public.started and not running.done():
-        await asyncio.sleep(0.02)
-    if public.started:
-        claim.announce(json.dumps({"url": url, "pid": os.getpid()}))
-        _greet(system, url, progress)
-    # Learning stops first: nothing new should reach the engine while replies are being finished.
-    await _when(lambda: public.should_exit or running.done())
-    for task in beside:
-        task.cancel()
-    await asyncio.gather(*beside, return_exceptions=True)
-    await running
-    claim.announce("")
+        jobs.append(supervisor.run())
+    return jobs
+
+
+def _url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 async def _follow(system: ServingSystem) -> None:
@@ -84,10 +101,10 @@ async def _follow(system: ServingSystem) -> None:
         except Exception as error:
             if str(error) != problem:  # once, not twice a second
                 problem = str(error)
-                log.error("the version in the ledger cannot be served: %s", problem.partition("\n")[0])
+                log.error("loading the version that the ledger names failed: %s", problem.partition("\n")[0])
 
 
-async def _remember(system: ServingSystem) -> None:
+async def _refresh_hints(system: ServingSystem) -> None:
     """What the judge learned of a user is known to their next request within a moment."""
     while True:
         with suppress(Exception):  # a database that is away is no reason to stop remembering
@@ -95,13 +112,13 @@ async def _remember(system: ServingSystem) -> None:
         await asyncio.sleep(_FOLLOW_S)
 
 
-async def _open_private_door(config: Config, system: ServingSystem) -> None:
+async def _serve_engine_socket(config: Config, system: ServingSystem) -> None:
     """The engine for the learn process, wherever that was started from, until cancelled."""
     import uvicorn
 
     from openclaw_rl.serve.listen import SideServer, bind_private
 
-    door = bind_private(engine_socket(config))
+    listener = bind_private(engine_socket(config))
     app = create_private_app(system.engine)
     private = SideServer(
         uvicorn.Config(
@@ -112,7 +129,7 @@ async def _open_private_door(config: Config, system: ServingSystem) -> None:
             lifespan="off",
         )
     )
-    serving = asyncio.create_task(private.serve(sockets=[door]))
+    serving = asyncio.create_task(private.serve(sockets=[listener]))
     try:
         await asyncio.Event().wait()
     finally:
@@ -120,9 +137,9 @@ async def _open_private_door(config: Config, system: ServingSystem) -> None:
         await serving
 
 
-async def _when(condition: Callable[[], bool]) -> None:
+async def _wait_until(condition: Callable[[], bool], pause_s: float = 0.05) -> None:
     while not condition():
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(pause_s)
 
 
 def _greet(system: ServingSystem, url: str, progress: Callable[[str], None]) -> None:

@@ -50,7 +50,7 @@ class Supervisor:
                 *self._command,
                 env=self._environment,
                 stdin=asyncio.subprocess.DEVNULL,
-                preexec_fn=_be_a_child,
+                preexec_fn=_prepare_child,
             )
             self.health.running = True
             try:
@@ -71,7 +71,7 @@ class Supervisor:
             pause_s = min(_MAX_PAUSE_S, 2 * pause_s)
 
 
-def _be_a_child() -> None:
+def _prepare_child() -> None:
     """In the new process, before it runs: people's chats go first, and no orphan stays behind.
 
     Nice, but not in the idle class: where somebody streams all day long, that would never get a core.

@@ -62,7 +62,7 @@ class Pulse:
             try:
                 status = await asyncio.to_thread(self._status)
             except Exception as error:
-                log.warning("the status cannot be had: %s", type(error).__name__)
+                log.warning("reading the status failed: %s", type(error).__name__)
                 continue
             compared = {name: value for name, value in status.items() if name not in _RESTLESS}
             if compared == self._last:

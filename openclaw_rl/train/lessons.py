@@ -119,7 +119,7 @@ class Prompts:
                 return None
             return render(messages, request.tools, thinking=request.thinking)
         except ValueError as error:
-            log.warning("a prompt cannot be rebuilt: %s", type(error).__name__)
+            log.warning("rebuilding a turn's prompt failed: %s", type(error).__name__)
             return None
 
     def _with_hint(self, messages: list[Message], hint: str) -> list[Message] | None:

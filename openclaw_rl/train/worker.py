@@ -152,7 +152,7 @@ class LearnWorker:
     async def step(self) -> bool:
         """Whatever is next; False when nothing is."""
         if (unfinished := self._policies.unfinished()) is not None:
-            await self._bring_to_end(unfinished)
+            await self._finish(unfinished)
             return True
         if await self._sampler.run():
             return True
@@ -160,7 +160,7 @@ class LearnWorker:
         policy = self._claim()
         if policy is None:
             return False
-        await self._bring_to_end(policy)
+        await self._finish(policy)
         return True
 
     # --- when --------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class LearnWorker:
 
     # --- one version, from its samples to its end ------------------------------------------------
 
-    async def _bring_to_end(self, policy: Policy) -> None:
+    async def _finish(self, policy: Policy) -> None:
         if policy.status == "training":
             if not self._store.exists(policy.version) and not await self._train(policy):
                 return
@@ -213,14 +213,14 @@ class LearnWorker:
         self._store.update_manifest(policy.version, gate=result.to_json())
         self._log_step(policy.version, self._store.manifest(policy.version)["metrics"], result.to_json())
         if not result.passed:
-            await self._give_up(policy, result.to_json())
+            await self._discard(policy, result.to_json())
         elif self._policies.publish(policy.version, result.to_json()):
             with suppress(ConnectionError, ValueError):  # whoever serves follows the ledger anyway
                 await self._engine.serve_version(policy.version)
             self._progress(f"version {policy.version} passed its checks and serves now")
             self._free_states()
         else:
-            await self._give_up(policy, None)
+            await self._discard(policy, None)
 
     async def _train(self, policy: Policy) -> bool:
         """False if there was nothing left to train."""
@@ -294,7 +294,7 @@ class LearnWorker:
                     await self._engine.load(self._store.weights(needed))
         return await self._gate.check(version, parent, report, self._policies.held_out(_GATE_TURNS))
 
-    async def _give_up(self, policy: Policy, gate: Json | None) -> None:
+    async def _discard(self, policy: Policy, gate: Json | None) -> None:
         if gate is not None:
             self._policies.reject(policy.version, gate)
             self._progress(f"version {policy.version} was rejected: {gate['reason']}")
