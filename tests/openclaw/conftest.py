@@ -76,6 +76,6 @@ def make_version(home: Path, model: Path) -> None:
     made = Home(home, LocalTrainer(model, OPTIONS))
     try:
         assert made.step() == 1
-        made.ledgers.policies.promote(0, "the base first")
+        made.policy_ledger.promote(0, "the base first")
     finally:
         made.close()
