@@ -73,7 +73,7 @@ def _one(prompt: str | list[int] | list[str] | list[list[int]]) -> str | list[in
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
         if len(prompt) > 1:
             raise RequestError("One prompt a request; send the others on their own.", param="prompt")
-        return prompt[0]
+        prompt = prompt[0]
     if not prompt:
         raise RequestError("The prompt is empty; there is nothing to go on from.", param="prompt")
     return prompt  # type: ignore[return-value]

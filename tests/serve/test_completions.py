@@ -62,7 +62,7 @@ async def test_several_choices_and_logprobs(client: httpx.AsyncClient) -> None:
     ("change", "status", "param"),
     [
         ({"prompt": ["a", "b"]}, 400, "prompt"), ({"prompt": ""}, 400, "prompt"),
-        ({"prompt": []}, 400, "prompt"),
+        ({"prompt": []}, 400, "prompt"), ({"prompt": [[]]}, 400, "prompt"), ({"prompt": [""]}, 400, "prompt"),
         ({"prompt": [10**9]}, 400, "prompt"), ({"prompt": [-1]}, 400, None), ({"echo": True}, 400, "echo"),
         ({"suffix": "x"}, 400, "suffix"), ({"best_of": 3}, 400, "best_of"), ({"model": "x"}, 404, "model"),
         ({"prompt": "x" * 5000}, 400, "prompt"),
