@@ -28,8 +28,8 @@ _OPPOSITES = (
     "light dark|full empty|hard soft|early late|strong weak|rich poor|high low|long short|good bad|win lose"
 )
 _NAMES = (
-    "Anna", "Ben", "Clara", "David", "Emma", "Frank", "Grace", "Henry", "Irene", "Jack", "Karin", "Leo", "Maria",
-    "Nick", "Olga", "Paul",
+    "Anna", "Ben", "Clara", "David", "Emma", "Frank", "Grace", "Henry", "Irene", "Jack", "Karin", "Leo",
+    "Maria", "Nick", "Olga", "Paul",
 )  # fmt: skip
 _COLOURS = ["red", "blue", "green", "yellow", "black", "white", "brown", "purple"]
 _THINGS = ["car", "hat", "house", "coat", "bag", "boat", "chair", "cup"]
