@@ -22,7 +22,6 @@ import httpx
 from tqdm import tqdm
 
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
-from openclaw_rl.serve import chat
 from openclaw_rl.testing import ScriptedEngine, scripted_system
 
 SYSTEM = "You are a careful assistant. " * 60
@@ -60,9 +59,7 @@ async def run(rate: float, seconds: float) -> None:
         system = scripted_system(Path(home), max_waiting=1000)
         engine = system.engine
         assert isinstance(engine, ScriptedEngine)
-        judge_queue = LedgerJudgeQueue(
-            system.ledgers.serve, system.ledgers.learn, chat.internal_messages, idle_s=1e12
-        )
+        judge_queue = LedgerJudgeQueue(system.ledgers.serve, system.ledgers.learn, idle_s=1e12)
         client = httpx.AsyncClient(
             transport=httpx.ASGITransport(system.app()),
             base_url="http://bench",

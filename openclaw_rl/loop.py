@@ -29,6 +29,7 @@ from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.normalise import is_ephemeral
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.recorder import Recorder
+from openclaw_rl.capture.stored import stored_request
 from openclaw_rl.config import Config
 from openclaw_rl.engine.absent import AbsentEngine
 from openclaw_rl.judge.rules import degeneration
@@ -37,7 +38,6 @@ from openclaw_rl.processes import learning_parts as learn
 from openclaw_rl.processes import parts
 from openclaw_rl.processes.learning_system import LearningSystem, ServedModel
 from openclaw_rl.processes.serving_system import ServingSystem
-from openclaw_rl.serve import chat
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.gateway import Answerer, Gateway
 from openclaw_rl.serve.metrics import Metrics
@@ -84,7 +84,7 @@ def build_learning(config: Config, ledgers: Ledgers, served: ServedModel | None)
     """``served`` is the model that answers; without one (``--upstream``) turns are judged and not trained."""
     judge = learn.build_judge(config, served)
     judging = JudgeWorker(
-        LedgerJudgeQueue(ledgers.serve, ledgers.learn, chat.internal_messages, config.judge.session_idle_s),
+        LedgerJudgeQueue(ledgers.serve, ledgers.learn, config.judge.session_idle_s),
         judge,
         concurrency=config.judge.judge_concurrency,
         timeout_s=config.judge.judge_timeout_s,
@@ -108,7 +108,7 @@ def build_learner(
     engine, renderer, algorithm = served.engine, served.renderer, create_algorithm(config.learn)
     check_training(config, engine.capabilities, algorithm.needs)
     teacher = EngineScorer(engine, learn.choose_teacher(config, policies))
-    prompts = Prompts(renderer, chat.stored_request, is_ephemeral)
+    prompts = Prompts(renderer, stored_request, is_ephemeral)
     return LearnWorker(
         policies,
         Sampler(policies, algorithm, teacher, prompts, config.learn.held_out_share),

@@ -90,6 +90,7 @@ def test_the_check_itself_catches(tmp_path: Path, file: str, text: str, caught: 
         ("openclaw_rl.serve.app", ("sqlalchemy", "torch", "transformers")),
         ("openclaw_rl.loop", ("torch",)),
         ("openclaw_rl.capture.serve_ledger", ("fastapi", "torch", "transformers")),
+        ("openclaw_rl.capture.stored", ("pydantic", "fastapi", "openclaw_rl.serve")),
     ],
 )
 def test_what_a_module_must_do_without(module: str, blocked: tuple[str, ...]) -> None:

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from openclaw_rl.capture import events
 from openclaw_rl.capture.learn_ledger import LearnLedger, NewTurn, Task
 from openclaw_rl.capture.normalise import is_ephemeral, strip_ephemeral
 from openclaw_rl.capture.serve_ledger import ServeLedger
+from openclaw_rl.capture.stored import stored_messages
 from openclaw_rl.types import Json, JudgeCase, Message, Verdict
 
 _PAGE = 500
-#: Messages as they are stored into the internal form.
-ToInternal = Callable[[list[Json]], list[Message]]
 
 
 class LedgerJudgeQueue:
     """The judging worker's ``JudgeQueue`` over both ledgers."""
 
-    def __init__(
-        self, serve_ledger: ServeLedger, learn_ledger: LearnLedger, to_internal: ToInternal, idle_s: float
-    ) -> None:
-        self._serve_ledger, self._learn_ledger = serve_ledger, learn_ledger
-        self._to_internal, self._idle_s = to_internal, idle_s
+    def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger, idle_s: float) -> None:
+        self._serve_ledger, self._learn_ledger, self._idle_s = serve_ledger, learn_ledger, idle_s
 
     def pull(self) -> None:
         """Everything new, page by page."""
@@ -77,7 +72,7 @@ class LedgerJudgeQueue:
         known = {event.kind: event for event in reversed(self._serve_ledger.events_of(turn_id))}
         following = known.get(events.NEXT_STATE)
         return JudgeCase(
-            messages=_without_context(self._to_internal(turn.messages)),
+            messages=_without_context(stored_messages(turn.messages)),
             reply=turn.reply,
             next_state=following.messages if following else None,
             finish_reason=turn.finish_reason,

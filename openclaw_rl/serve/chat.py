@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from openclaw_rl.errors import RequestError
+from openclaw_rl.messages import internal_message, internal_tools, thinking
 from openclaw_rl.serve import sse
 from openclaw_rl.serve.dialect import Call, Dialect, Open, WireRequest, openai_error
 from openclaw_rl.serve.exchange import Event, Exchange, reply_message, tool_call_id
-from openclaw_rl.serve.remember import FIELD, with_note
-from openclaw_rl.types import ChatRequest, Delta, Json, Message, Renderer, Token, Tool, TurnRecord
-
-_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+from openclaw_rl.text import well_formed
+from openclaw_rl.types import ChatRequest, Delta, Json, Message, Renderer, Token, Tool
 
 
 class ContentPart(Open):
@@ -97,12 +96,13 @@ def to_internal(
     if request.top_logprobs and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs: true.", param="top_logprobs")
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    tools, schema = _tools(request), _json_schema(request.response_format)
+    schema, known = _json_schema(request.response_format), well_formed(body)
+    tools = internal_tools(known)
     return ChatRequest(
         dialect=dialect,
         user=user,
         model=request.model,
-        messages=[_message(message) for message in request.messages],
+        messages=[internal_message(message) for message in known["messages"]],
         tools=tools,
         must_call=_must_call(request, tools),
         json_schema=schema,
@@ -114,8 +114,7 @@ def to_internal(
         num_choices=request.n or 1,
         stop=tuple(stop),
         top_logprobs=(request.top_logprobs or 0) if request.logprobs else 0,
-        # A reply of a given shape has no room for thinking first.
-        thinking=False if schema else (request.chat_template_kwargs or {}).get("enable_thinking"),
+        thinking=thinking(known),
         headers=headers,
         body=body,
     )
@@ -130,60 +129,6 @@ def translated(body: Json, call: Call, dialect: str) -> ChatRequest:
         where = ".".join(map(str, first["loc"]))
         raise RequestError(f"{where}: {first['msg']}", code="invalid_value", param=where) from None
     return to_internal(parsed, body, call.user, call.headers, dialect)
-
-
-def internal_messages(messages: list[Json]) -> list[Message]:
-    """Messages of a stored request, which was valid when it came."""
-    return [_message(MessageIn.model_validate(message)) for message in messages]
-
-
-def stored_request(turn: TurnRecord) -> ChatRequest:
-    """The request of a stored turn, which was valid when it came."""
-    messages, note = turn.messages, turn.params.get(FIELD)
-    body = {**turn.params, "messages": with_note(messages, note) if note else messages, "tools": turn.tools}
-    return to_internal(ChatCompletionRequest.model_validate(body), body, turn.user, {}, turn.dialect)
-
-
-def _message(message: MessageIn) -> Message:
-    role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
-    internal: Message = {"role": role, "content": _text(message.content)}
-    if isinstance(message.content, list) and (other := [p.type for p in message.content if not _is_text(p)]):
-        internal["attachments"] = other
-    if message.reasoning_content:
-        internal["reasoning"] = message.reasoning_content
-    if message.tool_calls:
-        internal["tool_calls"] = [
-            {"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id:
-        internal["tool_call_id"] = message.tool_call_id
-    if message.name:
-        internal["name"] = message.name
-    return internal
-
-
-def _text(content: str | list[ContentPart] | None) -> str:
-    """Other parts than text are named, so that a reader knows they were there."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "".join((p.text or p.refusal or "") if _is_text(p) else f"[{p.type}]" for p in content)
-
-
-def _is_text(part: ContentPart) -> bool:
-    return part.type in _TEXT_PARTS
-
-
-def _tools(request: ChatCompletionRequest) -> list[Tool]:
-    tools: list[Tool] = [
-        {
-            "name": tool.function.name,
-            "description": tool.function.description or "",
-            "parameters": tool.function.parameters or {"type": "object", "properties": {}},
-        }
-        for tool in request.tools or []
-    ]
-    return [] if request.tool_choice == "none" else tools
 
 
 def _must_call(request: ChatCompletionRequest, tools: list[Tool]) -> list[Tool]:

@@ -16,13 +16,13 @@ from typing import Any
 import httpx
 
 from openclaw_rl.errors import RequestError
+from openclaw_rl.messages import NOTE, with_note
 from openclaw_rl.serve.chat import ChatCompletionRequest
 from openclaw_rl.serve.exchange import Event
-from openclaw_rl.serve.remember import FIELD, with_note
 from openclaw_rl.types import BASE_VERSION, ChatRequest, Delta, FinishReason, Json, Renderer, SamplingParams
 
 #: Ours, and no business of the other server's.
-_OWN = {"session_id", FIELD}
+_OWN = {"session_id", NOTE}
 _CONNECT_S = 10.0
 
 
@@ -156,7 +156,7 @@ class UpstreamReply:
             known = set(ChatCompletionRequest.model_fields) - {"chat_template_kwargs"}
             wire = {name: value for name, value in wire.items() if name in known}
             wire["messages"] = [_without_reasoning(message) for message in wire["messages"]]
-        if note := body.get(FIELD):
+        if note := body.get(NOTE):
             wire["messages"] = with_note(wire["messages"], note)
         if request.prompt is not None:
             del wire["messages"]

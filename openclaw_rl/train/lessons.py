@@ -14,7 +14,6 @@ import numpy as np
 from openclaw_rl.types import (
     BASE_VERSION,
     Algorithm,
-    ChatRequest,
     Engine,
     Example,
     IntArray,
@@ -23,6 +22,7 @@ from openclaw_rl.types import (
     Renderer,
     ScoreRequest,
     Teaching,
+    Tool,
     TurnRecord,
     Verdict,
     Weights,
@@ -96,13 +96,26 @@ class EngineScorer:
         )
 
 
+class StoredRequest(Protocol):
+    """As much of a stored turn's request as decides its prompt."""
+
+    @property
+    def messages(self) -> list[Message]: ...
+
+    @property
+    def tools(self) -> list[Tool]: ...
+
+    @property
+    def thinking(self) -> bool | None: ...
+
+
 class Prompts:
     """Prompts rebuilt from stored requests, with something added to what the user said last."""
 
     def __init__(
         self,
         renderer: Renderer,
-        stored_request: Callable[[TurnRecord], ChatRequest],
+        stored_request: Callable[[TurnRecord], StoredRequest],
         is_ephemeral: Callable[[Message], bool],
     ) -> None:
         self._renderer, self._stored_request, self._is_ephemeral = renderer, stored_request, is_ephemeral

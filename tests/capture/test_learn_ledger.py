@@ -11,7 +11,7 @@ from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.serve_ledger import ServeLedger
-from openclaw_rl.types import Json, Message, Verdict
+from openclaw_rl.types import Verdict
 
 from .conftest import make_turn
 
@@ -22,13 +22,9 @@ def ledgers(serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> Ledgers:
     return Ledgers.of(serve_ledger, learn_ledger)
 
 
-def as_is(messages: list[Json]) -> list[Message]:
-    return [{"content": "", **message} for message in messages]
-
-
 @pytest.fixture
 def judge_queue(serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> LedgerJudgeQueue:
-    return LedgerJudgeQueue(serve_ledger, learn_ledger, as_is, idle_s=1e12)
+    return LedgerJudgeQueue(serve_ledger, learn_ledger, idle_s=1e12)
 
 
 def follow(turn_id: str, text: str = "Thanks") -> TurnEvent:
@@ -69,7 +65,7 @@ def test_a_restart_takes_up_where_it_was(
     serve_ledger.append([follow(f"t{i}") for i in range(5)])
     judge_queue.pull()
     judge_queue.settle("t0", GOOD)
-    again = LedgerJudgeQueue(serve_ledger, learn_ledger, as_is, idle_s=1e12)
+    again = LedgerJudgeQueue(serve_ledger, learn_ledger, idle_s=1e12)
     again.pull()
     assert sorted(again.ready(10, 100.0)) == ["t1", "t2", "t3", "t4"]
 
@@ -237,7 +233,7 @@ def test_what_the_main_line_continues_belongs_to_it(
 
 
 def test_idle_sessions_end(serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> None:
-    judge_queue = LedgerJudgeQueue(serve_ledger, learn_ledger, as_is, idle_s=60)
+    judge_queue = LedgerJudgeQueue(serve_ledger, learn_ledger, idle_s=60)
     serve_ledger.append([make_turn("t1")])
     judge_queue.pull()
     assert judge_queue.ready(10, 1e12) == ["t1"]

@@ -75,9 +75,7 @@ def test_learning_goes_on(policy_ledger: PolicyLedger) -> None:
     policy_ledger.trained(2, {"loss": 0.4})
     assert policy_ledger.publish(2, {"passed": True})
     assert policy_ledger.serving() == 2
-    judge_queue = LedgerJudgeQueue(
-        policy_ledger._serve_ledger, policy_ledger._learn_ledger, lambda _, messages: messages, idle_s=1e12
-    )
+    judge_queue = LedgerJudgeQueue(policy_ledger._serve_ledger, policy_ledger._learn_ledger, idle_s=1e12)
     judge_queue.settle("chatcmpl-4", Verdict(-1, 0.9, "votes", (-1, -1, -1), ("Shorter, please.",)))
     assert [turn_id for _, turn_id in policy_ledger.pending(5)] == ["chatcmpl-4"]
 

@@ -14,7 +14,6 @@ from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.engine.remote import EngineGone, RemoteEngine
 from openclaw_rl.judge.worker import JudgeWorker
 from openclaw_rl.processes.serving_system import ServingSystem
-from openclaw_rl.serve import chat
 from openclaw_rl.serve.private import create_private_app
 from openclaw_rl.testing import ScriptedEngine, byte_tokenizer, until
 from openclaw_rl.types import (
@@ -59,9 +58,7 @@ def judge() -> MoodyJudge:
 
 @pytest.fixture
 async def worker(system: ServingSystem, judge: MoodyJudge) -> AsyncIterator[JudgeWorker]:
-    judge_queue = LedgerJudgeQueue(
-        system.ledgers.serve, system.ledgers.learn, chat.internal_messages, idle_s=1e12
-    )
+    judge_queue = LedgerJudgeQueue(system.ledgers.serve, system.ledgers.learn, idle_s=1e12)
     worker = JudgeWorker(judge_queue, judge, timeout_s=0.2, poll_s=0.01)
     running = asyncio.create_task(worker.run())
     yield worker

@@ -23,7 +23,6 @@ from openclaw_rl.loop import build_learner, wire_serving
 from openclaw_rl.processes import learning_parts, parts
 from openclaw_rl.processes.learning_system import ServedModel
 from openclaw_rl.processes.serving_system import ServingSystem
-from openclaw_rl.serve import chat
 from openclaw_rl.sinks import Fan
 from openclaw_rl.testing import WordJudge, tiny_model
 from openclaw_rl.train.gate import Bounds
@@ -95,9 +94,7 @@ class Stack:
         return str(first["id"])
 
     async def judge(self) -> None:
-        judge_queue = LedgerJudgeQueue(
-            self.system.ledgers.serve, self.system.ledgers.learn, chat.internal_messages, idle_s=1e12
-        )
+        judge_queue = LedgerJudgeQueue(self.system.ledgers.serve, self.system.ledgers.learn, idle_s=1e12)
         worker = JudgeWorker(judge_queue, WordJudge())
         while await worker.step():
             pass

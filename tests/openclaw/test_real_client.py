@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
+from openclaw_rl.capture.stored import stored_request
 from openclaw_rl.config import load_config
 from openclaw_rl.processes.parts import build_renderer
-from openclaw_rl.serve.chat import stored_request
 from openclaw_rl.testing import wait_until
 from tests.openclaw.client import session_key
 from tests.openclaw.conftest import World

@@ -287,7 +287,7 @@ async def test_live_updates_say_what_changed(
 
 
 def pull(system: ServingSystem) -> None:
-    LedgerJudgeQueue(system.ledgers.serve, system.ledgers.learn, lambda *parts: parts[-1], 1800).pull()
+    LedgerJudgeQueue(system.ledgers.serve, system.ledgers.learn, 1800).pull()
 
 
 async def settle(system: ServingSystem) -> None:

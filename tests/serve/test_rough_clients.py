@@ -203,7 +203,7 @@ async def test_one_conversation_in_three_dialects(system: ServingSystem, client:
 async def test_a_remembered_hint_is_said_and_its_prompt_can_be_rebuilt(
     make_system: Any, connect: Any
 ) -> None:
-    from openclaw_rl.serve.chat import stored_request
+    from openclaw_rl.capture.stored import stored_request
 
     system = make_system(hint_memory=True)
     system.memory._hints["default"] = ("answer in French",)

@@ -24,7 +24,6 @@ from openclaw_rl.judge.worker import JudgeWorker
 from openclaw_rl.loop import build_serving
 from openclaw_rl.processes.learning_parts import UPSTREAM
 from openclaw_rl.processes.serving_system import ServingSystem
-from openclaw_rl.serve import chat
 from openclaw_rl.testing import WordJudge, until
 from openclaw_rl.train.lessons import settle_untrained
 
@@ -140,9 +139,7 @@ async def test_conversations_cross_dialects_and_are_judged_but_not_trained(front
         "/v1/messages", json={"model": "scripted", "max_tokens": 9, "messages": messages}
     )
     assert second.headers["x-session-id"] == first.headers["x-session-id"]
-    judge_queue = LedgerJudgeQueue(
-        ours.ledgers.serve, ours.ledgers.learn, chat.internal_messages, idle_s=1e12
-    )
+    judge_queue = LedgerJudgeQueue(ours.ledgers.serve, ours.ledgers.learn, idle_s=1e12)
     work = [
         asyncio.create_task(JudgeWorker(judge_queue, WordJudge(), poll_s=0.01).run()),
         asyncio.create_task(settle_untrained(ours.ledgers.policies, UPSTREAM, poll_s=0.01)),

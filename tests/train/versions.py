@@ -41,9 +41,7 @@ class Home:
             PolicyLedger(self.serve_ledger, self.learn_ledger),
             PolicyStore(home / "policies"),
         )
-        self.judge_queue = LedgerJudgeQueue(
-            self.serve_ledger, self.learn_ledger, lambda _, messages: [], idle_s=1e12
-        )
+        self.judge_queue = LedgerJudgeQueue(self.serve_ledger, self.learn_ledger, idle_s=1e12)
         self.trainer = trainer
 
     def step(self, passes: bool = True) -> int:

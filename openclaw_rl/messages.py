@@ -1,0 +1,92 @@
+"""Messages and tools of a chat-completions request in the internal form, whoever holds the request.
+
+Turns are stored in the form of that request, so the gateway reads what clients send, and learning what the
+ledger kept, by the same functions. They take JSON that was validated when it came and raise nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from openclaw_rl.types import Json, Message, Tool
+
+#: Under which name a turn's parameters hold the note it was answered with.
+NOTE = "hint_memory"
+_ROLES = {"developer": "system", "function": "tool"}
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+
+
+def internal_message(message: Json) -> Message:
+    content = message.get("content")
+    internal: Message = {"role": _ROLES.get(message["role"], message["role"]), "content": _text(content)}
+    if isinstance(content, list) and (other := [part["type"] for part in content if not _is_text(part)]):
+        internal["attachments"] = other
+    if reasoning := message.get("reasoning_content"):
+        internal["reasoning"] = reasoning
+    if calls := message.get("tool_calls"):
+        internal["tool_calls"] = [_call(call) for call in calls]
+    for name in ("tool_call_id", "name"):
+        if message.get(name):
+            internal[name] = message[name]
+    return internal
+
+
+def _call(call: Json) -> Json:
+    function = call["function"]
+    return {
+        "id": call.get("id", ""),
+        "name": function["name"],
+        "arguments": function.get("arguments", "{}"),
+    }
+
+
+def _text(content: str | list[Json] | None) -> str:
+    """Other parts than text are named, so that a reader knows they were there."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(
+        (part.get("text") or part.get("refusal") or "") if _is_text(part) else f"[{part['type']}]"
+        for part in content
+    )
+
+
+def _is_text(part: Json) -> bool:
+    return part["type"] in _TEXT_PARTS
+
+
+def internal_tools(body: Json) -> list[Tool]:
+    """The tools that the model is told of: none where the request forbids to call one."""
+    if body.get("tool_choice") == "none":
+        return []
+    return [_tool(tool["function"]) for tool in body.get("tools") or []]
+
+
+def _tool(function: Json) -> Tool:
+    return {
+        "name": function["name"],
+        "description": function.get("description") or "",
+        "parameters": function.get("parameters") or {"type": "object", "properties": {}},
+    }
+
+
+def thinking(body: Json) -> bool | None:
+    """Whether the model is told to think first; None leaves it to the model's own template."""
+    shape = body.get("response_format") or {}
+    is_json = shape.get("type") == "json_object"
+    if is_json or (shape.get("type") == "json_schema" and shape["json_schema"]["schema"]):
+        return False  # a reply of a given shape has no room for it
+    stated: bool | None = (body.get("chat_template_kwargs") or {}).get("enable_thinking")
+    return stated
+
+
+def with_note(messages: Sequence[Json], note: str) -> list[Json]:
+    """The note at the end of the first system message, or as one of its own."""
+    for index, message in enumerate(messages):
+        if message["role"] in ("system", "developer"):
+            content = message.get("content") or ""
+            if isinstance(content, str):
+                content = f"{content.rstrip()}\n\n{note}".lstrip()
+            else:
+                content = [*content, {"type": "text", "text": f"\n\n{note}"}]
+            return [*messages[:index], {**message, "content": content}, *messages[index + 1 :]]
+    return [{"role": "system", "content": note}, *messages]
