@@ -8,11 +8,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from openclaw_rl.capture import events
-from openclaw_rl.capture.inspect import view_policy, view_session, view_sessions, view_turn
+from openclaw_rl.capture.inspect import view_policies, view_policy, view_session, view_sessions, view_turn
 from openclaw_rl.capture.learned import (
     SwapWatch,
     view_rewards,
@@ -20,16 +21,14 @@ from openclaw_rl.capture.learned import (
     view_swaps,
     view_traffic,
 )
-from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.search import SearchIndex
 from openclaw_rl.capture.texts import added
-from openclaw_rl.config import Config, to_environment
+from openclaw_rl.config import to_environment
+from openclaw_rl.processes import health
 from openclaw_rl.serve.compare import Comparer
-from openclaw_rl.serve.dashboard import Insights
 from openclaw_rl.serve.pulse import Pulse
 from openclaw_rl.text import well_formed
-from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.types import BASE_VERSION, NO_SIGNAL, Engine, Example, Json, Renderer, TurnRecord
+from openclaw_rl.types import BASE_VERSION, NO_SIGNAL, Example, Json, TurnRecord
 
 log = logging.getLogger(__name__)
 _MAX_FOUND = 1000
@@ -39,45 +38,24 @@ _EXPORT_S = 900.0
 #: Versions kept in memory beside the one that serves, for comparisons.
 _MAX_LOADED = 8
 
-RecordEvent = Callable[[str | None, str, Json], Awaitable[None]]
+if TYPE_CHECKING:
+    from openclaw_rl.processes.serving_system import ServingSystem
 
 
 class Dashboard:
-    def __init__(
-        self,
-        config: Config,
-        ledgers: Ledgers,
-        store: PolicyStore,
-        engine: Engine | None,
-        renderer: Renderer | None,
-        record_event: RecordEvent,
-    ) -> None:
-        self._config, self._ledgers, self._store, self._record_event = config, ledgers, store, record_event
-        self._engine, self._renderer = engine, renderer
-        self._search = SearchIndex(config.home / "search.db", ledgers.serve)
-        self._swaps = SwapWatch(ledgers.serve, ledgers.policies)
+    """The Inspection protocol over a running system."""
+
+    def __init__(self, system: ServingSystem) -> None:
+        self._system, self._config, self._ledgers = system, system.config, system.ledgers
+        self._store, self._engine, self._renderer = system.store, system.engine, system.gateway.renderer
+        self._search = SearchIndex(self._config.home / "search.db", self._ledgers.serve)
+        self._swaps = SwapWatch(self._ledgers.serve, self._ledgers.policies)
         self._exporting = asyncio.Lock()
-        self._pulse: Pulse | None = None
+        self.pulse, self.learned = Pulse(self.status), self._config.home / "learn.prom"
+        renderer = self._renderer
+        self.comparer = None if renderer is None else Comparer(self._engine, renderer, self._load)
         self.used_at: dict[int, float] = {}
         """When a version was last asked for by number, on the monotonic clock."""
-
-    def insights(self, status: Callable[[], Json]) -> Insights:
-        self._pulse = Pulse(status)
-        return Insights(
-            pulse=self._pulse,
-            tokens=self.tokens,
-            learning=self.learning,
-            policy=self.policy,
-            results=self.results,
-            exclude_turn=self.exclude_turn,
-            exclude_session=self.exclude_session,
-            include_turn=self.include_turn,
-            include_session=self.include_session,
-            export=self.export,
-            comparer=Comparer(self._engine, self._renderer, self._load)
-            if self._engine is not None and self._renderer is not None
-            else None,
-        )
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -90,6 +68,18 @@ class Dashboard:
     ) -> Json | None:
         return view_session(self._ledgers, session_id, user, limit, after, text)
 
+    def turn(self, turn_id: str, user: str | None) -> Json | None:
+        return view_turn(self._ledgers, turn_id, user)
+
+    def status(self) -> Json:
+        return health.status(self._system)
+
+    def readiness(self) -> tuple[bool, Json]:
+        return health.readiness(self._system)
+
+    def gauges(self) -> dict[str, float]:
+        return health.gauges(self._system)
+
     def now(self) -> Json:
         """What ``/v1/status`` says about the last minute and the last swap."""
         now = time.time()
@@ -100,6 +90,14 @@ class Dashboard:
             "rewards": view_rewards(self._ledgers.policies, user),
             "swaps": view_swaps(self._ledgers.policies),
         }
+
+    def policies(self) -> Json:
+        return view_policies(self._ledgers.policies, self._engine.status().serving_version)
+
+    def parent(self) -> int | None:
+        policies = self._ledgers.policies
+        policy = policies.policy(policies.serving())
+        return None if policy is None else policy.parent
 
     def policy(self, version: int, user: str | None) -> Json | None:
         policy = self._ledgers.policies.policy(version)
@@ -178,11 +176,16 @@ class Dashboard:
                 if not found:
                     await asyncio.sleep(_INDEX_S)
         finally:
-            if self._pulse is not None:
-                self._pulse.stop()
+            self.pulse.stop()
             self._search.close()
 
     # --- deciding ----------------------------------------------------------------------------
+
+    async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
+        await self._system.record_event(turn_id, kind, data)
+
+    async def promote(self, version: int, why: str) -> Json:
+        return await self._system.promote(version, why)
 
     async def exclude_turn(self, turn_id: str, user: str | None, by: str) -> Json | None:
         turn = await asyncio.to_thread(view_turn, self._ledgers, turn_id, user)
@@ -193,7 +196,7 @@ class Dashboard:
                 f"version {turn['step']} has learned from this turn already; roll back to undo that"
             )
         if _can_exclude(turn):
-            await self._record_event(turn_id, events.EXCLUDE, {"by": by})
+            await self.record_event(turn_id, events.EXCLUDE, {"by": by})
         return {"id": turn_id, "excluded": True}
 
     async def exclude_session(self, session_id: str, user: str | None, by: str) -> Json | None:
@@ -204,11 +207,11 @@ class Dashboard:
             before = {turn["id"] for turn in session["turns"] if turn["excluded"]}
             # First: turns that come after this one are then known to belong to such a session.
             if not session["excluded"]:
-                await self._record_event(session["turns"][0]["id"], events.EXCLUDE_SESSION, {"by": by})
+                await self.record_event(session["turns"][0]["id"], events.EXCLUDE_SESSION, {"by": by})
             session = await asyncio.to_thread(view_session, self._ledgers, session_id, user) or session
             for turn in session["turns"]:
                 if turn["id"] not in before and _can_exclude({**turn, "excluded": False}):
-                    await self._record_event(turn["id"], events.EXCLUDE, {"by": by})
+                    await self.record_event(turn["id"], events.EXCLUDE, {"by": by})
         learned = [turn["id"] for turn in session["turns"] if turn["state"] == "trained"]
         return {"id": session_id, "excluded": True, "learned_already": learned}
 
@@ -218,7 +221,7 @@ class Dashboard:
         if turn is None:
             return None
         if turn["excluded"]:
-            await self._record_event(turn_id, events.INCLUDE, {"by": by})
+            await self.record_event(turn_id, events.INCLUDE, {"by": by})
         return {"id": turn_id, "excluded": False}
 
     async def include_session(self, session_id: str, user: str | None, by: str) -> Json | None:
@@ -227,16 +230,15 @@ class Dashboard:
         if session is None:
             return None
         if session["excluded"] or any(turn["excluded"] for turn in session["turns"]):
-            await self._record_event(session["turns"][0]["id"], events.INCLUDE_SESSION, {"by": by})
+            await self.record_event(session["turns"][0]["id"], events.INCLUDE_SESSION, {"by": by})
             # Each of them: those that came later were excluded without an event of their own.
             session = await asyncio.to_thread(view_session, self._ledgers, session_id, user) or session
             for turn in session["turns"]:
-                await self._record_event(turn["id"], events.INCLUDE, {"by": by})
+                await self.record_event(turn["id"], events.INCLUDE, {"by": by})
         return {"id": session_id, "excluded": False}
 
     async def _load(self, version: int) -> None:
         """Have a version in the engine; whoever follows the ledger lets go of it when nobody asks for it."""
-        assert self._engine is not None
         self.used_at[version] = time.monotonic()
         loaded = self._engine.status().versions
         if version in loaded:

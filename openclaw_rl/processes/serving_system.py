@@ -7,21 +7,18 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from openclaw_rl.algo import create_algorithm, step_size
 from openclaw_rl.capabilities import check_training
-from openclaw_rl.capture import inspect
 from openclaw_rl.capture.events import TurnEvent
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.config import Config
-from openclaw_rl.processes import health
 from openclaw_rl.processes.dashboard import Dashboard
 from openclaw_rl.processes.supervise import ChildHealth
-from openclaw_rl.serve.app import Views, create_app
+from openclaw_rl.serve.app import create_app
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.train.policies import PolicyStore
@@ -56,33 +53,16 @@ class ServingSystem:
         self.step_size = step_size(self.config.learn, needs)
         if self.config.learn.learn and self.config.learn.train and not self.config.serve.upstream:
             check_training(self.config, self.engine.capabilities, needs)
-        renderer = self.gateway.renderer
-        self.dashboard = Dashboard(
-            self.config, self.ledgers, self.store, self.engine, renderer, self.record_event
-        )
+        self.dashboard = Dashboard(self)
 
     def app(self) -> FastAPI:
-        views = Views(
-            sessions=self.dashboard.sessions,
-            session=self.dashboard.session,
-            turn=lambda turn_id, user: inspect.view_turn(self.ledgers, turn_id, user),
-            policies=self.policies,
-            promote=self.promote,
-            parent=self.parent,
-            status=partial(health.status, self),
-            readiness=partial(health.readiness, self),
-            gauges=partial(health.gauges, self),
-            learned=self.config.home / "learn.prom",
-            record_event=self.record_event,
-            insights=self.dashboard.insights(partial(health.status, self)),
-        )
-
         @asynccontextmanager
         async def lifespan(_: FastAPI) -> AsyncIterator[None]:
             yield
             await self.close()
 
-        return create_app(self.gateway, self.keys if self.config.serve.auth else None, views, lifespan)
+        keys = self.keys if self.config.serve.auth else None
+        return create_app(self.gateway, keys, self.dashboard, lifespan)
 
     async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
         await self.recorder.record(TurnEvent(turn_id, kind, time.time(), data=data))
@@ -95,15 +75,7 @@ class ServingSystem:
         await self.recorder.close()
         self.ledgers.close()
 
-    # --- what the outside may see and decide --------------------------------------------------
-
-    def policies(self) -> Json:
-        return inspect.view_policies(self.ledgers.policies, self.engine.status().serving_version)
-
-    def parent(self) -> int | None:
-        """The version before the one being served."""
-        policy = self.ledgers.policies.policy(self.ledgers.policies.serving())
-        return None if policy is None else policy.parent
+    # --- which version serves --------------------------------------------------------------------
 
     async def promote(self, version: int, why: str) -> Json:
         """Choose a version by hand. The ledger is told first; the engine follows it, here at once."""

@@ -7,10 +7,8 @@ what to do; prompts and keys never reach a log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query, Request
@@ -20,9 +18,10 @@ from pydantic import Field
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve.answer import add_dialect
 from openclaw_rl.serve.auth import KeyRing
-from openclaw_rl.serve.dashboard import Insights, dashboard_routes
+from openclaw_rl.serve.dashboard import dashboard_routes
 from openclaw_rl.serve.dialects import DIALECTS
 from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.pages import add_pages
 from openclaw_rl.serve.refuse import add_errors
 from openclaw_rl.serve.signin import add_signin, require_owner, scope_of
@@ -30,34 +29,10 @@ from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.types import Json
 
 
-@dataclass(frozen=True, slots=True)
-class Views:
-    """What the look-in routes show; wired in ``processes`` so that serving knows no other stage."""
-
-    sessions: Callable[[int, str | None, str | None, str | None], Json]
-    """(limit, after, user, search)"""
-    session: Callable[[str, str | None, int | None, str | None, bool], Json | None]
-    """(id, user, limit, after, with texts)"""
-    turn: Callable[[str, str | None], Json | None]
-    policies: Callable[[], Json]
-    promote: Callable[[int, str], Awaitable[Json]]
-    """Serve a version from now on: (version, why)."""
-    parent: Callable[[], int | None]
-    """The version before the one being served."""
-    status: Callable[[], Json]
-    readiness: Callable[[], tuple[bool, Json]]
-    gauges: Callable[[], dict[str, float]]
-    learned: Path
-    """Metrics of the learn process, written by its Prometheus sink."""
-    record_event: Callable[[str | None, str, Json], Awaitable[None]]
-    """Store an event about a turn: (turn id, kind, data)."""
-    insights: Insights
-
-
 def create_app(
     gateway: Gateway,
     keys: KeyRing | None,
-    views: Views,
+    inspection: Inspection,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
 ) -> FastAPI:
     """``keys`` None switches authentication off."""
@@ -86,7 +61,7 @@ def create_app(
         after: str | None = None,
         query: Annotated[str | None, Query(max_length=500)] = None,
     ) -> Json:
-        return views.sessions(limit, after, scope_of(request), query)
+        return inspection.sessions(limit, after, scope_of(request), query)
 
     @app.get("/v1/sessions/{session_id}", tags=["look in"])
     def session(
@@ -96,38 +71,38 @@ def create_app(
         after: str | None = None,
         text: bool = False,
     ) -> Json:
-        found = views.session(session_id, scope_of(request), limit, after, text)
+        found = inspection.session(session_id, scope_of(request), limit, after, text)
         return _found(found, "session", session_id)
 
     @app.post("/v1/sessions/{session_id}/close", tags=["feedback"])
     async def close_session(session_id: str, request: Request) -> Json:
-        found = await asyncio.to_thread(views.session, session_id, scope_of(request), None, None, False)
+        found = await asyncio.to_thread(inspection.session, session_id, scope_of(request), None, None, False)
         turns = _found(found, "session", session_id)["turns"]
         if turns:
-            await views.record_event(turns[-1]["id"], "closed", {})
+            await inspection.record_event(turns[-1]["id"], "closed", {})
         return {"id": session_id, "closed": True}
 
     @app.get("/v1/turns/{turn_id}", tags=["look in"])
     def turn(turn_id: str, request: Request) -> Json:
-        return _found(views.turn(turn_id, scope_of(request)), "turn", turn_id)
+        return _found(inspection.turn(turn_id, scope_of(request)), "turn", turn_id)
 
     @app.post("/v1/feedback", tags=["feedback"])
     async def feedback(parsed: Feedback, request: Request) -> Json:
-        _found(await asyncio.to_thread(views.turn, parsed.id, scope_of(request)), "turn", parsed.id)
+        _found(await asyncio.to_thread(inspection.turn, parsed.id, scope_of(request)), "turn", parsed.id)
         score = parsed.stated_score()
-        await views.record_event(
+        await inspection.record_event(
             parsed.id, "feedback", {"score": score, "text": parsed.text, "by": request.state.user}
         )
         return {"id": parsed.id, "score": score}
 
     @app.post("/v1/flush", tags=["feedback"])
     async def flush() -> Json:
-        await views.record_event(None, "flush", {})
+        await inspection.record_event(None, "flush", {})
         return {"status": "ok"}
 
     @app.get("/v1/policies", tags=["look in"])
     def policies() -> Json:
-        return views.policies()
+        return inspection.policies()
 
     @app.post("/v1/policies/{version}/promote", tags=["policies"])
     async def promote(version: int, request: Request) -> Json:
@@ -135,7 +110,7 @@ def create_app(
 
     @app.post("/v1/policies/rollback", tags=["policies"])
     async def rollback(request: Request) -> Json:
-        parent = await asyncio.to_thread(views.parent)
+        parent = await asyncio.to_thread(inspection.parent)
         if parent is None:
             raise RequestError("The base is being served; there is no version before it.", status=409)
         return await _promote(parent, request, f"rolled back by {request.state.user}")
@@ -143,13 +118,13 @@ def create_app(
     async def _promote(version: int, request: Request, why: str) -> Json:
         require_owner(request)
         try:
-            return await views.promote(version, why)
+            return await inspection.promote(version, why)
         except (ValueError, OSError) as error:
             raise RequestError(str(error), status=404, code="not_found") from None
 
     @app.get("/v1/status", tags=["look in"])
     def status() -> Json:
-        return views.status()
+        return inspection.status()
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> Json:
@@ -157,15 +132,15 @@ def create_app(
 
     @app.get("/readyz", tags=["health"])
     async def readyz() -> Response:
-        can_serve, report = views.readiness()
+        can_serve, report = inspection.readiness()
         return JSONResponse(report, status_code=200 if can_serve else 503)
 
     @app.get("/metrics", tags=["health"])
     async def metrics() -> Response:
-        content = gateway.metrics.render(views.gauges(), views.learned)
+        content = gateway.metrics.render(inspection.gauges(), inspection.learned)
         return Response(content, media_type="text/plain; version=0.0.4")
 
-    app.include_router(dashboard_routes(views.insights))
+    app.include_router(dashboard_routes(inspection))
     return app
 
 

@@ -1,0 +1,78 @@
+"""What the look-in routes and the dashboard ask of the system; whoever wires the server implements it.
+
+``user`` limits an answer to one person's own; None sees everything. An answer of None means that there is no
+such thing. Methods that are not async read the database, and are called in threads.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from openclaw_rl.serve.compare import Comparer
+from openclaw_rl.serve.pulse import Pulse
+from openclaw_rl.types import Json
+
+
+class Inspection(Protocol):
+    pulse: Pulse
+    """The status whenever it changes."""
+    comparer: Comparer | None
+    """None where another server answers."""
+    learned: Path
+    """Metrics of the learn process, written by its Prometheus sink."""
+
+    # --- conversations -----------------------------------------------------------------------
+
+    def sessions(self, limit: int, after: str | None, user: str | None, query: str | None) -> Json:
+        """Newest first; ``after`` is the last one of the page before, ``query`` searches their words."""
+
+    def session(
+        self, session_id: str, user: str | None, limit: int | None, after: str | None, text: bool
+    ) -> Json | None:
+        """With its turns in order, and with their words where ``text`` says so."""
+
+    def turn(self, turn_id: str, user: str | None) -> Json | None: ...
+
+    def tokens(self, turn_id: str, user: str | None) -> Json | None:
+        """A turn word for word, each token with what training did to it."""
+
+    async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
+        """Store an event about a turn, such as feedback."""
+
+    async def exclude_turn(self, turn_id: str, user: str | None, by: str) -> Json | None:
+        """ValueError if it was learned from already."""
+
+    async def exclude_session(self, session_id: str, user: str | None, by: str) -> Json | None: ...
+
+    async def include_turn(self, turn_id: str, user: str | None, by: str) -> Json | None: ...
+
+    async def include_session(self, session_id: str, user: str | None, by: str) -> Json | None: ...
+
+    # --- versions ----------------------------------------------------------------------------
+
+    def policies(self) -> Json: ...
+
+    def policy(self, version: int, user: str | None) -> Json | None: ...
+
+    def parent(self) -> int | None:
+        """The version before the one being served."""
+
+    async def promote(self, version: int, why: str) -> Json:
+        """Serve a version from now on; ValueError or OSError if it cannot be."""
+
+    async def export(self, version: int, kind: str) -> Json:
+        """LookupError if there are no weights of it, ValueError if they cannot be exported."""
+
+    # --- how it goes -------------------------------------------------------------------------
+
+    def learning(self, user: str | None) -> Json: ...
+
+    def results(self) -> Json: ...
+
+    def status(self) -> Json: ...
+
+    def readiness(self) -> tuple[bool, Json]:
+        """Whether requests can be answered, and how the parts are."""
+
+    def gauges(self) -> dict[str, float]: ...
