@@ -21,7 +21,7 @@ class TransformersEngine:
     def __init__(self, parts: EngineParts) -> None:
         base = AutoModelForCausalLM.from_pretrained(parts.model, dtype=torch.float32).eval()
         self._base, self._model, self.context_length = base, None, base.config.max_position_embeddings
-        self._versions, self._serving, self._running = {types.BASE_VERSION}, types.BASE_VERSION, 0
+        self._versions, self._serving, self._running = {types.BASE_VERSION}, {}, 0
         self._turn = asyncio.Lock()
 
     @torch.inference_mode()
@@ -36,7 +36,8 @@ class TransformersEngine:
         return torch.log_softmax(out.logits[0].float(), -1), out.past_key_values
 
     async def generate(self, request: types.GenerateRequest) -> AsyncIterator[types.Token]:
-        version = self._serving if request.policy_version is None else request.policy_version
+        serving = self.status().version_for(request.scope)
+        version = serving if request.policy_version is None else request.policy_version
         self._check(version)
         sampling, ids, past = request.sampling, list(request.prompt_ids), None
         generator = torch.Generator().manual_seed(0 if sampling.seed is None else sampling.seed)
@@ -97,16 +98,15 @@ class TransformersEngine:
                 self._model.load_adapter(weights.folder, str(weights.version))
             self._versions.add(weights.version)
 
-    async def serve_version(self, version: int) -> None:
+    async def serve_version(self, version: int, scope: types.Scope = types.EVERYONE) -> None:
         self._check(version)
-        self._serving = version
+        self._serving[scope] = version
 
     async def unload(self, version: int) -> None:
-        if version in (types.BASE_VERSION, self._serving):
+        if version in (types.BASE_VERSION, *self._serving.values()):
             raise ValueError(f"version {version} is in use")
-        self._model.set_adapter(
-            str(next(v for v in self._versions if v not in (types.BASE_VERSION, version)))
-        )
+        others = self._versions - {types.BASE_VERSION, version}
+        self._model.set_adapter(str(min(others)))
         self._model.delete_adapter(str(version))
         self._versions.discard(version)
 

@@ -38,6 +38,7 @@ from openclaw_rl.processes import learning_parts as learn
 from openclaw_rl.processes import parts
 from openclaw_rl.processes.learning_system import LearningSystem, ServedModel
 from openclaw_rl.processes.serving_system import ServingSystem
+from openclaw_rl.scopes import Scopes
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.gateway import Answerer, Gateway
 from openclaw_rl.serve.metrics import Metrics
@@ -62,7 +63,9 @@ def build_serving(config: Config, progress: Callable[[str], None] = lambda line:
     return wire_serving(config, ledgers, engine, parts.build_answerer(config, engine, renderer))
 
 
-def wire_serving(config: Config, ledgers: Ledgers, engine: Engine, answerer: Answerer) -> ServingSystem:
+def wire_serving(
+    config: Config, ledgers: Ledgers, engine: Engine, answerer: Answerer, scopes: Scopes | None = None
+) -> ServingSystem:
     """Whatever keeps the protocols may stand in for the engine and for who answers."""
     recorder, memory = Recorder(ledgers.serve), HintMemory(ledgers.serve, ledgers.learn)
     gateway = Gateway(
@@ -71,6 +74,7 @@ def wire_serving(config: Config, ledgers: Ledgers, engine: Engine, answerer: Ans
         max_inflight=config.engine.max_running + config.serve.max_waiting,
         metrics=Metrics(),
         note=memory.note if config.serve.hint_memory else lambda user: None,
+        scope_of=(scopes or Scopes()).of,
     )
     keys = KeyRing.in_home(config.home)
     store = parts.open_store(config)

@@ -14,10 +14,12 @@ from dataclasses import asdict
 from openclaw_rl.capture import events
 from openclaw_rl.capture.events import StoredEvent
 from openclaw_rl.capture.ledgers import Ledgers
-from openclaw_rl.capture.policy_ledger import CLAIMED, READY, TRAINED, PolicyLedger
+from openclaw_rl.capture.policy_ledger import CLAIMED, TRAINED, PolicyLedger
+from openclaw_rl.capture.schema import FACTS
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.texts import session_titles, turn_texts
-from openclaw_rl.types import BASE_VERSION, Json, Policy, Verdict
+from openclaw_rl.capture.versions import READY
+from openclaw_rl.types import BASE_VERSION, EVERYONE, Json, Policy, Scope, Verdict
 
 #: Why a turn that will not train does not, in words for a person.
 CANCELLED = "the reply was never completed: the client left, or the engine failed"
@@ -69,6 +71,7 @@ def _describe(ledgers: Ledgers, summary: Json, session_excluded: bool) -> Json:
         "finish_reason": summary["finish_reason"],
         "delivered": summary["delivered"],
         "created_at": summary["created_at"],
+        **{name: summary[name] for name in FACTS},
     }
 
 
@@ -222,13 +225,16 @@ def _stages(turns: int, states: dict[str, int], reasons: Counter[str], queue: in
     return stages
 
 
-def view_policies(policy_ledger: PolicyLedger, serving: int, limit: int = 1000) -> Json:
-    """All versions, newest first; ``serving`` is what the engine really answers with."""
-    rows = [view_policy(policy) for policy in policy_ledger.list_policies(limit)]
+def view_policies(
+    policy_ledger: PolicyLedger, serving: int, scope: Scope = EVERYONE, limit: int = 1000
+) -> Json:
+    """A scope's versions, newest first; ``serving`` is what the engine really answers with."""
+    rows = [view_policy(policy) for policy in policy_ledger.list_policies(limit, scope)]
     for row in rows:
         if (row["status"] == "serving") != (row["version"] == serving):
             row["status"] = "serving" if row["version"] == serving else "retired"
     base: Json = dict.fromkeys(("parent", "gate", "metrics", "num_samples", "created_at", "published_at"))
+    base["scope"] = scope
     status = "serving" if serving == BASE_VERSION else "retired"
     return {"object": "list", "data": [*rows, {"version": BASE_VERSION, "status": status, **base}]}
 
@@ -237,12 +243,12 @@ def view_policy(policy: Policy) -> Json:
     return asdict(policy)
 
 
-def view_learning(policy_ledger: PolicyLedger) -> Json:
+def view_learning(policy_ledger: PolicyLedger, scope: Scope = EVERYONE) -> Json:
     """How far the next step is, and what the last one came to."""
     unfinished = policy_ledger.unfinished()
-    last = next((p for p in policy_ledger.list_policies(2) if "loss" in p.metrics), None)
+    last = next((p for p in policy_ledger.list_policies(2, scope) if "loss" in p.metrics), None)
     return {
-        "samples": policy_ledger.waiting()[0],
+        "samples": policy_ledger.waiting(scope)[0],
         "stage": None if unfinished is None else unfinished.status,
         "flushing": policy_ledger.flush_requested_at() is not None,
         "last_step": None if last is None else view_policy(last),

@@ -15,7 +15,7 @@ from openclaw_rl.capture import schema
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.samples import samples, swaps
 from openclaw_rl.capture.serve_ledger import ServeLedger
-from openclaw_rl.types import Json
+from openclaw_rl.types import EVERYONE, Json, Scope
 
 #: Points of a curve: about what a screen can show.
 _POINTS = 120
@@ -68,9 +68,9 @@ def _point(row: Json) -> Json:
     }
 
 
-def view_swaps(policy_ledger: PolicyLedger, limit: int = _MAX_SWAPS) -> list[Json]:
-    """Which version served from when on, oldest first."""
-    query = sa.select(swaps).order_by(swaps.c.seq.desc()).limit(limit)
+def view_swaps(policy_ledger: PolicyLedger, limit: int = _MAX_SWAPS, scope: Scope = EVERYONE) -> list[Json]:
+    """Which version served a scope from when on, oldest first."""
+    query = sa.select(swaps).where(swaps.c.scope == scope).order_by(swaps.c.seq.desc()).limit(limit)
     with policy_ledger.db.connect() as connection:
         return [dict(row._mapping) for row in connection.execute(query)][::-1]
 
@@ -104,12 +104,14 @@ def view_traffic(serve_ledger: ServeLedger, now: float) -> Json:
 class SwapWatch:
     """What the last swap did to the replies around it; once a minute has passed, that no longer changes."""
 
-    def __init__(self, serve_ledger: ServeLedger, policy_ledger: PolicyLedger) -> None:
-        self._serve_ledger, self._policy_ledger = serve_ledger, policy_ledger
+    def __init__(
+        self, serve_ledger: ServeLedger, policy_ledger: PolicyLedger, scope: Scope = EVERYONE
+    ) -> None:
+        self._serve_ledger, self._policy_ledger, self._scope = serve_ledger, policy_ledger, scope
         self._known: Json | None = None
 
     def last(self, now: float) -> Json | None:
-        last = view_swaps(self._policy_ledger, 1)
+        last = view_swaps(self._policy_ledger, 1, self._scope)
         if not last:
             return None
         swap, known = last[0], self._known
@@ -124,7 +126,12 @@ class SwapWatch:
         turns = schema.turns
         columns = (turns.c.created_at, turns.c.finish_reason, turns.c.timings)
         around = turns.c.created_at.between(at - _USUAL_S, at + _AROUND_S)
-        query = sa.select(*columns).where(around).order_by(turns.c.created_at.desc()).limit(_MAX_ROWS)
+        query = (
+            sa.select(*columns)
+            .where(around, turns.c.scope == self._scope)
+            .order_by(turns.c.created_at.desc())
+            .limit(_MAX_ROWS)
+        )
         with self._serve_ledger.db.connect() as connection:
             rows = connection.execute(query).all()
         usual = [_first_token_s(row) for row in rows if row.created_at < at]

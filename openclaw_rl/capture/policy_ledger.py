@@ -22,10 +22,10 @@ from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.learn_ledger import LearnLedger, tasks, verdicts
 from openclaw_rl.capture.samples import decode_examples, encode_examples, policies, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger
-from openclaw_rl.capture.versions import CANDIDATE, REJECTED, TRAINING, Versions
+from openclaw_rl.capture.versions import CANDIDATE, READY, REJECTED, TRAINING, Versions
 from openclaw_rl.types import EVERYONE, Example, Json, Policy, Scope, TurnRecord, Verdict
 
-READY, TRAINED, EXCLUDED, CLAIMED = "ready", "trained", "excluded", "claimed"
+TRAINED, EXCLUDED, CLAIMED = "trained", "excluded", "claimed"
 HELD_OUT = "held out, to check new versions with"
 PASSED = "passed its checks"
 GATE_REJECTED = "gate_rejected: the version it was trained into did not pass the checks"
@@ -100,7 +100,7 @@ class PolicyLedger(Versions):
                     "reason": reason,
                     "strength": max((example.strength for example in examples), default=0.0),
                     "data": encode_examples(examples, turn) if examples else None,
-                    "scope": examples[0].scope if examples else EVERYONE,
+                    "scope": turn.scope,
                 }  # fmt: skip
                 connection.execute(samples.insert().values(row))
                 self._count(connection, status, reason, 1)
@@ -334,11 +334,11 @@ class PolicyLedger(Versions):
             rows = connection.execute(query).all()
         return self._examples(rows)
 
-    def held_out(self, limit: int) -> list[tuple[TurnRecord, int]]:
+    def held_out(self, limit: int, scope: Scope = EVERYONE) -> list[tuple[TurnRecord, int]]:
         """Newest turns kept for the gate, with their scores."""
         query = (
             sa.select(samples.c.turn_id, samples.c.score)
-            .where(samples.c.status == EXCLUDED, samples.c.reason == HELD_OUT)
+            .where(samples.c.status == EXCLUDED, samples.c.reason == HELD_OUT, samples.c.scope == scope)
             .order_by(samples.c.created_at.desc())
             .limit(limit)
         )
@@ -347,11 +347,11 @@ class PolicyLedger(Versions):
         found = [(self._serve_ledger.load_turn(row.turn_id), row.score) for row in rows]
         return [(turn, score) for turn, score in found if turn]
 
-    def scores_of(self, version: int, limit: int = 500) -> list[int]:
-        """Verdicts on what a version said, oldest first."""
+    def scores_of(self, version: int, scope: Scope = EVERYONE, limit: int = 500) -> list[int]:
+        """Verdicts on what a version said to a scope, oldest first."""
         query = (
             sa.select(samples.c.score)
-            .where(samples.c.policy_version == version)
+            .where(samples.c.policy_version == version, samples.c.scope == scope)
             .order_by(samples.c.created_at)
             .limit(limit)
         )

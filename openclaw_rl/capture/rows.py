@@ -47,6 +47,7 @@ def encode_turn(turn: TurnRecord, content: ContentRows) -> Row:
         "forced": bytes(token.forced for token in tokens),
         "top_ids": pack_ids([i for token in tokens for i in token.top_ids]),
         "top_logprobs": _pack_floats([value for token in tokens for value in token.top_logprobs]),
+        **{name: getattr(turn, name) for name in schema.FACTS},
     }  # fmt: skip
 
 
@@ -61,7 +62,8 @@ def _check(turn: TurnRecord) -> None:
         )
     if any(token.finish_reason for token in turn.tokens[:-1]):
         raise ValueError(f"turn {turn.id}: a token before the last has a finish reason")
-    names = (turn.id, turn.session_id, turn.user, turn.dialect, turn.kind, turn.continues or "")
+    facts = [getattr(turn, name) for name, default in schema.FACTS.items() if isinstance(default, str)]
+    names = (turn.id, turn.session_id, turn.user, turn.dialect, turn.kind, turn.continues or "", *facts)
     if not all(isinstance(name, str) and "\0" not in name for name in names):
         raise ValueError(f"turn {turn.id!r}: an id or a name is no text, or has a NUL character")
 
@@ -91,6 +93,7 @@ def _decode_turn(row: Any, nodes: Links, blocks: Links, bodies: dict[bytes, byte
         tokens=_decode_tokens(row), sampling=SamplingParams(**json.loads(row.sampling)),
         policy_version=row.policy_version, finish_reason=row.finish_reason, created_at=row.created_at,
         timings=json.loads(row.timings), continues=row.continues, keys=json.loads(row.lookup_keys),
+        **{name: getattr(row, name) for name in schema.FACTS},
     )  # fmt: skip
 
 

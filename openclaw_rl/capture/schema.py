@@ -9,8 +9,12 @@ Only ``counters`` and ``turn_keys`` are updated: they are a summary and an index
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields
+from typing import Any
 
 import sqlalchemy as sa
+
+from openclaw_rl.types import TurnRecord
 
 metadata = sa.MetaData()
 Hash = sa.LargeBinary(16)
@@ -62,6 +66,20 @@ sessions = sa.Table(
     sa.Column("opened_at", sa.Double, nullable=False),
 )
 
+#: Fields of a turn that are columns by themselves, with the value that turns of older ledgers have: to add
+#: one, add the field with its default to ``TurnRecord``, and the column in a migration.
+FACTS: dict[str, str | int | float] = {
+    field.name: field.default for field in fields(TurnRecord) if isinstance(field.default, (str, int, float))
+}
+_TYPES: dict[type, sa.types.TypeEngine[Any]] = {
+    str: sa.Text(), bool: sa.Boolean(), int: sa.Integer(), float: sa.Double(),
+}  # fmt: skip
+
+
+def _fact(name: str, default: str | int | float) -> sa.Column[Any]:
+    return sa.Column(name, _TYPES[type(default)], nullable=False, server_default=str(default))
+
+
 #: ``seq`` follows the order of commits without gaps, so a reader that asks for "seq > the last one I
 #: saw" misses nothing. The light columns come first: SQLite reads a long row only as far as it must.
 turns = sa.Table(
@@ -95,6 +113,7 @@ turns = sa.Table(
     sa.Column("forced", sa.LargeBinary, nullable=False),
     sa.Column("top_ids", sa.LargeBinary, nullable=False),
     sa.Column("top_logprobs", sa.LargeBinary, nullable=False),
+    *(_fact(name, default) for name, default in FACTS.items()),
     sa.Index("turns_by_session", "session", "seq"),
     sa.Index("turns_by_time", "created_at"),
 )

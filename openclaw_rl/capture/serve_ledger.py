@@ -31,7 +31,7 @@ __all__ = ["Delivery", "Entry", "ServeLedger", "sqlite_url"]
 _PAGE = 20
 _LIGHT_COLUMNS = (
     "id", "user", "kind", "continues", "policy_version", "prompt_tokens", "completion_tokens",
-    "finish_reason", "created_at", "session",
+    "finish_reason", "created_at", "session", *schema.FACTS,
 )  # fmt: skip
 
 

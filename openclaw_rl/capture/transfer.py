@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from openclaw_rl.capture.normalise import is_ephemeral
+from openclaw_rl.capture.schema import FACTS
 from openclaw_rl.capture.serve_ledger import Delivery, Entry, ServeLedger
 from openclaw_rl.types import Json, SamplingParams, Token, TurnRecord
 
@@ -52,7 +53,7 @@ def _describe_turn(turn: TurnRecord, following: TurnRecord | None, delivery: Del
         "next_state": _next_state(following) if following else None,
         "trainable": turn.finish_reason != "cancelled",
         "exact": {
-            **{name: getattr(turn, name) for name in _EXACT},
+            **{name: getattr(turn, name) for name in (*_EXACT, *FACTS)},
             "sampling": asdict(turn.sampling),
             "tokens": {name: [getattr(t, name) for t in turn.tokens] for name in _TOKEN_COLUMNS},
             "engine_finish": turn.tokens[-1].finish_reason if turn.tokens else None,
@@ -115,6 +116,7 @@ def _read_turn(data: dict[str, Any]) -> list[Entry]:
         sampling=SamplingParams(**exact["sampling"]),
         tokens=_read_tokens(exact),
         **{name: exact[name] for name in _EXACT},
+        **{name: exact.get(name, default) for name, default in FACTS.items()},
     )
     if exact["delivery"] is None:
         return [turn]

@@ -9,9 +9,11 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture import database
 from openclaw_rl.capture.content import to_json
-from openclaw_rl.capture.samples import policies, swaps
+from openclaw_rl.capture.samples import policies, samples, swaps
 from openclaw_rl.types import BASE_VERSION, EVERYONE, Policy, Scope
 
+#: Of a sample that waits for its step.
+READY = "ready"
 TRAINING, CANDIDATE, SERVING, RETIRED, REJECTED = "training", "candidate", "serving", "retired", "rejected"
 
 
@@ -28,6 +30,26 @@ class Versions:
     def _serving(self, connection: sa.Connection, scope: Scope) -> int:
         query = sa.select(policies.c.version).where(policies.c.status == SERVING, policies.c.scope == scope)
         return int(connection.execute(query).scalar() or BASE_VERSION)
+
+    def serving_table(self) -> dict[Scope, int]:
+        """Which version serves whom; scopes that are not named are served the base."""
+        query = sa.select(policies.c.scope, policies.c.version).where(policies.c.status == SERVING)
+        with self.db.connect() as connection:
+            return {row.scope: row.version for row in connection.execute(query)}
+
+    def scopes(self) -> list[Scope]:
+        """Whose policies there are, or will be once a step is taken; everyone's first."""
+        ready = sa.select(samples.c.scope).where(samples.c.status == READY)
+        query = sa.union(sa.select(policies.c.scope), ready)
+        with self.db.connect() as connection:
+            return [EVERYONE, *sorted(set(connection.scalars(query)) - {EVERYONE})]
+
+    def num_between(self, older: int, newer: int, scope: Scope = EVERYONE) -> int:
+        """Versions of a scope made after one and up to another: numbers are shared by all scopes."""
+        mine = policies.c.scope == scope
+        query = sa.select(sa.func.count()).where(mine, policies.c.version.between(older + 1, newer))
+        with self.db.connect() as connection:
+            return int(connection.execute(query).scalar_one())
 
     def promote(self, version: int, why: str, scope: Scope = EVERYONE) -> None:
         """Serve this version to its scope from now on, whatever its past; ``why`` is kept with it."""
@@ -65,9 +87,11 @@ class Versions:
         row = connection.execute(sa.select(policies).where(policies.c.version == version)).first()
         return None if row is None else _to_policy(row)
 
-    def list_policies(self, limit: int = 1000) -> list[Policy]:
-        """Newest first."""
+    def list_policies(self, limit: int = 1000, scope: Scope | None = EVERYONE) -> list[Policy]:
+        """Newest first; ``scope`` None lists all of them."""
         query = sa.select(policies).order_by(policies.c.version.desc()).limit(limit)
+        if scope is not None:
+            query = query.where(policies.c.scope == scope)
         with self.db.connect() as connection:
             return [_to_policy(row) for row in connection.execute(query)]
 

@@ -17,6 +17,8 @@ from openclaw_rl import __version__
 from openclaw_rl.config import Config, fields, load_config
 from openclaw_rl.connect import CLIENTS
 from openclaw_rl.evals import personalize
+from openclaw_rl.scopes import check_scope
+from openclaw_rl.types import EVERYONE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     policy.add_argument("versions", nargs="*", type=int, metavar="VERSION")
     policy.add_argument("--json", action="store_true", help="print JSON")
     policy.add_argument("--format", choices=("peft", "merged", "gguf"), default="peft", help="of an export")
+    policy.add_argument("--scope", type=check_scope, default=EVERYONE, help="whose versions [everyone]")
     _file(policy.add_argument("--to", metavar="PATH", help="where an export goes"))
     policy.add_argument("--keep", type=int, default=8, metavar="N", help="prune keeps the last N served [8]")
     _add_settings(policy, only=("home", "ledger_url", "model", "policies"))

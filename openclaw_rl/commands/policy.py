@@ -18,8 +18,9 @@ from openclaw_rl.capture.versions import CANDIDATE, REJECTED, RETIRED, SERVING, 
 from openclaw_rl.config import Config
 from openclaw_rl.models import default_cache_dir, resolve_model, short_name
 from openclaw_rl.processes.parts import open_ledgers, open_store
+from openclaw_rl.train import publish
 from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.types import BASE_VERSION, Json, Policy
+from openclaw_rl.types import BASE_VERSION, Json, Policy, Scope
 
 _ALL = 1_000_000
 
@@ -41,7 +42,7 @@ class _Commands:
     # --- looking -----------------------------------------------------------------------------
 
     def list(self, options: argparse.Namespace) -> str:
-        view = view_policies(self.policy_ledger, self.policy_ledger.serving())
+        view = view_policies(self.policy_ledger, self.policy_ledger.serving(options.scope), options.scope)
         if options.json:
             return json.dumps(view, indent=2)
         head = ("version", "parent", "status", "samples", "made", "disk", "loss", "checks")
@@ -51,7 +52,10 @@ class _Commands:
         """What the ledger says, what it was trained on, and where it lies."""
         version = _one(options)
         if version == BASE_VERSION:
-            model, serves = self.config.engine.model, self.policy_ledger.serving() == BASE_VERSION
+            model, serves = (
+                self.config.engine.model,
+                self.policy_ledger.serving(options.scope) == BASE_VERSION,
+            )
             return json.dumps(
                 {"version": 0, "status": SERVING if serves else RETIRED, "model": model}, indent=2
             )
@@ -80,12 +84,12 @@ class _Commands:
 
     def promote(self, options: argparse.Namespace) -> str:
         version = _one(options)
-        if version == self.policy_ledger.serving():
+        if version == self.policy_ledger.serving(options.scope):
             return f"version {version} serves already"
-        return self._serve(version, "promoted by hand")
+        return self._serve(version, "promoted by hand", options.scope)
 
     def rollback(self, options: argparse.Namespace) -> str:
-        serving = self.policy_ledger.serving()
+        serving = self.policy_ledger.serving(options.scope)
         if serving == BASE_VERSION:
             raise ValueError(
                 "the base is being served and nothing came before it; "
@@ -97,19 +101,17 @@ class _Commands:
                 f"version {version} is not before version {serving}, which serves; "
                 f"to serve it all the same: openclaw-rl policy promote {version}"
             )
-        return self._serve(version, f"rolled back by hand from version {serving}")
+        return self._serve(version, f"rolled back by hand from version {serving}", options.scope)
 
-    def _serve(self, version: int, why: str) -> str:
+    def _serve(self, version: int, why: str, scope: Scope) -> str:
         policy = None if version == BASE_VERSION else self._policy(version)
         if policy is not None and policy.status in (TRAINING, CANDIDATE):
             raise ValueError(
                 f"version {version} is still being trained or checked; it serves by itself once it passes"
             )
         self._folder(version)
-        if policy is not None and not policy.metrics.get("finite", True):
-            raise ValueError(f"version {version} holds numbers that are not finite; choose another version")
-        before = self.policy_ledger.serving()
-        self.policy_ledger.promote(version, why)
+        before = self.policy_ledger.serving(scope)
+        publish.promote(self.policy_ledger, self.store, version, why, scope)
         note = ", although it had not passed its checks" if policy and policy.status == REJECTED else ""
         return f"version {version} serves new requests from now on, instead of version {before}{note}"
 
@@ -148,7 +150,7 @@ class _Commands:
         keep = self._needed(options.keep)
         gone = [
             policy.version
-            for policy in reversed(self.policy_ledger.list_policies(limit=_ALL))
+            for policy in reversed(self.policy_ledger.list_policies(_ALL, scope=None))
             if policy.status in (RETIRED, REJECTED)
             and policy.version not in keep
             and self.store.path(policy.version).exists()
@@ -161,12 +163,15 @@ class _Commands:
         return f"removed the files of version {', '.join(map(str, gone))}: {_size(freed)} freed"
 
     def _needed(self, number: int) -> set[int]:
-        """The last of the serving line, the one to go back to, and what a step in progress started from."""
-        line = [self.policy_ledger.serving()]
-        while (policy := self.policy_ledger.policy(line[-1])) is not None and policy.parent:
-            line.append(policy.parent)
+        """Of each scope the last of the serving line and the one to go back to; what a step started from."""
         unfinished = self.policy_ledger.unfinished()
-        return {*line[: max(number, 2)], unfinished.parent or BASE_VERSION if unfinished else BASE_VERSION}
+        needed = {unfinished.parent or BASE_VERSION if unfinished else BASE_VERSION}
+        for serving in self.policy_ledger.serving_table().values():
+            line = [serving]
+            while (policy := self.policy_ledger.policy(line[-1])) is not None and policy.parent:
+                line.append(policy.parent)
+            needed.update(line[: max(number, 2)])
+        return needed
 
     # --- what they share ---------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 
 from openclaw_rl.types import (
     BASE_VERSION,
+    EVERYONE,
     Capabilities,
     EngineStatus,
     GenerateRequest,
+    Scope,
     ScoreRequest,
     Scores,
     Token,
@@ -33,14 +35,14 @@ class AbsentEngine:
     async def load(self, weights: Weights) -> None:
         raise ValueError(_WHY)
 
-    async def serve_version(self, version: int) -> None:
+    async def serve_version(self, version: int, scope: Scope = EVERYONE) -> None:
         raise ValueError(_WHY)
 
     async def unload(self, version: int) -> None:
         raise ValueError(_WHY)
 
     def status(self) -> EngineStatus:
-        return EngineStatus(0, 0, 0, (BASE_VERSION,), BASE_VERSION)
+        return EngineStatus(0, 0, 0, (BASE_VERSION,))
 
     async def close(self) -> None:
         """Holds nothing."""

@@ -33,9 +33,11 @@ from openclaw_rl.engine.weights import Checkpoint, read_checkpoint
 from openclaw_rl.models import pick_device
 from openclaw_rl.types import (
     BASE_VERSION,
+    EVERYONE,
     Capabilities,
     EngineStatus,
     GenerateRequest,
+    Scope,
     ScoreRequest,
     Scores,
     Token,
@@ -90,8 +92,9 @@ class LocalEngine:
         self._adapters: dict[int, Adapter | None] = {BASE_VERSION: None}
         self._decoders: dict[int, Decoder] = {}
         self._sources: dict[int, tuple[str, int]] = {}
-        self._serving = self._before = BASE_VERSION
-        self._switched_at = float("-inf")
+        self._serving: dict[Scope, int] = {}
+        self._before: dict[Scope, tuple[int, float]] = {}
+        """Per scope, which version served before, and until when on the monotonic clock."""
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._outbox: list[tuple[asyncio.AbstractEventLoop, asyncio.Queue[object], object]] = []
         self._closed = False
@@ -150,7 +153,7 @@ class LocalEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
         stated = request.policy_version
-        version = self.pick_version(request.prompt_ids) if stated is None else stated
+        version = self.pick_version(request.prompt_ids, request.scope) if stated is None else stated
         max_length = min(self.context_length, len(request.prompt_ids) + request.sampling.max_tokens)
         self._check(request.prompt_ids, version)
         if len(request.prompt_ids) >= max_length:
@@ -248,30 +251,31 @@ class LocalEngine:
         threading.Thread(target=build, name="loader", daemon=True).start()
         return await built
 
-    async def serve_version(self, version: int) -> None:
+    async def serve_version(self, version: int, scope: Scope = EVERYONE) -> None:
         if version not in self._adapters:
             raise ValueError(f"policy version {version} is not loaded; loaded: {sorted(self._adapters)}")
-        if version != self._serving:
-            self._before, self._switched_at = self._serving, time.monotonic()
-            self._serving = version
+        before = self._serving.get(scope, BASE_VERSION)
+        if version != before:
+            self._before[scope], self._serving[scope] = (before, time.monotonic()), version
             weights = (self._adapters[version], self._decoders.get(version))
-            self._inbox.put(partial(self._scheduler.warm, self._before, version, *weights))
+            self._inbox.put(partial(self._scheduler.warm, before, version, *weights))
 
-    def pick_version(self, prompt_ids: Sequence[int]) -> int:
+    def pick_version(self, prompt_ids: Sequence[int], scope: Scope = EVERYONE) -> int:
         """A conversation switches when its history has been read by the new version, or after a minute.
 
         Until then the version before goes on answering it, so that nobody waits for a long prompt to be
         read again because weights were published.
         """
-        serving, before = self._serving, self._before
-        if before not in self._adapters or time.monotonic() - self._switched_at > _SWITCH_S:
+        serving = self._serving.get(scope, BASE_VERSION)
+        before, switched_at = self._before.get(scope, (serving, 0.0))
+        if before not in self._adapters or time.monotonic() - switched_at > _SWITCH_S:
             return serving
         pool, ids = self._scheduler.pool, np.asarray(prompt_ids)
         known = pool.best_prefix(ids, serving)[1]
         return before if pool.best_prefix(ids, before)[1] > known + _COLD_TOKENS else serving
 
     async def unload(self, version: int) -> None:
-        if version in (BASE_VERSION, self._serving):
+        if version in (BASE_VERSION, *self._serving.values()):
             raise ValueError(f"policy version {version} is in use and cannot be unloaded")
         adapter = self._adapters.pop(version, None)
         self._decoders.pop(version, None)
@@ -301,7 +305,7 @@ class LocalEngine:
             num_waiting=len(scheduler.waiting) + self._inbox.qsize(),
             cached_tokens=scheduler.pool.cached_tokens,
             versions=tuple(sorted(self._adapters)),
-            serving_version=self._serving,
+            serving=dict(self._serving),
         )
 
     async def close(self) -> None:

@@ -17,9 +17,11 @@ import httpx
 
 from openclaw_rl.types import (
     BASE_VERSION,
+    EVERYONE,
     Capabilities,
     EngineStatus,
     GenerateRequest,
+    Scope,
     ScoreRequest,
     Scores,
     Token,
@@ -43,7 +45,7 @@ class RemoteEngine:
         self._client = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=str(socket)), base_url="http://engine", timeout=timeout_s
         )
-        self._status = EngineStatus(0, 0, 0, (BASE_VERSION,), BASE_VERSION)
+        self._status = EngineStatus(0, 0, 0, (BASE_VERSION,))
 
     async def connect(self) -> None:
         """Learn what the engine can do; raises EngineGone if nobody is there."""
@@ -71,18 +73,24 @@ class RemoteEngine:
 
     async def load(self, weights: Weights) -> None:
         await self._post("/load", asdict(weights))
+        self._note(versions=tuple({*self._status.versions, weights.version}))
 
-    async def serve_version(self, version: int) -> None:
-        await self._post("/serve_version", {"version": version})
+    async def serve_version(self, version: int, scope: Scope = EVERYONE) -> None:
+        await self._post("/serve_version", {"version": version, "scope": scope})
+        self._note(serving={**self._status.serving, scope: version})
 
     async def unload(self, version: int) -> None:
         await self._post("/unload", {"version": version})
+        self._note(versions=tuple({*self._status.versions} - {version}))
+
+    def _note(self, **changes: Any) -> None:
+        self._status = replace(self._status, **changes)
 
     def check_grammar(self, grammar: str) -> None:
         """Checked by the engine itself when the request arrives there."""
 
     def status(self) -> EngineStatus:
-        """As of the last ``connect``."""
+        """As of the last ``connect``, and what was loaded and switched from here since."""
         return self._status
 
     async def close(self) -> None:

@@ -28,7 +28,7 @@ from openclaw_rl.processes import health
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.pulse import Pulse
 from openclaw_rl.text import well_formed
-from openclaw_rl.types import BASE_VERSION, NO_SIGNAL, Example, Json, TurnRecord
+from openclaw_rl.types import BASE_VERSION, EVERYONE, NO_SIGNAL, Example, Json, Scope, TurnRecord
 
 log = logging.getLogger(__name__)
 _MAX_FOUND = 1000
@@ -49,7 +49,7 @@ class Dashboard:
         self._system, self._config, self._ledgers = system, system.config, system.ledgers
         self._store, self._engine, self._renderer = system.store, system.engine, system.gateway.renderer
         self._search = SearchIndex(self._config.home / "search.db", self._ledgers.serve)
-        self._swaps = SwapWatch(self._ledgers.serve, self._ledgers.policies)
+        self._swaps: dict[Scope, SwapWatch] = {}
         self._exporting = asyncio.Lock()
         self.pulse, self.learned = Pulse(self.status), self._config.home / "learn.prom"
         renderer = self._renderer
@@ -71,8 +71,8 @@ class Dashboard:
     def turn(self, turn_id: str, user: str | None) -> Json | None:
         return view_turn(self._ledgers, turn_id, user)
 
-    def status(self) -> Json:
-        return health.status(self._system)
+    def status(self, scope: Scope = EVERYONE) -> Json:
+        return health.status(self._system, scope)
 
     def readiness(self) -> tuple[bool, Json]:
         return health.readiness(self._system)
@@ -80,10 +80,15 @@ class Dashboard:
     def gauges(self) -> dict[str, float]:
         return health.gauges(self._system)
 
-    def now(self) -> Json:
+    def now(self, scope: Scope = EVERYONE) -> Json:
         """What ``/v1/status`` says about the last minute and the last swap."""
         now = time.time()
-        return {"traffic": view_traffic(self._ledgers.serve, now), "last_swap": self._swaps.last(now)}
+        return {"traffic": view_traffic(self._ledgers.serve, now), "last_swap": self._last_swap(scope, now)}
+
+    def _last_swap(self, scope: Scope, now: float) -> Json | None:
+        if scope not in self._swaps:
+            self._swaps[scope] = SwapWatch(self._ledgers.serve, self._ledgers.policies, scope)
+        return self._swaps[scope].last(now)
 
     def learning(self, user: str | None) -> Json:
         return {
@@ -91,12 +96,12 @@ class Dashboard:
             "swaps": view_swaps(self._ledgers.policies),
         }
 
-    def policies(self) -> Json:
-        return view_policies(self._ledgers.policies, self._engine.status().serving_version)
+    def policies(self, scope: Scope = EVERYONE) -> Json:
+        return view_policies(self._ledgers.policies, self._engine.status().version_for(scope), scope)
 
-    def parent(self) -> int | None:
+    def parent(self, scope: Scope = EVERYONE) -> int | None:
         policies = self._ledgers.policies
-        policy = policies.policy(policies.serving())
+        policy = policies.policy(policies.serving(scope))
         return None if policy is None else policy.parent
 
     def policy(self, version: int, user: str | None) -> Json | None:
@@ -184,8 +189,8 @@ class Dashboard:
     async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
         await self._system.record_event(turn_id, kind, data)
 
-    async def promote(self, version: int, why: str) -> Json:
-        return await self._system.promote(version, why)
+    async def promote(self, version: int, why: str, scope: Scope = EVERYONE) -> Json:
+        return await self._system.promote(version, why, scope)
 
     async def exclude_turn(self, turn_id: str, user: str | None, by: str) -> Json | None:
         turn = await asyncio.to_thread(view_turn, self._ledgers, turn_id, user)

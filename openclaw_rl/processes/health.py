@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from openclaw_rl import __version__
 from openclaw_rl.capture import inspect
 from openclaw_rl.train.worker import is_due
-from openclaw_rl.types import Json
+from openclaw_rl.types import EVERYONE, Json, Scope
 
 if TYPE_CHECKING:
     from openclaw_rl.processes.serving_system import ServingSystem
@@ -22,15 +22,15 @@ def readiness(system: ServingSystem) -> tuple[bool, Json]:
     return True, {"status": "ok" if well else "degraded", "ledger": asdict(health), "learn": learning}
 
 
-def status(system: ServingSystem) -> Json:
-    """Everything on one screen; what the ledger knows is null while it is down."""
+def status(system: ServingSystem, scope: Scope = EVERYONE) -> Json:
+    """Everything on one screen, about a scope's policy; what the ledger knows is null while it is down."""
     engine, health = system.engine.status(), system.recorder.health()
     size = None
     try:
         funnel: Json | None = inspect.view_counts(system.ledgers)
-        learning, now = inspect.view_learning(system.ledgers.policies), system.dashboard.now()
-        size = system.ledgers.policies.full_batch(system.step_size.samples)
-        busy = bool(system.learning and funnel and _is_busy(system, funnel, learning, size))
+        learning, now = inspect.view_learning(system.ledgers.policies, scope), system.dashboard.now(scope)
+        size = system.ledgers.policies.full_batch(system.step_size.samples, scope)
+        busy = bool(system.learning and funnel and _is_busy(system, funnel, learning))
     except Exception:  # the ledger is down; `ledger` below says so
         funnel, learning, busy = None, {"samples": None, "stage": None, "last_step": None}, False
         now = {"traffic": None, "last_swap": None}
@@ -39,7 +39,8 @@ def status(system: ServingSystem) -> Json:
         "version": __version__,
         "status": ready["status"],
         "model": system.gateway.model_name,
-        "policy_version": engine.serving_version,
+        "scope": scope,
+        "policy_version": engine.version_for(scope),
         "uptime_s": time.time() - system.started_at,
         "busy": busy,
         "funnel": funnel,
@@ -59,15 +60,21 @@ def status(system: ServingSystem) -> Json:
     }
 
 
-def _is_busy(system: ServingSystem, funnel: Json, learning: Json, size: int) -> bool:
+def _is_busy(system: ServingSystem, funnel: Json, learning: Json) -> bool:
     """Something is being worked on, or enough waits to be; what waits for more does not count."""
     settings = system.config.learn
     if funnel["judge_due"] or funnel["unread"]:
         return True
     if not settings.train:
         return False
-    due = is_due(*system.ledgers.policies.waiting()[:2], size, settings.min_signal)
-    return bool(funnel["by_state"]["judged"] or learning["stage"] or learning["flushing"] or due)
+    if funnel["by_state"]["judged"] or learning["stage"] or learning["flushing"]:
+        return True
+    return any(_is_due(system, scope) for scope in system.ledgers.policies.scopes())
+
+
+def _is_due(system: ServingSystem, scope: Scope) -> bool:
+    size = system.ledgers.policies.full_batch(system.step_size.samples, scope)
+    return is_due(*system.ledgers.policies.waiting(scope)[:2], size, system.config.learn.min_signal)
 
 
 def gauges(system: ServingSystem) -> dict[str, float]:
@@ -76,7 +83,7 @@ def gauges(system: ServingSystem) -> dict[str, float]:
         "running": engine.num_running,
         "waiting": engine.num_waiting,
         "cached_tokens": engine.cached_tokens,
-        "policy_version": engine.serving_version,
+        "policy_version": engine.version_for(),
         "turns_recorded": health.num_recorded,
         "turns_unsaved": health.num_unsaved,
         "turns_lost": health.num_lost,

@@ -31,6 +31,7 @@ from openclaw_rl.types import (
     Needs,
     Renderer,
     Rollout,
+    Scope,
     Sink,
     Trainer,
     Weights,
@@ -102,14 +103,14 @@ def learn_options(config: Config, needs: Needs) -> LearnOptions:
     )
 
 
-def choose_teacher(config: Config, policies: PolicyLedger) -> Callable[[], Weights | None]:
-    """Which version is asked with the hint; None for the base."""
+def choose_teacher(config: Config, policies: PolicyLedger) -> Callable[[Scope], Weights | None]:
+    """Which version is asked with the hint, by scope; None for the base."""
     settings, store = config.learn, open_store(config)
     if settings.teacher == "average" and not config.train.average_decay:
         raise ValueError("the teacher 'average' needs --average-decay, such as 0.9")
 
-    def choose() -> Weights | None:
-        version = settings.teacher_version if settings.teacher == "frozen" else policies.serving()
+    def choose(scope: Scope) -> Weights | None:
+        version = settings.teacher_version if settings.teacher == "frozen" else policies.serving(scope)
         if settings.teacher == "base" or version == BASE_VERSION:
             return None
         if settings.teacher == "average":

@@ -21,8 +21,9 @@ from openclaw_rl.processes.supervise import ChildHealth
 from openclaw_rl.serve.app import create_app
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.train import publish
 from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.types import BASE_VERSION, Engine, Json
+from openclaw_rl.types import BASE_VERSION, EVERYONE, Engine, Json, Scope
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -77,26 +78,21 @@ class ServingSystem:
 
     # --- which version serves --------------------------------------------------------------------
 
-    async def promote(self, version: int, why: str) -> Json:
+    async def promote(self, version: int, why: str, scope: Scope = EVERYONE) -> Json:
         """Choose a version by hand. The ledger is told first; the engine follows it, here at once."""
-        if version != BASE_VERSION and not self.store.has_weights(version):
-            raise ValueError(f"there are no weights of policy version {version}")
-        await asyncio.to_thread(self.ledgers.policies.promote, version, why)
+        await asyncio.to_thread(publish.promote, self.ledgers.policies, self.store, version, why, scope)
         await self.follow()
         return {"version": version, "status": "serving"}
 
     async def follow(self) -> None:
-        """Serve the version that the ledger names, and let go of those that nobody needs."""
-        chosen, engine = await asyncio.to_thread(self.ledgers.policies.serving), self.engine
-        status = engine.status()
-        if chosen != status.serving_version:
-            if chosen not in status.versions:
-                await engine.load(self.store.weights(chosen))
-            await engine.serve_version(chosen)
-        for version in set(status.versions) - {BASE_VERSION, chosen, status.serving_version}:
+        """Serve the versions that the ledger names, and let go of those that nobody needs."""
+        before = self.engine.status()
+        named = await publish.follow(self.ledgers.policies, self.engine, self.store.weights)
+        used = {BASE_VERSION, *named.values(), *before.serving.values()}
+        for version in set(before.versions) - used:
             policy = await asyncio.to_thread(self.ledgers.policies.policy, version)
             if policy is not None and policy.status in ("retired", "rejected") and self._is_idle(version):
-                await engine.unload(version)
+                await self.engine.unload(version)
 
     def _is_idle(self, version: int) -> bool:
         """Conversations may stay with a version for a while after another took over."""

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from openclaw_rl.errors import RequestError
+from openclaw_rl.scopes import check_scope
 from openclaw_rl.serve.answer import add_dialect
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.dashboard import dashboard_routes
@@ -24,9 +25,9 @@ from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.pages import add_pages
 from openclaw_rl.serve.refuse import add_errors
-from openclaw_rl.serve.signin import add_signin, require_owner, scope_of
+from openclaw_rl.serve.signin import add_signin, limited_to, require_owner
 from openclaw_rl.serve.text import WellFormed
-from openclaw_rl.types import Json
+from openclaw_rl.types import EVERYONE, Json
 
 
 def create_app(
@@ -61,7 +62,7 @@ def create_app(
         after: str | None = None,
         query: Annotated[str | None, Query(max_length=500)] = None,
     ) -> Json:
-        return inspection.sessions(limit, after, scope_of(request), query)
+        return inspection.sessions(limit, after, limited_to(request), query)
 
     @app.get("/v1/sessions/{session_id}", tags=["look in"])
     def session(
@@ -71,12 +72,14 @@ def create_app(
         after: str | None = None,
         text: bool = False,
     ) -> Json:
-        found = inspection.session(session_id, scope_of(request), limit, after, text)
+        found = inspection.session(session_id, limited_to(request), limit, after, text)
         return _found(found, "session", session_id)
 
     @app.post("/v1/sessions/{session_id}/close", tags=["feedback"])
     async def close_session(session_id: str, request: Request) -> Json:
-        found = await asyncio.to_thread(inspection.session, session_id, scope_of(request), None, None, False)
+        found = await asyncio.to_thread(
+            inspection.session, session_id, limited_to(request), None, None, False
+        )
         turns = _found(found, "session", session_id)["turns"]
         if turns:
             await inspection.record_event(turns[-1]["id"], "closed", {})
@@ -84,11 +87,11 @@ def create_app(
 
     @app.get("/v1/turns/{turn_id}", tags=["look in"])
     def turn(turn_id: str, request: Request) -> Json:
-        return _found(inspection.turn(turn_id, scope_of(request)), "turn", turn_id)
+        return _found(inspection.turn(turn_id, limited_to(request)), "turn", turn_id)
 
     @app.post("/v1/feedback", tags=["feedback"])
     async def feedback(parsed: Feedback, request: Request) -> Json:
-        _found(await asyncio.to_thread(inspection.turn, parsed.id, scope_of(request)), "turn", parsed.id)
+        _found(await asyncio.to_thread(inspection.turn, parsed.id, limited_to(request)), "turn", parsed.id)
         score = parsed.stated_score()
         await inspection.record_event(
             parsed.id, "feedback", {"score": score, "text": parsed.text, "by": request.state.user}
@@ -101,30 +104,30 @@ def create_app(
         return {"status": "ok"}
 
     @app.get("/v1/policies", tags=["look in"])
-    def policies() -> Json:
-        return inspection.policies()
+    def policies(scope: str = EVERYONE) -> Json:
+        return inspection.policies(scope)
 
     @app.post("/v1/policies/{version}/promote", tags=["policies"])
-    async def promote(version: int, request: Request) -> Json:
-        return await _promote(version, request, f"promoted by {request.state.user}")
+    async def promote(version: int, request: Request, scope: str = EVERYONE) -> Json:
+        return await _promote(version, scope, request, f"promoted by {request.state.user}")
 
     @app.post("/v1/policies/rollback", tags=["policies"])
-    async def rollback(request: Request) -> Json:
-        parent = await asyncio.to_thread(inspection.parent)
+    async def rollback(request: Request, scope: str = EVERYONE) -> Json:
+        parent = await asyncio.to_thread(inspection.parent, scope)
         if parent is None:
             raise RequestError("The base is being served; there is no version before it.", status=409)
-        return await _promote(parent, request, f"rolled back by {request.state.user}")
+        return await _promote(parent, scope, request, f"rolled back by {request.state.user}")
 
-    async def _promote(version: int, request: Request, why: str) -> Json:
+    async def _promote(version: int, scope: str, request: Request, why: str) -> Json:
         require_owner(request)
         try:
-            return await inspection.promote(version, why)
+            return await inspection.promote(version, why, check_scope(scope))
         except (ValueError, OSError) as error:
             raise RequestError(str(error), status=404, code="not_found") from None
 
     @app.get("/v1/status", tags=["look in"])
-    def status() -> Json:
-        return inspection.status()
+    def status(scope: str = EVERYONE) -> Json:
+        return inspection.status(scope)
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> Json:

@@ -11,7 +11,7 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import sse
 from openclaw_rl.serve.compare import Comparison
 from openclaw_rl.serve.inspection import Inspection
-from openclaw_rl.serve.signin import require_owner, scope_of
+from openclaw_rl.serve.signin import limited_to, require_owner
 from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.types import Json
 
@@ -32,7 +32,7 @@ def dashboard_routes(inspection: Inspection) -> APIRouter:
 
     @router.get("/v1/learning", tags=["look in"])
     def learning(request: Request) -> Json:
-        return inspection.learning(scope_of(request))
+        return inspection.learning(limited_to(request))
 
     @router.get("/v1/results", tags=["look in"])
     def results() -> Json:
@@ -40,34 +40,34 @@ def dashboard_routes(inspection: Inspection) -> APIRouter:
 
     @router.get("/v1/turns/{turn_id}/tokens", tags=["look in"])
     def tokens(turn_id: str, request: Request) -> Json:
-        return _found(inspection.tokens(turn_id, scope_of(request)), "turn", turn_id)
+        return _found(inspection.tokens(turn_id, limited_to(request)), "turn", turn_id)
 
     @router.post("/v1/turns/{turn_id}/exclude", tags=["feedback"])
     async def exclude_turn(turn_id: str, request: Request) -> Json:
         try:
-            done = await inspection.exclude_turn(turn_id, scope_of(request), request.state.user)
+            done = await inspection.exclude_turn(turn_id, limited_to(request), request.state.user)
         except ValueError as error:
             raise RequestError(str(error), status=409, code="conflict") from None
         return _found(done, "turn", turn_id)
 
     @router.post("/v1/sessions/{session_id}/exclude", tags=["feedback"])
     async def exclude_session(session_id: str, request: Request) -> Json:
-        done = await inspection.exclude_session(session_id, scope_of(request), request.state.user)
+        done = await inspection.exclude_session(session_id, limited_to(request), request.state.user)
         return _found(done, "session", session_id)
 
     @router.post("/v1/turns/{turn_id}/include", tags=["feedback"])
     async def include_turn(turn_id: str, request: Request) -> Json:
-        done = await inspection.include_turn(turn_id, scope_of(request), request.state.user)
+        done = await inspection.include_turn(turn_id, limited_to(request), request.state.user)
         return _found(done, "turn", turn_id)
 
     @router.post("/v1/sessions/{session_id}/include", tags=["feedback"])
     async def include_session(session_id: str, request: Request) -> Json:
-        done = await inspection.include_session(session_id, scope_of(request), request.state.user)
+        done = await inspection.include_session(session_id, limited_to(request), request.state.user)
         return _found(done, "session", session_id)
 
     @router.get("/v1/policies/{version}", tags=["look in"])
     def policy(version: Version, request: Request) -> Json:
-        return _found(inspection.policy(version, scope_of(request)), "policy version", str(version))
+        return _found(inspection.policy(version, limited_to(request)), "policy version", str(version))
 
     @router.post("/v1/policies/{version}/export", tags=["policies"])
     async def export(version: Version, parsed: Export, request: Request) -> Json:

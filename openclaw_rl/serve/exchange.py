@@ -181,6 +181,7 @@ class Exchange:
                 "total_s": now - self.arrived,
             },
             continues=self._continues,
+            scope=self.request.scope,
         )
         choice.recorded = True
         await self._host.capture.record(turn, self.request)

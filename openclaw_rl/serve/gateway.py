@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Protocol
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve.exchange import Exchange, Source
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.remember import remembering
-from openclaw_rl.types import Capture, ChatRequest, Renderer
+from openclaw_rl.types import EVERYONE, Capture, ChatRequest, Renderer, Scope
 
 _MAX_GIVING_UP_S = 10.0
 
@@ -50,11 +51,13 @@ class Gateway:
         max_inflight: int,
         metrics: Metrics,
         note: Callable[[str], str | None] = lambda user: None,
+        scope_of: Callable[[str], Scope] = lambda user: EVERYONE,
     ) -> None:
-        """``note`` gives what is remembered of a user, to be added to the system prompt."""
+        """``note`` gives what is remembered of a user, to be added to the system prompt; ``scope_of`` says
+        whose policy answers them."""
         self.answerer, self.capture, self.metrics = answerer, capture, metrics
         self.model_name, self.renderer = answerer.model_name, answerer.renderer
-        self._max_inflight, self._remembered = max_inflight, note
+        self._max_inflight, self._remembered, self._scope_of = max_inflight, note, scope_of
         self._inflight = 0
         self._background: set[asyncio.Task[None]] = set()
 
@@ -65,6 +68,7 @@ class Gateway:
     async def open(self, request: ChatRequest, id_prefix: str = "chatcmpl-") -> Exchange:
         """Everything that can be refused is refused here, before the first byte is sent."""
         arrived = time.time()
+        request = replace(request, scope=self._scope_of(request.user))
         if request.prompt is None and (note := self._remembered(request.user)):
             request = remembering(request, note)
         source = await self.answerer.prepare(request)

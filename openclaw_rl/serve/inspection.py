@@ -11,7 +11,7 @@ from typing import Protocol
 
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.pulse import Pulse
-from openclaw_rl.types import Json
+from openclaw_rl.types import EVERYONE, Json, Scope
 
 
 class Inspection(Protocol):
@@ -51,14 +51,14 @@ class Inspection(Protocol):
 
     # --- versions ----------------------------------------------------------------------------
 
-    def policies(self) -> Json: ...
+    def policies(self, scope: Scope = EVERYONE) -> Json: ...
 
     def policy(self, version: int, user: str | None) -> Json | None: ...
 
-    def parent(self) -> int | None:
+    def parent(self, scope: Scope = EVERYONE) -> int | None:
         """The version before the one being served."""
 
-    async def promote(self, version: int, why: str) -> Json:
+    async def promote(self, version: int, why: str, scope: Scope = EVERYONE) -> Json:
         """Serve a version from now on; ValueError or OSError if it cannot be."""
 
     async def export(self, version: int, kind: str) -> Json:
@@ -70,7 +70,7 @@ class Inspection(Protocol):
 
     def results(self) -> Json: ...
 
-    def status(self) -> Json: ...
+    def status(self, scope: Scope = EVERYONE) -> Json: ...
 
     def readiness(self) -> tuple[bool, Json]:
         """Whether requests can be answered, and how the parts are."""

@@ -26,6 +26,7 @@ from openclaw_rl.types import (
     Renderer,
     ReplyParser,
     SamplingParams,
+    Scope,
     SwitchesWarm,
     Token,
 )
@@ -65,7 +66,7 @@ class ModelAnswerer:
             top_k=request.top_k,
             seed=request.seed,
         )
-        version = self._pick_version(prompt_ids) if stated is None else stated
+        version = self._pick_version(prompt_ids, request.scope) if stated is None else stated
         return ModelReply(self, request, prompt_ids, sampling, version, grammar)
 
     def count_tokens(self, request: ChatRequest) -> int:
@@ -122,10 +123,10 @@ class ModelAnswerer:
             ) from None
         return grammar
 
-    def _pick_version(self, prompt_ids: list[int]) -> int:
+    def _pick_version(self, prompt_ids: list[int], scope: Scope) -> int:
         if self.engine.capabilities.warm_switching:
-            return cast(SwitchesWarm, self.engine).pick_version(prompt_ids)
-        return self.engine.status().serving_version
+            return cast(SwitchesWarm, self.engine).pick_version(prompt_ids, scope)
+        return self.engine.status().version_for(scope)
 
     def version_of(self, model: str) -> int | None:
         """``name`` leaves it to the engine (None), ``name@3`` is a certain version, ``name@0`` the base."""
@@ -252,6 +253,7 @@ class ModelReply:
             self.sampling(index),
             stop_ids=self._answerer.renderer.stop_ids,
             policy_version=self.version,
+            scope=self._request.scope,
             top_logprobs=max(8, self._request.top_logprobs),
             grammar=self._grammar,
         )

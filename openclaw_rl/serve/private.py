@@ -41,7 +41,7 @@ def create_private_app(engine: Engine) -> Starlette:
         return JSONResponse({})
 
     async def serve_version(request: Request) -> JSONResponse:
-        await engine.serve_version((await request.json())["version"])
+        await engine.serve_version(**await request.json())
         return JSONResponse({})
 
     async def unload(request: Request) -> JSONResponse:

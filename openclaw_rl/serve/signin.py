@@ -205,14 +205,14 @@ def _me(user: str | None, keys: KeyRing | None) -> Json:
     return {"user": user, "owner": user == DEFAULT_USER, "keys": keys is not None}
 
 
-def scope_of(request: Request) -> str | None:
+def limited_to(request: Request) -> str | None:
     """Whose sessions a request may see: the owner sees all, everybody else their own."""
     user: str = request.state.user
     return None if user == DEFAULT_USER else user
 
 
 def require_owner(request: Request) -> None:
-    if scope_of(request) is not None:
+    if limited_to(request) is not None:
         raise RequestError("Only the owner's key may do this.", status=403, code="forbidden")
 
 

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from openclaw_rl.types import (
     BASE_VERSION,
+    EVERYONE,
     Capabilities,
     EngineStatus,
     GenerateRequest,
     JudgeCase,
+    Scope,
     ScoreRequest,
     Scores,
     Token,
@@ -62,7 +64,7 @@ class ScriptedEngine:
         self._queue: deque[Script] = deque()
         self._running = 0
         self._versions: dict[int, Weights | None] = {BASE_VERSION: None}
-        self._serving = BASE_VERSION
+        self._serving: dict[Scope, int] = {}
         self.resume = asyncio.Event()
         self.closed = False
 
@@ -77,7 +79,8 @@ class ScriptedEngine:
         return Script((*ids, self._tokenizer.eos_token_id), **trouble)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
-        version = self._serving if request.policy_version is None else request.policy_version
+        stated = request.policy_version
+        version = self.status().version_for(request.scope) if stated is None else stated
         self._check(version)
         self.requests.append(request)
         script = self._queue.popleft() if self._queue else self._default
@@ -154,12 +157,12 @@ class ScriptedEngine:
     async def load(self, weights: Weights) -> None:
         self._versions[weights.version] = weights
 
-    async def serve_version(self, version: int) -> None:
+    async def serve_version(self, version: int, scope: Scope = EVERYONE) -> None:
         self._check(version)
-        self._serving = version
+        self._serving[scope] = version
 
     async def unload(self, version: int) -> None:
-        if version in (BASE_VERSION, self._serving):
+        if version in (BASE_VERSION, *self._serving.values()):
             raise ValueError(f"policy version {version} is in use and cannot be unloaded")
         self._versions.pop(version, None)
 
@@ -168,7 +171,7 @@ class ScriptedEngine:
             raise ValueError("the scripted engine takes no grammar")
 
     def status(self) -> EngineStatus:
-        return EngineStatus(self._running, 0, 0, tuple(sorted(self._versions)), self._serving)
+        return EngineStatus(self._running, 0, 0, tuple(sorted(self._versions)), dict(self._serving))
 
     async def close(self) -> None:
         self.closed = True

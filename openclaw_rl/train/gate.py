@@ -16,6 +16,7 @@ from importlib import resources
 
 from openclaw_rl.types import (
     BASE_VERSION,
+    EVERYONE,
     Engine,
     GenerateRequest,
     Json,
@@ -23,6 +24,7 @@ from openclaw_rl.types import (
     Priority,
     Renderer,
     SamplingParams,
+    Scope,
     ScoreRequest,
     StepReport,
     Tool,
@@ -109,10 +111,17 @@ class Gate:
         self._degeneration, self._bounds = degeneration, bounds or Bounds()
         self._probes = probes or load_probes()
         self._known: dict[int, Measures] = {}
+        self._current: dict[Scope, set[int]] = {}
+        """Versions that a scope's next check may ask for again."""
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def check(
-        self, version: int, parent: int, report: StepReport, held_out: Sequence[tuple[TurnRecord, int]]
+        self,
+        version: int,
+        parent: int,
+        report: StepReport,
+        held_out: Sequence[tuple[TurnRecord, int]],
+        scope: Scope = EVERYONE,
     ) -> GateResult:
         """``version`` must be loaded, unless the report says that it is not finite."""
         if not report.finite:
@@ -131,7 +140,9 @@ class Gate:
         if len(held_out) >= _MIN_HELD_OUT:
             value = await self._held_out(version, parent, held_out)
             checks.append(_at_least("held-out turns", value, -bounds.held_out))
-        self._known = {v: m for v, m in self._known.items() if v in (BASE_VERSION, parent, version)}
+        self._current[scope] = {parent, version}
+        current = {BASE_VERSION}.union(*self._current.values())
+        self._known = {v: m for v, m in self._known.items() if v in current}
         return _result(checks)
 
     async def measure(self, version: int) -> Measures:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from openclaw_rl.types import (
     Lesson,
     Message,
     Renderer,
+    Scope,
     ScoreRequest,
     Teaching,
     Tool,
@@ -65,16 +67,16 @@ class VerdictQueue(Protocol):
 class EngineScorer:
     """The teacher: some version on the engine that serves, at low priority.
 
-    ``teacher`` names it as of now; None is the base.
+    ``teacher`` names a scope's as of now; None is the base.
     """
 
-    def __init__(self, engine: Engine, teacher: Callable[[], Weights | None]) -> None:
+    def __init__(self, engine: Engine, teacher: Callable[[Scope], Weights | None]) -> None:
         self._engine, self._teacher = engine, teacher
         self._version = BASE_VERSION
 
-    async def prepare(self) -> None:
-        """Have the teacher loaded; nothing to do if it is."""
-        weights = self._teacher()
+    async def prepare(self, scope: Scope) -> None:
+        """Have a scope's teacher loaded; nothing to do if it is."""
+        weights = self._teacher(scope)
         self._version = BASE_VERSION if weights is None else weights.version
         if weights is not None:
             await self._engine.load(weights)
@@ -157,12 +159,14 @@ class Sampler:
     ) -> None:
         self._verdicts, self._algorithm, self._scorer, self._prompts = verdicts, algorithm, scorer, prompts
         self._held_out_share = held_out_share
+        self._prepared: Scope | None = None
+        """Whose teacher is loaded."""
 
     async def run(self) -> int:
         """Everything that is pending; returns how much that was."""
         done = 0
         while pending := self._verdicts.pending(_PAGE):
-            await self._scorer.prepare()
+            self._prepared = None
             for seq, turn_id in pending:
                 await self._settle(seq, turn_id)
             done += len(pending)
@@ -198,9 +202,14 @@ class Sampler:
             self._verdicts.settle(seq, turn, verdict, examples, held_out=held_out)
 
     async def _examples(self, turn: TurnRecord, verdict: Verdict) -> list[Example]:
+        if self._prepared != turn.scope:
+            await self._scorer.prepare(turn.scope)
+            self._prepared = turn.scope
         before = self._verdicts.corrected(turn) if verdict.score > 0 else None
         lesson = self._lesson(turn, verdict, self._lesson(*before) if before else None)
-        return await self._algorithm.examples(lesson, self._scorer)
+        made = await self._algorithm.examples(lesson, self._scorer)
+        # Here, so that no algorithm can teach somebody else's policy.
+        return [replace(example, scope=turn.scope) for example in made]
 
     def _lesson(self, turn: TurnRecord, verdict: Verdict, corrected: Lesson | None = None) -> Lesson:
         return Lesson(turn, verdict, lambda hint: self._prompts.hinted(turn, hint), corrected)

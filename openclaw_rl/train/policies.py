@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from openclaw_rl.types import Json, Weights
+from openclaw_rl.types import EVERYONE, Json, Weights
 from openclaw_rl.types.lora import ADAPTER_FILE
 
 MANIFEST = "manifest.json"
@@ -39,8 +39,10 @@ class PolicyStore:
 
     def weights(self, version: int) -> Weights:
         """Where an engine or a trainer finds them: in the version's folder, or where its manifest says."""
-        uri = self.manifest(version).get("uri") if self.exists(version) else None
-        return Weights(version, uri) if uri else Weights.in_folder(version, self.path(version))
+        manifest = self.manifest(version) if self.exists(version) else {}
+        uri = manifest.get("uri")
+        scope = manifest.get("scope", EVERYONE)
+        return Weights(version, uri, scope) if uri else Weights.in_folder(version, self.path(version), scope)
 
     def write(self, version: int, save: Callable[[Path], str | None], manifest: Json) -> Path:
         """``save`` fills a folder; it becomes the version's in one rename, after everything is on disk.

@@ -21,14 +21,17 @@ from typing import Protocol
 from openclaw_rl.train.gate import Gate, GateResult
 from openclaw_rl.train.lessons import Sampler
 from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.train.publish import follow
 from openclaw_rl.train.watch import is_worse
 from openclaw_rl.types import (
     BASE_VERSION,
+    EVERYONE,
     Algorithm,
     Engine,
     Example,
     Json,
     Policy,
+    Scope,
     StepReport,
     Trainer,
     TurnRecord,
@@ -36,6 +39,7 @@ from openclaw_rl.types import (
 
 log = logging.getLogger(__name__)
 _GATE_TURNS = 8
+_MANY = 1000
 #: Batches' worth of samples that one step takes, where there is little to learn or far too much.
 _MOST_BATCHES = 4
 PRUNED = "its turn was pruned before the step"
@@ -47,11 +51,15 @@ class PolicyQueue(Protocol):
 
     def is_settled(self) -> bool: ...
 
-    def waiting(self) -> tuple[int, float, float | None]: ...
+    def scopes(self) -> list[Scope]: ...
 
-    def full_batch(self, batch_size: int) -> int: ...
+    def waiting(self, scope: Scope) -> tuple[int, float, float | None]: ...
 
-    def claim(self, limit: int, parent: int, config_hash: str, replay: int) -> Policy | None: ...
+    def full_batch(self, batch_size: int, scope: Scope) -> int: ...
+
+    def claim(
+        self, limit: int, parent: int, config_hash: str, replay: int, scope: Scope
+    ) -> Policy | None: ...
 
     def items(self, version: int) -> list[Example]: ...
 
@@ -69,17 +77,23 @@ class PolicyQueue(Protocol):
 
     def publish(self, version: int, gate: Json) -> bool: ...
 
-    def promote(self, version: int, why: str) -> None: ...
+    def promote(self, version: int, why: str, scope: Scope) -> None: ...
 
-    def serving(self) -> int: ...
+    def serving(self, scope: Scope) -> int: ...
+
+    def serving_table(self) -> dict[Scope, int]: ...
+
+    def num_between(self, older: int, newer: int, scope: Scope) -> int: ...
+
+    def list_policies(self, limit: int, scope: Scope) -> list[Policy]: ...
 
     def policy(self, version: int) -> Policy | None: ...
 
     def unfinished(self) -> Policy | None: ...
 
-    def held_out(self, limit: int) -> list[tuple[TurnRecord, int]]: ...
+    def held_out(self, limit: int, scope: Scope) -> list[tuple[TurnRecord, int]]: ...
 
-    def scores_of(self, version: int) -> list[int]: ...
+    def scores_of(self, version: int, scope: Scope) -> list[int]: ...
 
     def flush_requested_at(self) -> float | None: ...
 
@@ -128,7 +142,8 @@ class LearnWorker:
         self._trainer: Trainer | None = None
         self._trainer_version: int | None = None
         """The version the trainer's weights are."""
-        self._reported = -1
+        self._reported: dict[Scope, int] = {}
+        self._last_scope: Scope = ""
 
     async def run(self) -> None:
         """Until cancelled. An engine or a database that is away is waited for."""
@@ -156,8 +171,10 @@ class LearnWorker:
             return True
         if await self._sampler.run():
             return True
-        self._watch()
-        policy = self._claim()
+        scopes = self._policies.scopes()
+        for scope in scopes:
+            await self._watch(scope)
+        policy = self._claim(scopes)
         if policy is None:
             return False
         await self._finish(policy)
@@ -165,42 +182,54 @@ class LearnWorker:
 
     # --- when --------------------------------------------------------------------------------
 
-    def _claim(self) -> Policy | None:
+    def _claim(self, scopes: Sequence[Scope]) -> Policy | None:
+        """The next step that is due, the scopes taking turns."""
+        asked, after = self._policies.flush_requested_at(), self._last_scope
+        for scope in [*(s for s in scopes if s > after), *(s for s in scopes if s <= after)]:
+            if (policy := self._claim_for(scope, flush=asked is not None)) is not None:
+                self._last_scope = scope
+                return policy
+        waits = any(self._policies.waiting(scope)[0] for scope in scopes)
+        if asked and not waits and self._policies.is_settled():
+            self._policies.flushed(asked)
+        return None
+
+    def _claim_for(self, scope: Scope, flush: bool) -> Policy | None:
         options = self._options
-        number, strength, oldest = self._policies.waiting()
-        size = self._policies.full_batch(options.batch_size)
-        asked = self._policies.flush_requested_at()
-        if number != self._reported:
-            self._reported = number
-            self._progress(f"{number} of {size} samples toward the next step")
+        number, strength, oldest = self._policies.waiting(scope)
+        size = self._policies.full_batch(options.batch_size, scope)
+        if number != self._reported.get(scope):
+            self._reported[scope] = number
+            whose = "" if scope == EVERYONE else f" of {scope}"
+            self._progress(f"{number} of {size} samples toward the next step{whose}")
         old = (
             oldest is not None and time.time() - oldest > options.max_age_s and number >= options.min_samples
         )
-        if not (asked or old or is_due(number, strength, size, options.min_signal)):
+        if not number or not (flush or old or is_due(number, strength, size, options.min_signal)):
             return None
         limit = size
         says_little = number >= 2 * size and strength < options.min_signal * number
         if says_little or number > (options.max_staleness + 1) * size:  # the last would come too late
             limit = min(number, _MOST_BATCHES * size)
-        policy = None
-        if number:
-            policy = self._policies.claim(
-                limit, self._policies.serving(), options.config_hash, options.replay
-            )
-        if asked and not number and self._policies.is_settled():
-            self._policies.flushed(asked)
-        return policy
+        parent = self._policies.serving(scope)
+        return self._policies.claim(limit, parent, options.config_hash, options.replay, scope)
 
-    def _watch(self) -> None:
+    async def _watch(self, scope: Scope) -> None:
         """Back to the version before, if people's verdicts fell significantly with this one."""
-        serving = self._policies.serving()
-        policy = self._policies.policy(serving)
+        policies, serving = self._policies, self._policies.serving(scope)
+        policy = policies.policy(serving)
         if policy is None or policy.parent is None:
             return
-        if is_worse(self._policies.scores_of(policy.parent), self._policies.scores_of(serving)):
+        if is_worse(policies.scores_of(policy.parent, scope), policies.scores_of(serving, scope)):
             why = f"rolled back from version {serving}: verdicts fell below those of version {policy.parent}"
-            self._policies.promote(policy.parent, why)
+            policies.promote(policy.parent, why, scope)
+            await self._follow()
             self._progress(why)
+
+    async def _follow(self) -> None:
+        """At once, rather than when the server looks next; while it is away, there is nobody to tell."""
+        with suppress(ConnectionError, ValueError, OSError):
+            await follow(self._policies, self._engine, self._store.weights)
 
     # --- one version, from its samples to its end ------------------------------------------------
 
@@ -215,24 +244,22 @@ class LearnWorker:
         if not result.passed:
             await self._discard(policy, result.to_json())
         elif self._policies.publish(policy.version, result.to_json()):
-            with suppress(ConnectionError, ValueError):  # whoever serves follows the ledger anyway
-                await self._engine.serve_version(policy.version)
+            await self._follow()
             self._progress(f"version {policy.version} passed its checks and serves now")
-            self._free_states()
+            self._free_states(policy.scope)
         else:
             await self._discard(policy, None)
 
     async def _train(self, policy: Policy) -> bool:
         """False if there was nothing left to train."""
-        version, parent = policy.version, policy.parent or BASE_VERSION
-        items = self._usable(policy)
+        version, items = policy.version, self._usable(policy)
         if not items:
             self._policies.reject(
                 version, {"passed": False, "reason": "none of its samples could be used", "checks": []}
             )
             return False
         self._progress(f"step {version}: {len(items)} samples")
-        report = await self._in_thread(lambda: self._take_step(version, parent, items))
+        report = await self._in_thread(lambda: self._take_step(policy, items))
         self._progress(
             f"step {version}: loss {report.loss:.4f}, gradient {report.grad_norm:.2f}, "
             f"{report.num_tokens} tokens in {report.total_s:.1f} s"
@@ -244,16 +271,19 @@ class LearnWorker:
         items = self._policies.items(version)
         found = {item.source.turn_ids[0] for item in items}
         self._policies.drop(version, [i for i in self._policies.claimed(version) if i not in found], PRUNED)
-        stale = [i.source.turn_ids[0] for i in items if self._is_stale(i, parent)]
+        stale = [i.source.turn_ids[0] for i in items if self._is_stale(i, parent, policy.scope)]
         self._policies.drop(version, stale, STALE)
         return [item for item in items if item.source.turn_ids[0] not in stale]
 
-    def _is_stale(self, example: Example, parent: int) -> bool:
+    def _is_stale(self, example: Example, parent: int, scope: Scope) -> bool:
         answered_by = example.source.policy_version
-        return answered_by is not None and parent - answered_by > self._options.max_staleness
+        if answered_by is None:
+            return False
+        return self._policies.num_between(answered_by, parent, scope) > self._options.max_staleness
 
-    def _take_step(self, version: int, parent: int, items: list[Example]) -> StepReport:
+    def _take_step(self, policy: Policy, items: list[Example]) -> StepReport:
         """In the trainer's thread."""
+        version, parent = policy.version, policy.parent or BASE_VERSION
         if self._trainer is None:
             self._trainer = self._make_trainer()
         trainer = self._trainer
@@ -273,6 +303,7 @@ class LearnWorker:
         manifest = {
             "version": version,
             "parent": parent,
+            "scope": policy.scope,
             "samples": [item.source.turn_ids[0] for item in items],
             "replayed": [item.source.turn_ids[0] for item in again],
             "factors": factors,
@@ -292,7 +323,8 @@ class LearnWorker:
             for needed in (parent, version):
                 if needed != BASE_VERSION:
                     await self._engine.load(self._store.weights(needed))
-        return await self._gate.check(version, parent, report, self._policies.held_out(_GATE_TURNS))
+        held_out = self._policies.held_out(_GATE_TURNS, policy.scope)
+        return await self._gate.check(version, parent, report, held_out, policy.scope)
 
     async def _discard(self, policy: Policy, gate: Json | None) -> None:
         if gate is not None:
@@ -304,9 +336,10 @@ class LearnWorker:
         with suppress(ConnectionError, ValueError):
             await self._engine.unload(policy.version)
 
-    def _free_states(self) -> None:
-        serving = self._policies.serving()
-        for version in range(1, serving - self._options.keep_states + 1):
+    def _free_states(self, scope: Scope) -> None:
+        serving = self._policies.serving(scope)
+        made = [policy.version for policy in self._policies.list_policies(_MANY, scope)]
+        for version in [v for v in made if v <= serving][self._options.keep_states :]:
             self._store.forget(version, only_state=True)
 
     async def _in_thread(self, work: Callable[[], StepReport]) -> StepReport:

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from openclaw_rl.types.base import FinishReason, Json, Message, Tool, TurnKind
+from openclaw_rl.types.base import EVERYONE, FinishReason, Json, Message, Scope, Tool, TurnKind
 from openclaw_rl.types.engine import SamplingParams, Token
 
 
 @dataclass(slots=True)
 class TurnRecord:
-    """One reply with everything needed to judge and train it."""
+    """One reply with everything needed to judge and train it.
+
+    A field with a text or a number as its default is a column of the ledger by itself; see ``schema.FACTS``.
+    """
 
     id: str
     session_id: str
@@ -38,6 +41,8 @@ class TurnRecord:
     """The id of the turn whose reply this request's history ends with."""
     keys: dict[str, str] = field(default_factory=dict)
     """Look-up keys under which later requests find this turn."""
+    scope: Scope = EVERYONE
+    """Whose policy answered, and whose it teaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ class ChatRequest:
     in that dialect, translated from the others, with their remaining fields beside it."""
     prompt: str | list[int] | None = None
     """Text or ids to go on from as they are, instead of a conversation."""
+    scope: Scope = EVERYONE
+    """Whose policy answers; the gateway says so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Protocol
@@ -37,7 +37,8 @@ class GenerateRequest:
     stop_ids: frozenset[int] = frozenset()
     """Sampling one of these ends the reply; it is part of the sampled ids."""
     policy_version: int | None = None
-    """None takes the version being served when the request starts."""
+    """None takes the version being served to the scope when the request starts."""
+    scope: Scope = EVERYONE
     priority: Priority = Priority.LIVE
     top_logprobs: int = 8
     """How many raw alternatives to keep per token."""
@@ -144,7 +145,12 @@ class EngineStatus:
     num_waiting: int
     cached_tokens: int
     versions: tuple[int, ...]
-    serving_version: int
+    """Loaded, whether they serve or not."""
+    serving: Mapping[Scope, int] = field(default_factory=dict)
+    """Which version answers whom; a scope that is not named is answered by the base."""
+
+    def version_for(self, scope: Scope = EVERYONE) -> int:
+        return self.serving.get(scope, BASE_VERSION)
 
 
 class Engine(Protocol):
@@ -161,10 +167,11 @@ class Engine(Protocol):
     async def load(self, weights: Weights) -> None:
         """Beside what is loaded. The same weights again are no work; others under a number replace it."""
 
-    async def serve_version(self, version: int) -> None:
-        """New requests take this version from now on."""
+    async def serve_version(self, version: int, scope: Scope = EVERYONE) -> None:
+        """New requests of the scope take this version from now on; those of other scopes keep theirs."""
 
-    async def unload(self, version: int) -> None: ...
+    async def unload(self, version: int) -> None:
+        """ValueError for the base, and for a version that serves a scope."""
 
     def status(self) -> EngineStatus: ...
 
@@ -181,7 +188,7 @@ class FollowsGrammars(Protocol):
 class SwitchesWarm(Protocol):
     """An engine whose capabilities say ``warm_switching``."""
 
-    def pick_version(self, prompt_ids: Sequence[int]) -> int:
+    def pick_version(self, prompt_ids: Sequence[int], scope: Scope = EVERYONE) -> int:
         """For a new request that names none: the one served, or the one before while it alone is warm."""
 
 

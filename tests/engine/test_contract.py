@@ -67,7 +67,7 @@ class TestRemote(TestLocal):
         door = bind_private(tmp_path / "engine.sock")
         server = SideServer(uvicorn.Config(create_private_app(local), lifespan="off", log_level="error"))
         serving = asyncio.create_task(server.serve(sockets=[door]))
-        remote = Fresh(tmp_path / "engine.sock")
+        remote = RemoteEngine(tmp_path / "engine.sock")
         await remote.connect()
         assert remote.capabilities == replace(local.capabilities, warm_switching=False)
         yield remote
@@ -75,22 +75,6 @@ class TestRemote(TestLocal):
         server.should_exit = server.force_exit = True
         await serving
         await local.close()
-
-
-class Fresh(RemoteEngine):
-    """``status`` is as of the last ``connect``; here, of now."""
-
-    async def load(self, weights: Weights) -> None:
-        await super().load(weights)
-        await self.connect()
-
-    async def serve_version(self, version: int) -> None:
-        await super().serve_version(version)
-        await self.connect()
-
-    async def unload(self, version: int) -> None:
-        await super().unload(version)
-        await self.connect()
 
 
 class TestScripted(EngineContract):

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.testing import until
-from openclaw_rl.types import Token, Weights
+from openclaw_rl.types import EVERYONE, Token, Weights
 from tests.engine.conftest import TOLERANCE, Reference, run_generation
 
 
@@ -58,7 +58,8 @@ async def test_after_a_minute_everybody_switches(
     monkeypatch.setattr(engine._scheduler, "warm", lambda *arguments: None)
     await engine.serve_version(1)
     assert engine.pick_version(history) == 0
-    engine._switched_at -= 61
+    before, switched_at = engine._before[EVERYONE]
+    engine._before[EVERYONE] = (before, switched_at - 61)
     assert engine.pick_version(history) == 1
 
 

@@ -172,6 +172,6 @@ async def test_the_private_socket_is_an_engine(tmp_path: Path) -> None:
     await remote.load(Weights.in_folder(4, tmp_path))
     await remote.serve_version(4)
     await remote.connect()
-    assert remote.status().serving_version == 4
+    assert remote.status().version_for() == 4
     await remote.close()
     await until(lambda: engine.status().num_running == 0, "the engine is idle")

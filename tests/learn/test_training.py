@@ -421,7 +421,7 @@ async def test_all_weights_train_and_serve_too(make: Make) -> None:
     await talk(stack, 4)
     await stack.judge()
     await run(stack.worker())
-    assert stack.engine.status().serving_version == 1
+    assert stack.engine.status().version_for() == 1
     turn_id = await stack.chat("hello")
     turn = stack.system.ledgers.serve.load_turn(turn_id)
     assert turn is not None

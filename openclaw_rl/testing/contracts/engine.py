@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import cast
 
@@ -10,6 +11,7 @@ import pytest
 from openclaw_rl.testing.waiting import until
 from openclaw_rl.types import (
     BASE_VERSION,
+    EVERYONE,
     Engine,
     FollowsGrammars,
     GenerateRequest,
@@ -129,7 +131,30 @@ class EngineContract:
         await engine.serve_version(weights[0].version)
         tokens += [token async for token in stream]
         assert {token.policy_version for token in tokens} == {BASE_VERSION}
-        assert engine.status().serving_version == weights[0].version
+        assert engine.status().version_for() == weights[0].version
+
+    async def test_two_scopes_are_served_two_versions_at_once(
+        self, engine: Engine, weights: list[Weights]
+    ) -> None:
+        if not (engine.capabilities.adapters or engine.capabilities.full_weights):
+            return
+        first, second = weights
+        for each, scope in ((first, "user:ann"), (second, "user:ben")):
+            await engine.load(each)
+            await engine.serve_version(each.version, scope)
+        requests = [self.request(scope=scope) for scope in ("user:ann", "user:ben", "user:new", EVERYONE)]
+        replies = await asyncio.gather(*(collect(engine, request) for request in requests))
+        answered_by = [{token.policy_version for token in tokens} for tokens in replies]
+        assert answered_by == [{first.version}, {second.version}, {BASE_VERSION}, {BASE_VERSION}]
+        status = engine.status()
+        served = [status.version_for(request.scope) for request in requests]
+        assert served == [first.version, second.version, BASE_VERSION, BASE_VERSION]
+        for each in weights:
+            with pytest.raises(ValueError):
+                await engine.unload(each.version)
+        await engine.serve_version(BASE_VERSION, "user:ann")
+        await engine.unload(first.version)
+        assert engine.status().version_for("user:ben") == second.version
 
     async def test_a_version_that_is_not_loaded_is_refused(self, engine: Engine) -> None:
         with pytest.raises(ValueError, match="77"):

@@ -1,0 +1,51 @@
+"""Publishing has one path: the ledger names a version for each scope, and whoever serves follows it.
+
+A step that passed its checks, a rollback and a person's choice all end as a row in the ledger. ``follow``
+makes an engine agree with it: the server calls it twice a second, and whoever wrote the row calls it at once,
+so that nobody waits for the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.types import BASE_VERSION, EVERYONE, Engine, Policy, Scope, Weights
+
+
+class PolicyTable(Protocol):
+    """Which version serves whom, as the ledger says. Synchronous."""
+
+    def serving_table(self) -> dict[Scope, int]: ...
+
+    def policy(self, version: int) -> Policy | None: ...
+
+    def promote(self, version: int, why: str, scope: Scope) -> None: ...
+
+
+async def follow(
+    policies: PolicyTable, engine: Engine, weights_of: Callable[[int], Weights]
+) -> dict[Scope, int]:
+    """Serve to every scope what the ledger names, the base where it names nothing; returns what it names."""
+    named, status = await asyncio.to_thread(policies.serving_table), engine.status()
+    for scope in {**status.serving, **named}:
+        version = named.get(scope, BASE_VERSION)
+        if version != status.version_for(scope):
+            if version not in status.versions:
+                await engine.load(weights_of(version))
+            await engine.serve_version(version, scope)
+    return named
+
+
+def promote(
+    policies: PolicyTable, store: PolicyStore, version: int, why: str, scope: Scope = EVERYONE
+) -> None:
+    """Name a version by hand, whether or not it passed its checks; ValueError if it cannot serve."""
+    policy = policies.policy(version)
+    if version != BASE_VERSION and not store.has_weights(version):
+        raise ValueError(f"there are no weights of policy version {version}")
+    if policy is not None and not policy.metrics.get("finite", True):
+        raise ValueError(f"version {version} holds numbers that are not finite; choose another version")
+    policies.promote(version, why, scope)
