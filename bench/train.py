@@ -128,8 +128,8 @@ class Ours:
         self.trainer = LocalTrainer(
             model,
             LocalTrainerOptions(
-                rank=RANK, alpha=ALPHA, learning_rate=LEARNING_RATE, betas=BETAS, grad_clip=1e9,
-                num_threads=options.threads, device=options.device,
+                lora_rank=RANK, lora_alpha=ALPHA, learning_rate=LEARNING_RATE, betas=BETAS, grad_clip=1e9,
+                train_threads=options.threads, train_device=options.device,
             ),
             native_linear,
         )  # fmt: skip

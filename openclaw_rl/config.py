@@ -1,5 +1,6 @@
 """All settings in one frozen tree: defaults < TOML file < environment < command line.
 
+The sections of the engine and of training are plain dataclasses in ``settings.py``, the others are here.
 Each field's last name is unique in the tree, so it is also its flag (``--max-running``) and its
 variable (``OPENCLAW_RL_MAX_RUNNING``). Unknown keys are errors. Secrets are not settings: keys
 live in their own file or in ``OPENCLAW_RL_API_KEY``.
@@ -7,21 +8,31 @@ live in their own file or in ``OPENCLAW_RL_API_KEY``.
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
+from dataclasses import fields as dataclass_fields
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from openclaw_rl.models import DEFAULT_MODEL
-from openclaw_rl.types.lora import ALL, lora_modules
+from openclaw_rl.settings import EngineConfig, TrainConfig
 
 _PREFIX = "OPENCLAW_RL_"
 #: Short variables that scripts may use without a prefix.
 _ALIASES = {"HOST": "host", "PORT": "port"}
+#: Which setting of a section chooses an implementation, and which one holds what only that one knows.
+_OWN = (
+    ("engine", "engine", "engine_options"),
+    ("train", "trainer", "trainer_options"),
+    ("learn", "algo", "algo_options"),
+)
 
 
 class _Section(BaseModel):
@@ -51,31 +62,6 @@ class ServeConfig(_Section):
     """How long that server may be silent."""
     hint_memory: bool = False
     """Add what was learned of a user to the system prompt of their later requests."""
-
-
-class EngineConfig(_Section):
-    engine: str = "local"
-    """local (in this process), or pkg.module:Class of your own."""
-    model: str = DEFAULT_MODEL
-    """A Hugging Face id, a local folder or a GGUF file."""
-    renderer: str | None = None
-    """Model family for chat templates and tool calls; by default recognised."""
-    device: str = "auto"
-    """cpu, cuda, or auto."""
-    dtype: str = "auto"
-    """Precision of activations and of the cache: fp32, bf16, or auto (fp32 on a CPU)."""
-    kernel: str = "auto"
-    """Products of the frozen base: native, native@avx2, float, …, or auto (measured at start)."""
-    num_threads: int = Field(default=0, ge=0)
-    """CPU threads of the engine; 0 leaves it to torch."""
-    max_running: int = Field(default=16, ge=1)
-    """Sequences generated at the same time."""
-    chunk_tokens: int = Field(default=256, ge=1)
-    """Tokens of a new prompt run per step while others are being answered, at most."""
-    max_step_s: float = Field(default=0.2, gt=0)
-    """Where a step takes longer, prompts are run in smaller pieces, so that no stream stalls."""
-    cache_tokens: int = Field(default=0, ge=0)
-    """Tokens whose keys and values are kept; 0 sizes it by the machine's memory."""
 
 
 class JudgeConfig(_Section):
@@ -110,6 +96,8 @@ class LearnConfig(_Section):
     """Train on what was judged; without it, turns are judged and kept."""
     algo: str = "hybrid"
     """hybrid, hybrid-sum, binary, opd, opd-topk, distill, or pkg.module:Class."""
+    algo_options: dict[str, Any] = Field(default={})
+    """Settings that only this algorithm has, as NAME=VALUE,NAME=VALUE; also [learn.NAME] in the file."""
     loss: str | None = None
     """pkg.module:function instead of the algorithm's own loss."""
     teacher: Literal["base", "frozen", "average", "current"] = "base"
@@ -152,47 +140,6 @@ class LearnConfig(_Section):
     """Judged turns kept from training, to check new versions with."""
 
 
-class TrainConfig(_Section):
-    trainer: str = "local"
-    """local (in the learn process), or pkg.module:Class of your own."""
-    finetune: Literal["lora", "full"] = "lora"
-    """A low-rank adapter beside the frozen base, or all weights."""
-    lora_rank: int = Field(default=16, ge=1)
-    """Rank of the adapter."""
-    lora_targets: str = ALL
-    """Layers with an adapter: all-linear, attention, mlp, or their names with commas between."""
-    lora_alpha: int = Field(default=32, ge=1)
-    """The adapter counts alpha over rank."""
-    learning_rate: float = Field(default=1e-3, gt=0)
-    """For the default model; larger ones want 1e-4 with LoRA, 1e-5 with all weights."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """AdamW's."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the learning rate rises to its value."""
-    grad_clip: float = Field(default=1.0, gt=0)
-    """Bound of the gradient's norm."""
-    kl_coefficient: float = Field(default=0.0, ge=0)
-    """Weight of the divergence from the base; LoRA only."""
-    micro_batch_tokens: int = Field(default=1024, ge=1)
-    """Tokens whose activations are held at once."""
-    average_decay: float = Field(default=0.0, ge=0, lt=1)
-    """Of the moving average of the weights; 0 keeps none."""
-    train_device: str = "auto"
-    """cpu, cuda, or auto."""
-    train_dtype: Literal["fp32", "bf16"] = "fp32"
-    """Precision of the trainer's weights."""
-    train_threads: int = Field(default=0, ge=0)
-    """CPU threads of the trainer; 0 leaves it to torch. They run only when nobody else wants the core."""
-    seed: int = 0
-    """Of the adapter's first weights."""
-
-    @field_validator("lora_targets")
-    @classmethod
-    def _known_targets(cls, targets: str) -> str:
-        lora_modules(targets)
-        return targets
-
-
 class LedgerConfig(_Section):
     ledger_url: str | None = None
     """sqlite:///PATH or postgresql://…; by default a SQLite file in the data folder."""
@@ -211,14 +158,46 @@ class Config(_Section):
     ledger: LedgerConfig = LedgerConfig()
 
 
-def fields() -> Iterator[tuple[str | None, str, FieldInfo]]:
-    """Every setting as (section, name, field); the section is None at the root."""
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a flag and its help are made of."""
+
+    annotation: Any
+    default: Any
+    description: str
+
+
+def fields() -> Iterator[tuple[str | None, str, Setting]]:
+    """Every setting as (section, name, setting); the section is None at the root."""
     for name, field in Config.model_fields.items():
         kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, _Section):
-            yield from ((name, inner, inner_field) for inner, inner_field in kind.model_fields.items())
+        if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, _Section)):
+            yield from ((name, inner, setting) for inner, setting in _settings(kind))
         else:
-            yield None, name, field
+            yield None, name, Setting(field.annotation, field.default, field.description or "")
+
+
+def _settings(kind: Any) -> Iterator[tuple[str, Setting]]:
+    if issubclass(kind, _Section):
+        for name, field in kind.model_fields.items():
+            yield name, Setting(field.annotation, field.default, field.description or "")
+        return
+    annotations, texts, defaults = get_type_hints(kind), _docstrings(kind), kind()
+    for each in dataclass_fields(kind):
+        yield (
+            each.name,
+            Setting(annotations[each.name], getattr(defaults, each.name), texts.get(each.name, "")),
+        )
+
+
+def _docstrings(kind: type) -> dict[str, str]:
+    """The text under each field of a dataclass."""
+    body: Any = ast.parse(inspect.getsource(kind)).body
+    return {
+        ast.unparse(field.target): inspect.cleandoc(ast.literal_eval(text.value))
+        for field, text in pairwise(body[0].body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
 
 
 def load_config(
@@ -232,6 +211,7 @@ def load_config(
     stated = _from_environment(environment) | given
     home = Path(stated.get("home") or Config.model_fields["home"].default).expanduser()
     tree = _read_file(file or home / "config.toml", required=file is not None)
+    _take_own_tables(tree, stated)
     sections = {name: section for section, name, _ in fields()}
     for name, value in stated.items():
         section = sections[name]
@@ -247,11 +227,49 @@ def load_config(
         raise ValueError(f"setting {'.'.join(map(str, first['loc']))}: {problem}") from None
 
 
+def _take_own_tables(tree: dict[str, Any], stated: dict[str, Any]) -> None:
+    """``[engine.NAME]`` holds what only that engine knows; it is read where that one is chosen."""
+    for section, chooser, options in _OWN:
+        table = tree.get(section)
+        if not isinstance(table, dict):
+            continue
+        known = {name for of, name, _ in fields() if of == section}
+        own = {name: table.pop(name) for name in list(table) if name not in known and _is_table(table[name])}
+        chosen = stated.get(chooser) or table.get(chooser) or _default(chooser)
+        if chosen in own:
+            table[options] = {**own[chosen], **table.get(options, {})}
+    for _, _, options in _OWN:
+        if isinstance(stated.get(options), str):
+            stated[options] = _read_options(options, stated[options])
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _default(name: str) -> Any:
+    return next(setting.default for _, known, setting in fields() if known == name)
+
+
+def _read_options(name: str, text: str) -> dict[str, Any]:
+    """``a=1,b=x``, or a JSON object where a value has a comma."""
+    if text.startswith("{"):
+        found: dict[str, Any] = json.loads(text)
+        return found
+    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+    if bad := [key for key, equals, _ in pairs if not equals]:
+        raise ValueError(f"setting {name}: {bad[0]!r} has no value; write NAME=VALUE,NAME=VALUE")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
 def to_environment(config: Config) -> dict[str, str]:
     """Variables that give a child process the very same settings."""
     tree = config.model_dump()
     stated = {name: (tree if section is None else tree[section])[name] for section, name, _ in fields()}
-    return {_PREFIX + name.upper(): str(value) for name, value in stated.items() if value is not None}
+    texts = {
+        name: json.dumps(v) if isinstance(v, dict) else str(v) for name, v in stated.items() if v is not None
+    }
+    return {_PREFIX + name.upper(): text for name, text in texts.items()}
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -6,8 +6,11 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from importlib import import_module
 from typing import Any
+
+from openclaw_rl.settings import own_settings
 
 
 def load_object(what: str, path: str) -> Any:
@@ -21,7 +24,7 @@ def load_object(what: str, path: str) -> Any:
         raise ValueError(f"cannot load the {what} {path!r} ({error}); check 'pkg.module:Name'") from error
 
 
-def find(what: str, name: str, table: Mapping[str, Callable[[Any], Any]]) -> Any:
+def find(what: str, name: str, table: Mapping[str, Callable[..., Any]]) -> Any:
     """The maker of that name, or somebody's own; ValueError with the known names."""
     if name in table:
         return table[name]
@@ -30,8 +33,22 @@ def find(what: str, name: str, table: Mapping[str, Callable[[Any], Any]]) -> Any
     raise ValueError(f"unknown {what} {name!r}; known: {', '.join(table)}, or pkg.module:Class of your own")
 
 
-def create(what: str, name: str, table: Mapping[str, Callable[[Any], Any]], parts: Any) -> Any:
-    """Call the named maker with the parts, or without where it takes no argument."""
+def create(
+    what: str,
+    name: str,
+    table: Mapping[str, Callable[..., Any]],
+    parts: Any,
+    own: Mapping[str, Any] | None = None,
+) -> Any:
+    """Call the named maker with the parts, or without where it takes no argument.
+
+    Where ``own`` holds settings that only this implementation has, a dataclass is made from those: they are
+    its fields. Any other class of somebody's own finds them in the parts.
+    """
     make = find(what, name, table)
+    if own is not None and is_dataclass(make) and isinstance(make, type):
+        return own_settings(make, own)
+    if own and name in table:
+        raise ValueError(f"the {what} {name} has no settings of its own: {', '.join(own)}")
     takes_parts = bool(inspect.signature(make).parameters)
     return make(*([parts] if takes_parts else []))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openclaw_rl.algo import StepSize, create_algorithm, step_size
-from openclaw_rl.config import Config, fields, load_config
+from openclaw_rl.config import Config, fields, load_config, to_environment
 
 
 def load(home: Path, toml: str = "", env: dict[str, str] | None = None, **flags: Any) -> Config:
@@ -80,6 +80,26 @@ def test_mistakes_in_the_file_are_named(tmp_path: Path, toml: str, message: str)
 def test_a_section_that_is_no_table_is_named_also_when_the_environment_adds_to_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"serve"):
         load(tmp_path, "serve = 3", {"PORT": "0"})
+
+
+def test_an_implementation_has_a_table_of_its_own(tmp_path: Path) -> None:
+    toml = "[engine.local]\ngraphs = false\n[engine.vllm]\nurl = 'x'\n[learn.mine]\nstrength = 2\n"
+    config = load(tmp_path, toml)
+    assert config.engine.engine_options == {"graphs": False}, "that of the engine that was chosen"
+    assert config.learn.algo_options == {}
+    assert load(tmp_path, engine="vllm").engine.engine_options == {"url": "x"}
+    assert load(tmp_path, engine="vllm", engine_options="url=y, n=2").engine.engine_options == {
+        "url": "y",
+        "n": "2",
+    }
+    env = {"OPENCLAW_RL_ALGO": "mine", "OPENCLAW_RL_ALGO_OPTIONS": "strength=3"}
+    assert load(tmp_path, env=env).learn.algo_options == {"strength": "3"}
+    again = to_environment(load(tmp_path, env=env))
+    assert load_config({}, again).learn.algo_options == {"strength": "3"}
+    with pytest.raises(ValueError, match="algo_options: 'strength' has no value"):
+        load(tmp_path, algo_options="strength")
+    with pytest.raises(ValueError, match="the algorithm binary has no settings of its own: x"):
+        create_algorithm(load(tmp_path, algo="binary", algo_options="x=1").learn)
 
 
 def test_a_wrong_flag_is_named() -> None:

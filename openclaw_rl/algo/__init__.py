@@ -42,7 +42,8 @@ def _hybrid_sum(o: LearnConfig) -> HybridSum:
     return HybridSum(Binary(o.rl_weight, o.importance_cap, baseline=False), _opd_topk(o))
 
 
-ALGORITHMS: dict[str, Callable[[LearnConfig], Algorithm]] = {
+#: A class that is a dataclass is made from ``[learn.NAME]``; a function from the section.
+ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "hybrid": _hybrid,
     "hybrid-sum": _hybrid_sum,
     "binary": _binary,
@@ -57,7 +58,7 @@ def create_algorithm(settings: LearnConfig) -> Algorithm:
 
     ``--loss`` is the path of a function that takes the place of the algorithm's own; see ``types.Loss``.
     """
-    algorithm: Algorithm = create("algorithm", settings.algo, ALGORITHMS, settings)
+    algorithm: Algorithm = create("algorithm", settings.algo, ALGORITHMS, settings, settings.algo_options)
     if settings.loss is None:
         return algorithm
     return _OtherLoss(algorithm, load_object("loss", settings.loss))

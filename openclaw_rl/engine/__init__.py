@@ -6,15 +6,12 @@ A class outside this package works too, by its dotted path (``my_pkg.my_module:M
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from openclaw_rl.plugins import create
+from openclaw_rl.settings import EngineConfig, extended
 from openclaw_rl.types import Engine
-
-if TYPE_CHECKING:
-    from openclaw_rl.config import EngineConfig
 
 __all__ = ["ENGINES", "EngineParts", "create_engine"]
 
@@ -32,9 +29,8 @@ def _local(parts: EngineParts) -> Engine:
     # torch takes seconds to import: the ledger's commands do without.
     from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 
-    names = {field.name for field in fields(LocalEngineOptions)} & set(type(parts.settings).model_fields)
-    options = LocalEngineOptions(**{name: getattr(parts.settings, name) for name in names})
-    return LocalEngine(parts.model, options)
+    settings = parts.settings
+    return LocalEngine(parts.model, extended(LocalEngineOptions, settings, settings.engine_options))
 
 
 ENGINES: dict[str, Callable[[EngineParts], Engine]] = {"local": _local}

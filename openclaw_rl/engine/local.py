@@ -31,6 +31,7 @@ from openclaw_rl.engine.scheduler import Job, Scheduler
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.engine.weights import Checkpoint, read_checkpoint
 from openclaw_rl.models import pick_device
+from openclaw_rl.settings import EngineConfig
 from openclaw_rl.types import (
     BASE_VERSION,
     EVERYONE,
@@ -60,20 +61,14 @@ _FIRST_ROWS = (1, 2, 4, 8)
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-@dataclass(frozen=True, slots=True)
-class LocalEngineOptions:
-    device: str = "auto"
-    dtype: str = "auto"
-    kernel: str = "auto"
-    num_threads: int = 0
+@dataclass(frozen=True)
+class LocalEngineOptions(EngineConfig):
+    """The engine's section of the settings, and what only this engine has: ``[engine.local]``."""
+
     graphs: bool = True
     """Whether decoding on a GPU may be recorded; without it kernels are launched one by one."""
-    max_running: int = 16
-    chunk_tokens: int = 256
     idle_chunk_tokens: int = 512
-    max_step_s: float = 0.2
-    cache_tokens: int = 0
-    """0: as many as an eighth of the RAM, or half of the GPU's free memory, holds."""
+    """Tokens of a prompt run per step while nobody else is being answered."""
 
 
 class LocalEngine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def _load_judge_model(config: Config, model: str) -> tuple[Engine, Callable[[str
     tokenizer = load_tokenizer(path)
     options = LocalEngineOptions(device=config.engine.device, num_threads=1, max_running=4)
     # The renderer in the settings belongs to the served model; this one's is recognised.
-    neutral = config.model_copy(update={"engine": config.engine.model_copy(update={"renderer": None})})
+    neutral = config.model_copy(update={"engine": replace(config.engine, renderer=None)})
     renderer = build_renderer(neutral, path, tokenizer)
     return LocalEngine(path, options), text_encoder(tokenizer), renderer
 
@@ -90,7 +91,7 @@ def learn_options(config: Config, needs: Needs) -> LearnOptions:
     settings, size = config.learn, step_size(config.learn, needs)
     hashed = {
         "learn": settings.model_dump(exclude={"policies"}),  # where they lie changes nothing
-        "train": config.train.model_dump(),
+        "train": asdict(config.train),
         "model": config.engine.model,
     }
     return LearnOptions(

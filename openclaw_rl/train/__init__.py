@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from openclaw_rl.plugins import create, find
+from openclaw_rl.settings import TrainConfig, extended
 from openclaw_rl.types import Trainer, TrainerCapabilities
-
-if TYPE_CHECKING:
-    from openclaw_rl.config import TrainConfig
 
 __all__ = ["TRAINERS", "TrainerParts", "capabilities_of", "create_trainer"]
 
@@ -44,7 +42,8 @@ class _Local:
     def __call__(self, parts: TrainerParts) -> Trainer:
         from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 
-        options = LocalTrainerOptions.of(parts.settings, parts.name)
+        settings = parts.settings
+        options = extended(LocalTrainerOptions, settings, settings.trainer_options, name=parts.name)
         return LocalTrainer(parts.model, options, parts.frozen_linear)
 
 

@@ -11,19 +11,20 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from openclaw_rl.models import pick_device
+from openclaw_rl.settings import TrainConfig
 from openclaw_rl.train.export import copy_tokenizer
 from openclaw_rl.train.losses import LOSSES, loss_of
 from openclaw_rl.train.packed import ATTENTION, Packed, logprobs, pack
 from openclaw_rl.train.policies import AVERAGE, TRAINER_STATE
 from openclaw_rl.types import Batch, Json, StepReport, TrainerCapabilities, Weights
-from openclaw_rl.types.lora import ADAPTER_CONFIG, ADAPTER_FILE, ALL, lora_modules
+from openclaw_rl.types.lora import ADAPTER_CONFIG, ADAPTER_FILE, lora_modules
 
 FrozenLinear = Callable[[torch.nn.Linear], torch.nn.Module]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -31,51 +32,16 @@ _NEW_LINE = "or start a new line from the base: openclaw-rl policy promote 0"
 log = logging.getLogger(__name__)
 
 
-#: Options whose settings have longer names, since those are flags of one command.
-_RENAMED = {
-    "rank": "lora_rank",
-    "targets": "lora_targets",
-    "alpha": "lora_alpha",
-    "device": "train_device",
-    "dtype": "train_dtype",
-    "num_threads": "train_threads",
-}
+@dataclass(frozen=True)
+class LocalTrainerOptions(TrainConfig):
+    """Training's section of the settings, and what only this trainer has: ``[train.local]``."""
 
-
-@dataclass(frozen=True, slots=True)
-class LocalTrainerOptions:
-    finetune: str = "lora"
-    """lora, or full."""
-    rank: int = 16
-    targets: str = ALL
-    """all-linear, attention, mlp, or names of layers with commas between."""
-    alpha: int = 32
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.98)
-    warmup_steps: int = 0
-    grad_clip: float = 1.0
-    kl_coefficient: float = 0.0
-    micro_batch_tokens: int = 1024
-    """Tokens whose activations are held at once; a batch is as many of these as it takes."""
+    """AdamW's."""
     checkpoint_tokens: int = 1024
     """Of longer rows, as many layers as it takes keep only their input and compute the rest again."""
-    average_decay: float = 0.0
-    """Of the moving average of the weights that may serve as a teacher; 0 keeps none."""
-    device: str = "auto"
-    dtype: str = "fp32"
-    num_threads: int = 0
-    seed: int = 0
     name: str = ""
     """What the base is called in published adapters, rather than where it lies on this machine."""
-
-    @classmethod
-    def of(cls, settings: Any, name: str) -> LocalTrainerOptions:
-        """From the settings section of training."""
-        same = {field.name for field in fields(cls)} & set(type(settings).model_fields)
-        given = {field: getattr(settings, field) for field in same}
-        given |= {ours: getattr(settings, theirs) for ours, theirs in _RENAMED.items()}
-        return cls(**given, name=name)
 
 
 class LocalTrainer:
@@ -94,11 +60,11 @@ class LocalTrainer:
         self._frozen_linear = frozen_linear
         if options.finetune not in ("lora", "full"):
             raise ValueError(f"unknown way of fine-tuning {options.finetune!r}; known: lora, full")
-        if options.dtype not in _DTYPES:
-            raise ValueError(f"unknown dtype {options.dtype!r}; known: {', '.join(_DTYPES)}")
-        if options.num_threads:
-            torch.set_num_threads(options.num_threads)
-        self.device = torch.device(pick_device(options.device))
+        if options.train_dtype not in _DTYPES:
+            raise ValueError(f"unknown dtype {options.train_dtype!r}; known: {', '.join(_DTYPES)}")
+        if options.train_threads:
+            torch.set_num_threads(options.train_threads)
+        self.device = torch.device(pick_device(options.train_device))
         self._path = model
         self._load()
 
@@ -110,7 +76,7 @@ class LocalTrainer:
         options = self.options
         torch.manual_seed(options.seed)
         base: Any = AutoModelForCausalLM.from_pretrained(
-            self._path, dtype=_DTYPES[options.dtype], attn_implementation=ATTENTION
+            self._path, dtype=_DTYPES[options.train_dtype], attn_implementation=ATTENTION
         )
         base.config.use_cache = False
         self._model: Any = _with_lora(base, options) if options.finetune == "lora" else base
@@ -327,7 +293,7 @@ class LocalTrainer:
     def _read_checkpoint(self, folder: Path) -> dict[str, torch.Tensor]:
         from transformers import AutoModelForCausalLM
 
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=_DTYPES[self.options.dtype])
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=_DTYPES[self.options.train_dtype])
         return {name: p.detach() for name, p in model.named_parameters()}
 
     def _put(self, weights: list[torch.Tensor]) -> None:
@@ -348,7 +314,10 @@ def _check_kind(folder: Path, options: LocalTrainerOptions) -> None:
     facts: list[tuple[str, object, object]] = [("finetune", kind, options.finetune)]
     if kind == options.finetune == "lora":
         saved = json.loads((folder / ADAPTER_CONFIG).read_text())
-        facts += [("lora-rank", saved["r"], options.rank), ("lora-alpha", saved["lora_alpha"], options.alpha)]
+        facts += [
+            ("lora-rank", saved["r"], options.lora_rank),
+            ("lora-alpha", saved["lora_alpha"], options.lora_alpha),
+        ]
         if options.name:
             facts.append(("model", saved["base_model_name_or_path"], options.name))
     for flag, then, now in facts:
@@ -363,9 +332,9 @@ def _with_lora(base: Any, options: LocalTrainerOptions) -> Any:
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
-        r=options.rank,
-        lora_alpha=options.alpha,
-        target_modules=lora_modules(options.targets),
+        r=options.lora_rank,
+        lora_alpha=options.lora_alpha,
+        target_modules=lora_modules(options.lora_targets),
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )

@@ -55,7 +55,7 @@ def test_a_trainer_learns_the_same_with_it(model_path: Path) -> None:
     """On the real model: the adapters' gradients, and the log-probs they come from."""
     from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 
-    options = LocalTrainerOptions(device="cpu", rank=4, alpha=8)
+    options = LocalTrainerOptions(train_device="cpu", lora_rank=4, lora_alpha=8)
     ids = torch.arange(40, 140).unsqueeze(0)
     results = []
     for frozen_linear in (None, native_linear):

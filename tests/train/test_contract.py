@@ -13,6 +13,7 @@ from openclaw_rl.algo import ALGORITHMS, create_algorithm
 from openclaw_rl.capabilities import check_training
 from openclaw_rl.config import Config, EngineConfig, LearnConfig, TrainConfig
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.settings import extended
 from openclaw_rl.testing.contracts import TrainerContract
 from openclaw_rl.train import TRAINERS, TrainerParts, capabilities_of, create_trainer
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
@@ -40,12 +41,16 @@ def test_what_the_table_says_is_what_the_trainer_says() -> None:
     assert capabilities_of("local") == LocalTrainer.capabilities
 
 
-def test_a_default_is_the_same_wherever_it_is_written() -> None:
-    assert LocalTrainerOptions.of(TrainConfig(), "") == LocalTrainerOptions()
-    settings = EngineConfig()
-    for name in LocalEngineOptions.__slots__:
-        if hasattr(settings, name):
-            assert getattr(settings, name) == getattr(LocalEngineOptions(), name), name
+def test_an_implementation_s_own_settings_extend_the_section() -> None:
+    section = TrainConfig(lora_rank=4)
+    options = extended(LocalTrainerOptions, section, {"checkpoint_tokens": "64", "betas": [0.8, 0.9]})
+    assert (options.lora_rank, options.checkpoint_tokens, options.betas) == (4, 64, (0.8, 0.9))
+    engine = extended(LocalEngineOptions, EngineConfig(max_running=3), {"graphs": "no"})
+    assert (engine.max_running, engine.graphs, engine.idle_chunk_tokens) == (3, False, 512)
+    with pytest.raises(ValueError, match="no setting 'graph'; it has: graphs, idle_chunk_tokens"):
+        extended(LocalEngineOptions, EngineConfig(), {"graph": "no"})
+    with pytest.raises(ValueError, match="idle_chunk_tokens is 'many'; it wants a int such as 512"):
+        extended(LocalEngineOptions, EngineConfig(), {"idle_chunk_tokens": "many"})
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)

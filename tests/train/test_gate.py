@@ -104,7 +104,7 @@ async def bench(engine: LocalEngine, model_path: Path, tmp_path: Path) -> AsyncI
 
     yield Bench(
         engine,
-        LocalTrainer(model_path, LocalTrainerOptions(device="cpu", micro_batch_tokens=512)),
+        LocalTrainer(model_path, LocalTrainerOptions(train_device="cpu", micro_batch_tokens=512)),
         renderer,
         Gate(engine, renderer, encode, degeneration, probes=load_probes()[:6]),
         tmp_path / "1",

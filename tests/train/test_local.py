@@ -15,7 +15,9 @@ from openclaw_rl.train.packed import pack
 from openclaw_rl.types import Batch, Example, Weights
 from tests.train.conftest import make_item
 
-OPTIONS = LocalTrainerOptions(device="cpu", rank=4, alpha=8, grad_clip=1e9, micro_batch_tokens=64)
+OPTIONS = LocalTrainerOptions(
+    train_device="cpu", lora_rank=4, lora_alpha=8, grad_clip=1e9, micro_batch_tokens=64
+)
 
 
 def plain_logprobs(model: torch.nn.Module, item: Example) -> torch.Tensor:
@@ -190,12 +192,12 @@ def test_all_weights_train_and_load_as_a_checkpoint(
 
 
 def test_only_the_layers_that_were_asked_for_are_trained(tiny_model: Path, tmp_path: Path) -> None:
-    trainer = LocalTrainer(tiny_model, replace(OPTIONS, targets="attention"))
+    trainer = LocalTrainer(tiny_model, replace(OPTIONS, lora_targets="attention"))
     assert all("self_attn" in name for name, _ in trainer._named)
     trainer.save(tmp_path / "1", {})
     with pytest.raises(ValueError, match="--lora-targets"):
         LocalTrainer(tiny_model, OPTIONS).resume(Weights.in_folder(1, tmp_path / "1"))
-    named = LocalTrainer(tiny_model, replace(OPTIONS, targets="q_proj, down_proj"))
+    named = LocalTrainer(tiny_model, replace(OPTIONS, lora_targets="q_proj, down_proj"))
     assert {name.split(".lora")[0].rpartition(".")[2] for name, _ in named._named} == {"q_proj", "down_proj"}
 
 
@@ -214,4 +216,4 @@ def test_unknown_settings_are_refused(tiny_model: Path) -> None:
     with pytest.raises(ValueError, match="fine-tuning"):
         LocalTrainer(tiny_model, replace(OPTIONS, finetune="most"))
     with pytest.raises(ValueError, match="dtype"):
-        LocalTrainer(tiny_model, replace(OPTIONS, dtype="fp8"))
+        LocalTrainer(tiny_model, replace(OPTIONS, train_dtype="fp8"))

@@ -18,7 +18,7 @@ from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import Batch, Example, Verdict
 from tests.train.conftest import make_item, make_turn
 
-OPTIONS = LocalTrainerOptions(device="cpu", rank=4, alpha=8, learning_rate=1e-2, name="tiny")
+OPTIONS = LocalTrainerOptions(train_device="cpu", lora_rank=4, lora_alpha=8, learning_rate=1e-2, name="tiny")
 PASSED = {"passed": True, "reason": "", "checks": []}
 WORSE = {"passed": False, "reason": "replies got worse", "checks": []}
 

@@ -1,0 +1,129 @@
+"""Settings that engines, trainers and algorithms are given: plain dataclasses, each default written once.
+
+``config.py`` reads and checks them; whoever is given one needs neither it nor pydantic. What only one
+implementation knows is a field of its own: of a dataclass that extends the section (see
+``LocalEngineOptions``), or of an algorithm that is a dataclass itself. Such fields are set in a table by the
+implementation's name, ``[engine.NAME]``, ``[train.NAME]`` or ``[learn.NAME]``, or with ``--engine-options``,
+``--trainer-options`` or ``--algo-options``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from annotated_types import Ge, Gt, Lt
+
+from openclaw_rl.models import DEFAULT_MODEL
+from openclaw_rl.types.lora import ALL, lora_modules
+
+T = TypeVar("T")
+#: For pydantic, where a section is part of the tree.
+_STRICT: dict[str, Any] = {"extra": "forbid"}
+_SWITCHES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    engine: str = "local"
+    """local (in this process), or pkg.module:Class of your own."""
+    model: str = DEFAULT_MODEL
+    """A Hugging Face id, a local folder or a GGUF file."""
+    renderer: str | None = None
+    """Model family for chat templates and tool calls; by default recognised."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+    dtype: str = "auto"
+    """Precision of activations and of the cache: fp32, bf16, or auto (fp32 on a CPU)."""
+    kernel: str = "auto"
+    """Products of the frozen base: native, native@avx2, float, …, or auto (measured at start)."""
+    num_threads: Annotated[int, Ge(0)] = 0
+    """CPU threads of the engine; 0 leaves it to torch."""
+    max_running: Annotated[int, Ge(1)] = 16
+    """Sequences generated at the same time."""
+    chunk_tokens: Annotated[int, Ge(1)] = 256
+    """Tokens of a new prompt run per step while others are being answered, at most."""
+    max_step_s: Annotated[float, Gt(0)] = 0.2
+    """Where a step takes longer, prompts are run in smaller pieces, so that no stream stalls."""
+    cache_tokens: Annotated[int, Ge(0)] = 0
+    """Tokens whose keys and values are kept; 0 sizes it by the machine's memory."""
+    engine_options: dict[str, Any] = field(default_factory=dict)
+    """Settings that only this engine has, as NAME=VALUE,NAME=VALUE; also [engine.NAME] in the file."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    trainer: str = "local"
+    """local (in the learn process), or pkg.module:Class of your own."""
+    finetune: Literal["lora", "full"] = "lora"
+    """A low-rank adapter beside the frozen base, or all weights."""
+    lora_rank: Annotated[int, Ge(1)] = 16
+    """Rank of the adapter."""
+    lora_targets: str = ALL
+    """Layers with an adapter: all-linear, attention, mlp, or their names with commas between."""
+    lora_alpha: Annotated[int, Ge(1)] = 32
+    """The adapter counts alpha over rank."""
+    learning_rate: Annotated[float, Gt(0)] = 1e-3
+    """For the default model; larger ones want 1e-4 with LoRA, 1e-5 with all weights."""
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    """AdamW's."""
+    warmup_steps: Annotated[int, Ge(0)] = 0
+    """Steps over which the learning rate rises to its value."""
+    grad_clip: Annotated[float, Gt(0)] = 1.0
+    """Bound of the gradient's norm."""
+    kl_coefficient: Annotated[float, Ge(0)] = 0.0
+    """Weight of the divergence from the base; LoRA only."""
+    micro_batch_tokens: Annotated[int, Ge(1)] = 1024
+    """Tokens whose activations are held at once."""
+    average_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Of the moving average of the weights; 0 keeps none."""
+    train_device: str = "auto"
+    """cpu, cuda, or auto."""
+    train_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Precision of the trainer's weights."""
+    train_threads: Annotated[int, Ge(0)] = 0
+    """CPU threads of the trainer; 0 leaves it to torch. They run only when nobody else wants the core."""
+    seed: int = 0
+    """Of the adapter's first weights."""
+    trainer_options: dict[str, Any] = field(default_factory=dict)
+    """Settings that only this trainer has, as NAME=VALUE,NAME=VALUE; also [train.NAME] in the file."""
+
+    def __post_init__(self) -> None:
+        lora_modules(self.lora_targets)
+
+
+def extended(kind: type[T], section: Any, own: Mapping[str, Any], **parts: Any) -> T:
+    """An implementation's settings: those of the section it extends, and its own by name."""
+    shared = {each.name: getattr(section, each.name) for each in fields(section)}
+    return own_settings(kind, own, **shared, **parts)
+
+
+def own_settings(kind: type[T], own: Mapping[str, Any], **given: Any) -> T:
+    """A dataclass from values of a file, or texts of a flag; ValueError that names what it knows."""
+    known = {each.name: each for each in fields(kind) if each.name not in given}  # type: ignore[arg-type]
+    values = {}
+    for name, value in own.items():
+        if name not in known:
+            choices = ", ".join(known) or "none"
+            raise ValueError(f"{kind.__name__} has no setting {name!r}; it has: {choices}")
+        default = known[name].default
+        values[name] = value if default is MISSING else _like(default, value, name)
+    return kind(**given, **values)
+
+
+def _like(default: Any, value: Any, name: str) -> Any:
+    """The value as what the default is: texts of a flag become numbers and switches."""
+    try:
+        if isinstance(default, bool):
+            return _SWITCHES[str(value).lower()]
+        if isinstance(default, (int, float, str, tuple)):
+            return type(default)(value)
+    except (ValueError, TypeError, KeyError):
+        wanted = type(default).__name__
+        raise ValueError(f"setting {name} is {value!r}; it wants a {wanted} such as {default!r}") from None
+    return value
