@@ -34,6 +34,7 @@ from openclaw_rl.types.engine import (
     Token,
     Weights,
 )
+from openclaw_rl.types.environment import Environment, Observation, Outcome, StepResult, Task
 from openclaw_rl.types.judging import Judge, JudgeCase, JudgeError, Verdict
 from openclaw_rl.types.learning import (
     NO_SIGNAL,
@@ -79,6 +80,7 @@ __all__ = [
     "Detokenizer",
     "Engine",
     "EngineStatus",
+    "Environment",
     "Example",
     "FinishReason",
     "FloatArray",
@@ -95,6 +97,8 @@ __all__ = [
     "Loss",
     "Message",
     "Needs",
+    "Observation",
+    "Outcome",
     "Placement",
     "Policy",
     "Priority",
@@ -110,7 +114,9 @@ __all__ = [
     "Sink",
     "Source",
     "StepReport",
+    "StepResult",
     "SwitchesWarm",
+    "Task",
     "Teaching",
     "Token",
     "Tool",
