@@ -28,14 +28,23 @@ class PolicyTable(Protocol):
 async def follow(
     policies: PolicyTable, engine: Engine, weights_of: Callable[[int], Weights]
 ) -> dict[Scope, int]:
-    """Serve to every scope what the ledger names, the base where it names nothing; returns what it names."""
+    """Serve to every scope what the ledger names, the base where it names nothing; returns what it names.
+
+    A version that cannot be had costs its own scope only; the first such error is raised at the end.
+    """
     named, status = await asyncio.to_thread(policies.serving_table), engine.status()
+    problems: list[Exception] = []
     for scope in {**status.serving, **named}:
         version = named.get(scope, BASE_VERSION)
-        if version != status.version_for(scope):
-            if version not in status.versions:
-                await engine.load(weights_of(version))
-            await engine.serve_version(version, scope)
+        try:
+            if version != status.version_for(scope):
+                if version not in status.versions:
+                    await engine.load(weights_of(version))
+                await engine.serve_version(version, scope)
+        except (ValueError, OSError) as problem:
+            problems.append(problem)
+    if problems:
+        raise problems[0]
     return named
 
 
@@ -43,9 +52,9 @@ def promote(
     policies: PolicyTable, store: PolicyStore, version: int, why: str, scope: Scope = EVERYONE
 ) -> None:
     """Name a version by hand, whether or not it passed its checks; ValueError if it cannot serve."""
-    policy = policies.policy(version)
     if version != BASE_VERSION and not store.has_weights(version):
         raise ValueError(f"there are no weights of policy version {version}")
+    policy = policies.policy(version)
     if policy is not None and not policy.metrics.get("finite", True):
         raise ValueError(f"version {version} holds numbers that are not finite; choose another version")
     policies.promote(version, why, scope)
