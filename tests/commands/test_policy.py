@@ -135,7 +135,7 @@ def adapter_change(folder: Path, module: str) -> torch.Tensor:
 
     tensors = load_file(folder / "adapter_model.safetensors")
     a, b = (tensors[f"base_model.model.{module}.lora_{x}.weight"].double() for x in "AB")
-    return OPTIONS.alpha / OPTIONS.rank * b @ a
+    return OPTIONS.lora_alpha / OPTIONS.lora_rank * b @ a
 
 
 def test_diff_with_the_base_and_with_itself(policy: Policy) -> None:

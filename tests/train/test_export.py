@@ -253,8 +253,8 @@ def test_training_goes_on_after_the_state_was_freed(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"rank": 8}, "--lora-rank 4, not 8"),
-        ({"alpha": 16}, "--lora-alpha 8, not 16"),
+        ({"lora_rank": 8}, "--lora-rank 4, not 8"),
+        ({"lora_alpha": 16}, "--lora-alpha 8, not 16"),
         ({"finetune": "full"}, "--finetune lora, not full"),
         ({"name": "other"}, "--model tiny, not other"),
     ],
