@@ -23,12 +23,50 @@ class Lesson:
     """The prompt's ids with a hint added to the user's last message; None where it cannot be rebuilt."""
     corrected: Lesson | None = None
     """What this reply made up for: the first of the replies that were complained about right before it."""
+    wishes: tuple[str, ...] = ()
+    """All that this person wishes for now, oldest first, this turn's hint included."""
+    asks: Callable[[str, int], list[Ask]] = lambda wish, number: []
+    """Requests to teach a wish on, at most so many: this one, the person's others, everyday ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request as it is, and as a teacher gets it who knows what is wished for."""
+
+    prompt_ids: list[int]
+    hinted_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A teacher's reply: its tokens, and what it held likely at each of them."""
+
+    ids: list[int]
+    logprobs: list[float]
+    top_ids_NK: IntArray
+    top_logprobs_NK: FloatArray
+    text: str
+    finished: bool
+    """Whether it came to its end by itself."""
 
 
 class Scorer(Protocol):
     """Raw log-probs of chosen tokens under the teacher."""
 
     async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching: ...
+
+
+class Teacher(Scorer, Protocol):
+    """One that can also be asked to answer."""
+
+    async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
+        """Several answers to one prompt."""
+
+    async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int]) -> float:
+        """Of a reply's tokens, on average."""
+
+    def degenerate(self, text: str) -> bool:
+        """Whether a reply has fallen apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +164,16 @@ class Needs:
     """Accepted replies that a step hears again by default; None where examples must not be heard twice."""
     scores: bool = False
     """Asks the teacher for log-probs of chosen tokens."""
+    generates: bool = False
+    """Asks the teacher for answers of its own."""
+    steps: int = 1
+    """Optimizer steps that make a version; each takes ``step_examples`` of all there are, at random."""
+    step_examples: int = 0
+    """0: all, in each."""
+    anchors: int = 0
+    """Examples of what shall stay as it is, beside those, in each."""
+    pool: int = 0
+    """Earlier examples of the same wishes that a version may be made of, too."""
 
 
 class Algorithm(Protocol):

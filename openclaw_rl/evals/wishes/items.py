@@ -33,18 +33,7 @@ _NAMES = (
 )  # fmt: skip
 _COLOURS = ["red", "blue", "green", "yellow", "black", "white", "brown", "purple"]
 _THINGS = ["car", "hat", "house", "coat", "bag", "boat", "chair", "cup"]
-_CITIES = [
-    "London",
-    "Tokyo",
-    "Chicago",
-    "Sydney",
-    "Munich",
-    "Toronto",
-    "Boston",
-    "Naples",
-    "Dublin",
-    "Geneva",
-]
+_CITIES = ["London", "Tokyo", "Chicago", "Sydney", "Munich", "Toronto", "Boston", "Naples", "Geneva"]
 _JOBS = ["teacher", "doctor", "farmer", "baker", "nurse", "pilot", "lawyer", "painter"]
 
 

@@ -1,0 +1,137 @@
+"""Distillation of hinted answers: how the model answers when it is told, learned until it need not be told.
+
+A complaint says what its reader wishes for. The plain base model, told so, answers that request and many
+others, several times each; of every request's answers the best are kept; the student, who is not told, is
+moved towards what the told model held likely at each of their tokens. Whole answers carry a form that
+pushing the student's own tokens about cannot reach, and many different requests keep the wish from
+staying with the words it was complained about. What no wish concerns is held by anchors.
+
+Two log-prob ratios under the base choose among the answers, without anybody's label: an answer *shows*
+the wish if knowing the wish makes it likelier, and *answers* its request if it is likelier there than
+after another one. Those that merely repeat the wish's words are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openclaw_rl.types import (
+    NO_SIGNAL,
+    NOT_RECORDED,
+    Answer,
+    Ask,
+    Batch,
+    Example,
+    Json,
+    Lesson,
+    Needs,
+    Scorer,
+    Source,
+    Teacher,
+)
+
+_WORD = re.compile(r"[^\W_]+")
+#: Words in a row that an answer may share with the wish.
+_ECHO = 5
+
+
+@dataclass(frozen=True)
+class Hinted:
+    requests: int = 8
+    """On so many a wish is taught per complaint."""
+    answers: int = 6
+    """So many are given to each."""
+    keep: int = 2
+    """So many of them are learned from."""
+    steps: int = 6
+    step_examples: int = 8
+    anchors: int = 4
+    pool: int = 64
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(
+            loss="forward-kl",
+            batch_size=1,
+            generates=True,
+            steps=self.steps,
+            step_examples=self.step_examples,
+            anchors=self.anchors,
+            pool=self.pool,
+        )
+
+    async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
+        """Praise teaches nothing: what was praised is there already."""
+        if lesson.verdict.score >= 0 or not lesson.verdict.hints:
+            return []
+        teacher: Teacher = scorer  # type: ignore[assignment]  # needs.generates says so
+        wish = " ".join(lesson.wishes)
+        asks = lesson.asks(wish, self.requests)
+        seed = int.from_bytes(hashlib.sha256(lesson.turn.id.encode()).digest()[:4], "big")
+        given = await asyncio.gather(
+            *(teacher.answer(ask.hinted_ids, self.answers, seed + 97 * n) for n, ask in enumerate(asks))
+        )
+        kept = await asyncio.gather(
+            *(self._best(teacher, asks, n, wish, answers) for n, answers in enumerate(given))
+        )
+        source = Source("hinted", (lesson.turn.id,), lesson.turn.user, lesson.verdict.score, wish)
+        return [_example(ask, a, source) for ask, best in zip(asks, kept, strict=True) for a in best]
+
+    async def _best(
+        self, teacher: Teacher, asks: Sequence[Ask], which: int, wish: str, answers: Sequence[Answer]
+    ) -> list[Answer]:
+        """Those of one request's answers that rank high in both ratios."""
+        whole = [a for a in answers if a.ids and not teacher.degenerate(a.text)]
+        usable = [a for a in whole if not echoes(a.text, wish)]
+        ask, other = asks[which], asks[(which + 1) % len(asks)]
+        shows, fits = [], []
+        for answer in usable:
+            told = float(np.mean(answer.logprobs))
+            shows.append(told - await teacher.mean_logprob(ask.prompt_ids, answer.ids))
+            fits.append(told - await teacher.mean_logprob(other.hinted_ids, answer.ids))
+        ranks = [a + b for a, b in zip(_ranks(shows), _ranks(fits), strict=True)]
+        order = sorted(range(len(usable)), key=lambda n: (-ranks[n], n))
+        return [usable[n] for n in order[: self.keep]]
+
+    def batch(self, examples: Sequence[Example], state: Json) -> Batch:
+        return Batch(examples, self.needs.loss)
+
+
+def echoes(text: str, wish: str) -> bool:
+    """Whether an answer says the wish itself instead of following it."""
+    said, wished = (tuple(word.lower() for word in _WORD.findall(t)) for t in (text, wish))
+    runs = {wished[n : n + _ECHO] for n in range(len(wished) - _ECHO + 1)}
+    return any(said[n : n + _ECHO] in runs for n in range(len(said) - _ECHO + 1))
+
+
+def distribution_example(ask: Ask, answer: Answer, source: Source, strength: float = 1.0) -> Example:
+    """An answer as something to learn from: what its giver held likely at every token."""
+    own = np.array([[token] for token in answer.ids], np.int32)
+    told = np.array([[value] for value in answer.logprobs], np.float32)
+    return Example(
+        ask.prompt_ids,
+        answer.ids,
+        np.concatenate([own, answer.top_ids_NK], axis=1),
+        np.full((len(answer.ids), 1 + answer.top_ids_NK.shape[1]), NOT_RECORDED, np.float32),
+        np.concatenate([np.full_like(told, NO_SIGNAL), answer.top_logprobs_NK], axis=1),
+        source,
+        num_free=len(answer.ids),
+        strength=strength,
+    )
+
+
+_example = distribution_example
+
+
+def _ranks(values: Sequence[float]) -> list[int]:
+    order = sorted(range(len(values)), key=lambda n: values[n])
+    ranks = [0] * len(values)
+    for rank, n in enumerate(order):
+        ranks[n] = rank
+    return ranks

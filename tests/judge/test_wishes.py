@@ -1,0 +1,41 @@
+"""Wishes of one person: the same again, another one, one in place of another, one taken back."""
+
+from __future__ import annotations
+
+import pytest
+
+from openclaw_rl.judge.wishes import is_only_taking_back, relation
+
+FRENCH, LISTS, PIRATE = (
+    "Please answer in French.",
+    "Please give a numbered list.",
+    "Please talk like a pirate.",
+)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "expected"),
+    [
+        ("Not in English. Answer in French.", FRENCH, "same"),
+        ("Still too long, one short sentence please.", "Please answer in one short sentence.", "same"),
+        ("No, say it like a pirate would.", PIRATE, "same"),
+        ("Please answer in Spanish.", FRENCH, "replaces"),
+        ("I want long answers with much detail.", "Keep it to one short sentence.", "replaces"),
+        ("Please begin with Well now.", "Please begin with In short.", "replaces"),
+        ("Write everything in capital letters.", "Please write in lowercase letters.", "replaces"),
+        ("Please talk like a robot.", PIRATE, "replaces"),
+        ("You can stop with the numbered lists.", LISTS, "takes back"),
+        ("You don't have to talk like a pirate any more.", PIRATE, "takes back"),
+        ("Please answer normally again.", FRENCH, "takes back"),
+        ("Please answer in French.", LISTS, "other"),
+        ("Please end with I hope this helps.", PIRATE, "other"),
+        ("Please begin with the words Good question.", "Please answer in one short sentence.", "other"),
+    ],
+)
+def test_what_a_wish_does_to_an_earlier_one(new: str, old: str, expected: str) -> None:
+    assert relation(new, old) == expected
+
+
+def test_taking_back_may_come_with_another_wish() -> None:
+    assert is_only_taking_back("You can stop with the numbered lists.", LISTS)
+    assert not is_only_taking_back("No more numbered lists, talk like a pirate instead.", LISTS)
