@@ -94,8 +94,8 @@ class LearnConfig(_Section):
     """pkg.module:function that uses the served model on its own, such as a simulated user."""
     train: bool = True
     """Train on what was judged; without it, turns are judged and kept."""
-    algo: str = "hybrid"
-    """hybrid, hybrid-sum, binary, opd, opd-topk, distill, or pkg.module:Class."""
+    algo: str = "hinted"
+    """hinted, hybrid, hybrid-sum, binary, opd, opd-topk, distill, or pkg.module:Class."""
     algo_options: dict[str, Any] = Field(default={})
     """Settings that only this algorithm has, as NAME=VALUE,NAME=VALUE; also [learn.NAME] in the file."""
     loss: str | None = None

@@ -33,7 +33,9 @@ from openclaw_rl.capture.stored import stored_request
 from openclaw_rl.config import Config
 from openclaw_rl.engine.absent import AbsentEngine
 from openclaw_rl.judge.rules import degeneration
+from openclaw_rl.judge.wishes import is_only_taking_back, relation
 from openclaw_rl.judge.worker import JudgeWorker
+from openclaw_rl.models import recommended_sampling
 from openclaw_rl.processes import learning_parts as learn
 from openclaw_rl.processes import parts
 from openclaw_rl.processes.learning_system import LearningSystem, ServedModel
@@ -44,7 +46,9 @@ from openclaw_rl.serve.gateway import Answerer, Gateway
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.sinks import Fan, create_sinks
 from openclaw_rl.train.gate import Bounds, Gate
-from openclaw_rl.train.lessons import EngineScorer, Prompts, Sampler, settle_untrained
+from openclaw_rl.train.lessons import Sampler, settle_untrained
+from openclaw_rl.train.spread import Prompts
+from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.train.worker import LearnWorker
 from openclaw_rl.types import Engine, Sink
 
@@ -60,7 +64,8 @@ def build_serving(config: Config, progress: Callable[[str], None] = lambda line:
     ledgers = parts.open_ledgers(config)
     path = parts.find_model(config, progress)
     engine, renderer = parts.build_engine(config, path), parts.build_renderer(config, path)
-    return wire_serving(config, ledgers, engine, parts.build_answerer(config, engine, renderer))
+    answerer = parts.build_answerer(config, engine, renderer, recommended_sampling(path))
+    return wire_serving(config, ledgers, engine, answerer)
 
 
 def wire_serving(
@@ -111,11 +116,13 @@ def build_learner(
     """Verdicts → samples → step → checked → served."""
     engine, renderer, algorithm = served.engine, served.renderer, create_algorithm(config.learn)
     check_training(config, engine.capabilities, algorithm.needs)
-    teacher = EngineScorer(engine, learn.choose_teacher(config, policies))
+    teacher = EngineTeacher(engine, renderer, learn.choose_teacher(config, policies), degeneration)
     prompts = Prompts(renderer, stored_request, is_ephemeral)
+    wishes = policies.wishes(relation, is_only_taking_back)
     return LearnWorker(
         policies,
-        Sampler(policies, algorithm, teacher, prompts, config.learn.held_out_share),
+        wishes,
+        Sampler(policies, algorithm, teacher, prompts, wishes, config.learn.held_out_share),
         algorithm,
         partial(learn.build_trainer, config, served.path),
         Gate(engine, renderer, served.encode, degeneration, bounds),

@@ -25,6 +25,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -111,6 +112,28 @@ def eos_ids(path: Path) -> list[int]:
         if (path / name).exists()
     ]
     return [i for entry in stated for i in (entry if isinstance(entry, list) else [entry]) if i is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Recommended:
+    """How to sample where a request does not say: what suits most instruct models, small ones above all."""
+
+    temperature: float = 0.7
+    top_p: float = 0.9
+    top_k: int = 0
+
+
+def recommended_sampling(path: Path) -> Recommended:
+    """As the model's makers say in its ``generation_config.json``; where they say nothing, ours."""
+    file = path / "generation_config.json"
+    stated = json.loads(file.read_text()) if file.exists() else {}
+    if stated.get("do_sample") is False:
+        return Recommended(temperature=0.0, top_p=1.0)
+    names = [name for name in ("temperature", "top_p", "top_k") if stated.get(name) is not None]
+    if not names:
+        return Recommended()
+    neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+    return Recommended(**{**neutral, **{name: stated[name] for name in names}})
 
 
 def _missing(folder: Path) -> str | None:

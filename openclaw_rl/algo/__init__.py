@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from openclaw_rl.algo.binary import Binary
 from openclaw_rl.algo.distill import Distill
+from openclaw_rl.algo.hinted import Hinted
 from openclaw_rl.algo.hybrid import Hybrid, HybridSum
 from openclaw_rl.algo.opd import Opd, OpdTopK
 from openclaw_rl.config import LearnConfig
@@ -44,6 +45,7 @@ def _hybrid_sum(o: LearnConfig) -> HybridSum:
 
 #: A class that is a dataclass is made from ``[learn.NAME]``; a function from the section.
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
+    "hinted": Hinted,
     "hybrid": _hybrid,
     "hybrid-sum": _hybrid_sum,
     "binary": _binary,

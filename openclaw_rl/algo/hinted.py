@@ -22,8 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from openclaw_rl.types import (
-    NO_SIGNAL,
-    NOT_RECORDED,
     Answer,
     Ask,
     Batch,
@@ -34,6 +32,7 @@ from openclaw_rl.types import (
     Scorer,
     Source,
     Teacher,
+    distribution_example,
 )
 
 _WORD = re.compile(r"[^\W_]+")
@@ -81,7 +80,9 @@ class Hinted:
             *(self._best(teacher, asks, n, wish, answers) for n, answers in enumerate(given))
         )
         source = Source("hinted", (lesson.turn.id,), lesson.turn.user, lesson.verdict.score, wish)
-        return [_example(ask, a, source) for ask, best in zip(asks, kept, strict=True) for a in best]
+        return [
+            distribution_example(ask, a, source) for ask, best in zip(asks, kept, strict=True) for a in best
+        ]
 
     async def _best(
         self, teacher: Teacher, asks: Sequence[Ask], which: int, wish: str, answers: Sequence[Answer]
@@ -108,25 +109,6 @@ def echoes(text: str, wish: str) -> bool:
     said, wished = (tuple(word.lower() for word in _WORD.findall(t)) for t in (text, wish))
     runs = {wished[n : n + _ECHO] for n in range(len(wished) - _ECHO + 1)}
     return any(said[n : n + _ECHO] in runs for n in range(len(said) - _ECHO + 1))
-
-
-def distribution_example(ask: Ask, answer: Answer, source: Source, strength: float = 1.0) -> Example:
-    """An answer as something to learn from: what its giver held likely at every token."""
-    own = np.array([[token] for token in answer.ids], np.int32)
-    told = np.array([[value] for value in answer.logprobs], np.float32)
-    return Example(
-        ask.prompt_ids,
-        answer.ids,
-        np.concatenate([own, answer.top_ids_NK], axis=1),
-        np.full((len(answer.ids), 1 + answer.top_ids_NK.shape[1]), NOT_RECORDED, np.float32),
-        np.concatenate([np.full_like(told, NO_SIGNAL), answer.top_logprobs_NK], axis=1),
-        source,
-        num_free=len(answer.ids),
-        strength=strength,
-    )
-
-
-_example = distribution_example
 
 
 def _ranks(values: Sequence[float]) -> list[int]:

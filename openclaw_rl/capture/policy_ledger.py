@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -23,6 +23,7 @@ from openclaw_rl.capture.learn_ledger import LearnLedger, tasks, verdicts
 from openclaw_rl.capture.samples import decode_examples, encode_examples, policies, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.versions import CANDIDATE, READY, REJECTED, TRAINING, Versions
+from openclaw_rl.capture.wishes import Wishes
 from openclaw_rl.types import EVERYONE, Example, Json, Policy, Scope, TurnRecord, Verdict
 
 TRAINED, EXCLUDED, CLAIMED = "trained", "excluded", "claimed"
@@ -31,6 +32,8 @@ PASSED = "passed its checks"
 GATE_REJECTED = "gate_rejected: the version it was trained into did not pass the checks"
 #: Of more people at once, a step hears as many samples as of this many.
 _MOST_USERS = 8
+#: Complaints whose examples may be heard again.
+_POOL_TURNS = 16
 
 
 class PolicyLedger(Versions):
@@ -39,6 +42,10 @@ class PolicyLedger(Versions):
     def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> None:
         super().__init__(learn_ledger.db)
         self._serve_ledger, self._learn_ledger = serve_ledger, learn_ledger
+
+    def wishes(self, relate: Callable[[str, str], str], only_back: Callable[[str, str], bool]) -> Wishes:
+        """What people wish for, in the same database; how texts relate is the judge's to say."""
+        return Wishes(self._learn_ledger, relate, only_back)
 
     # --- from verdicts to samples ------------------------------------------------------------
 
@@ -64,6 +71,11 @@ class PolicyLedger(Versions):
                 break
             first, turn = before, before[0]
         return first
+
+    def openers(self, user: str, scope: Scope, limit: int) -> list[TurnRecord]:
+        """The person's newest requests that began a conversation."""
+        found = [self._serve_ledger.load_turn(i) for i in self._serve_ledger.openers(user, scope, limit)]
+        return [turn for turn in found if turn is not None]
 
     def skip(self, seq: int) -> None:
         """Nothing is left of this verdict's turn, or of the verdict: an exclusion was taken back."""
@@ -210,6 +222,24 @@ class PolicyLedger(Versions):
             rows = {row.turn_id: row for row in connection.execute(query)}
         return self._examples([rows[turn_id] for turn_id in ids if turn_id in rows])
 
+    def pool(self, scope: Scope, wishes: Callable[[str], str], limit: int) -> list[Example]:
+        """Earlier examples of what people still wish for, newest first: (user → all they wish for)."""
+        query = (
+            sa.select(samples.c.turn_id, samples.c.score, samples.c.data)
+            .where(samples.c.status == TRAINED, samples.c.scope == scope, samples.c.score < 0)
+            .order_by(samples.c.created_at.desc(), samples.c.turn_id)
+            .limit(_POOL_TURNS)
+        )
+        with self.db.connect() as connection:
+            rows = connection.execute(query).all()
+        still = [row for row in rows if self._still_counts(row.turn_id)]
+        found = self._examples(still)
+        return [e for e in found if e.source.hint == wishes(e.source.user)][:limit]
+
+    def _still_counts(self, turn_id: str) -> bool:
+        verdict = self._learn_ledger.verdict(turn_id)
+        return verdict is not None and verdict.source != "exclude"
+
     def _accepted(self, limit: int, scope: Scope) -> list[str]:
         """Replies that people accepted and a step learned from: the latest, the users taking turns.
 
@@ -238,6 +268,12 @@ class PolicyLedger(Versions):
         query = sa.select(samples.c.turn_id).where(samples.c.step == version, samples.c.status == CLAIMED)
         with self.db.connect() as connection:
             return list(connection.scalars(query))
+
+    def users_of(self, version: int) -> list[str]:
+        """Whose complaints a version was made of."""
+        query = sa.select(samples.c.user).where(samples.c.step == version, samples.c.score < 0).distinct()
+        with self.db.connect() as connection:
+            return sorted(connection.scalars(query))
 
     def drop(self, version: int, turn_ids: Sequence[str], reason: str) -> None:
         """Samples that cannot be trained after all, such as those whose turn was pruned or is too old."""

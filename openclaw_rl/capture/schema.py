@@ -116,6 +116,7 @@ turns = sa.Table(
     *(_fact(name, default) for name, default in FACTS.items()),
     sa.Index("turns_by_session", "session", "seq"),
     sa.Index("turns_by_time", "created_at"),
+    sa.Index("turns_by_user", "user", "seq"),
 )
 
 #: The newest turn under each key by which later requests find a turn.

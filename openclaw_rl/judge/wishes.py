@@ -46,10 +46,10 @@ _TAKES_BACK = re.compile(
 )
 _ALL = re.compile(r"\b(?:normal(?:ly)?|as (?:you did )?before|the way you used to|forget what)\b", re.I)
 _COMMON_WORDS = """
-please answer answers answering reply replies every always with the your you that this and for not but from into
-like want need would should could will can give use using say said write make more less just only again now still
-all any are was were have has had too very them they what when how begin beginning start starting end ending finish
-talk speak sound letters everything word words sure
+please answer answers answering reply replies every always with the your you that this and for not
+but from into like want need would should could will can give use using say said write make more
+less just only again now still all any are was were have has had too very them they what when how
+begin beginning start starting end ending finish talk speak sound letters everything word words sure
 """
 _COMMON = frozenset(_COMMON_WORDS.split())
 

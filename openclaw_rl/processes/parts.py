@@ -14,14 +14,14 @@ from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.config import Config
 from openclaw_rl.engine import EngineParts, create_engine
-from openclaw_rl.models import default_cache_dir, eos_ids, resolve_model, short_name
+from openclaw_rl.models import Recommended, default_cache_dir, eos_ids, resolve_model, short_name
 from openclaw_rl.plugins import load_object
 from openclaw_rl.render import create_renderer
 from openclaw_rl.serve.gateway import Answerer
 from openclaw_rl.serve.model_answerer import ModelAnswerer
 from openclaw_rl.serve.upstream import UpstreamAnswerer
 from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.types import Engine, Renderer
+from openclaw_rl.types import Engine, Renderer, SamplingParams
 
 #: The kernel allows 107 bytes.
 _MAX_SOCKET_PATH = 100
@@ -58,13 +58,18 @@ def text_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
     return lambda text: list(tokenizer.encode(text, add_special_tokens=False))
 
 
-def build_answerer(config: Config, engine: Engine, renderer: Renderer) -> Answerer:
-    """The model in this process."""
+def build_answerer(
+    config: Config, engine: Engine, renderer: Renderer, recommended: Recommended | None = None
+) -> Answerer:
+    """The model in this process; ``recommended`` by its makers, for requests that do not say how to sample."""
+    sampling = recommended or Recommended()
     return ModelAnswerer(
         engine,
         renderer,
         model_name=config.serve.served_model_name or short_name(config.engine.model),
-        default_max_tokens=config.serve.default_max_tokens,
+        defaults=SamplingParams(
+            config.serve.default_max_tokens, sampling.temperature, sampling.top_p, sampling.top_k
+        ),
         generate=load_object("generate function", config.serve.generate) if config.serve.generate else None,
     )
 

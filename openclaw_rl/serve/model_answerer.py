@@ -40,11 +40,12 @@ class ModelAnswerer:
         engine: Engine,
         renderer: Renderer,
         model_name: str,
-        default_max_tokens: int,
+        defaults: SamplingParams,
         generate: Generate | None = None,
     ) -> None:
+        """``defaults`` hold where a request does not say."""
         self.engine, self.renderer, self.model_name = engine, renderer, model_name
-        self._default_max_tokens, self._generate = default_max_tokens, generate
+        self._defaults, self._generate = defaults, generate
 
     async def prepare(self, request: ChatRequest) -> ModelReply:
         stated = self.version_of(request.model)
@@ -59,15 +60,21 @@ class ModelAnswerer:
                 code="context_length_exceeded",
                 param="messages",
             )
-        sampling = SamplingParams(
-            max_tokens=min(room, request.max_tokens or self._default_max_tokens),
-            temperature=request.temperature,
-            top_p=request.top_p,
-            top_k=request.top_k,
-            seed=request.seed,
-        )
+        sampling = self._sampling(request, room)
         version = self._pick_version(prompt_ids, request.scope) if stated is None else stated
         return ModelReply(self, request, prompt_ids, sampling, version, grammar)
+
+    def _sampling(self, request: ChatRequest, room: int) -> SamplingParams:
+        """As asked. Who names a temperature or a nucleus has chosen: the other recommendations are off then."""
+        defaults, chosen = self._defaults, request.temperature is not None or request.top_p is not None
+        free = SamplingParams(defaults.max_tokens) if chosen else defaults
+        return SamplingParams(
+            max_tokens=min(room, request.max_tokens or defaults.max_tokens),
+            temperature=free.temperature if request.temperature is None else request.temperature,
+            top_p=free.top_p if request.top_p is None else request.top_p,
+            top_k=free.top_k if request.top_k is None else request.top_k,
+            seed=request.seed,
+        )
 
     def count_tokens(self, request: ChatRequest) -> int:
         self.version_of(request.model)
@@ -106,7 +113,7 @@ class ModelAnswerer:
     async def _grammar(self, request: ChatRequest) -> str | None:
         """The shape the reply must have, checked; building it may take a moment."""
         # An open text may take about half of the reply, so that there is room to finish it.
-        max_chars = max(64, (request.max_tokens or self._default_max_tokens) // 2)
+        max_chars = max(64, (request.max_tokens or self._defaults.max_tokens) // 2)
         if request.must_call:
             grammar, param = self.renderer.tool_grammar(request.must_call, max_chars), "tools"
         elif request.json_schema is not None:

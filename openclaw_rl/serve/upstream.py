@@ -142,8 +142,11 @@ class UpstreamReply:
             self._closing = asyncio.create_task(self._answer.aclose())
 
     def sampling(self, index: int) -> SamplingParams:
+        """What was not asked for is up to that server; here it counts as the dialect's own default."""
         asked = self._request
-        return SamplingParams(asked.max_tokens or 0, asked.temperature, asked.top_p, asked.top_k, asked.seed)
+        temperature = 1.0 if asked.temperature is None else asked.temperature
+        top_p = 1.0 if asked.top_p is None else asked.top_p
+        return SamplingParams(asked.max_tokens or 0, temperature, top_p, asked.top_k or 0, asked.seed)
 
     def usage(self) -> tuple[int, int] | None:
         return self._usage

@@ -4,40 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 
+from openclaw_rl.train.spread import Prompts
+from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.types import (
-    BASE_VERSION,
     Algorithm,
-    Engine,
+    Ask,
     Example,
-    IntArray,
     Lesson,
-    Message,
-    Renderer,
     Scope,
-    ScoreRequest,
-    Teaching,
-    Tool,
+    Source,
     TurnRecord,
     Verdict,
-    Weights,
+    distribution_example,
 )
 
-log = logging.getLogger(__name__)
 _PAGE = 50
-#: Tokens of the teacher's own that are asked for; ``--teacher-k`` is at most this.
-_TEACHER_TOP = 8
+#: A person's own requests that a wish may be taught on.
+_OTHERS = 12
 NEUTRAL = "neutral: neither praise nor correction followed"
 NO_LESSON = (
     "the algorithm finds nothing to learn here, such as a complaint without a word on what to do instead"
 )
+ACCEPTED = "accepted: there is nothing to change"
 NOT_FINITE = "its log-probs are not finite numbers"
 NO_TOKENS = "another server answered, so its tokens are not known"
 
@@ -50,6 +45,10 @@ class VerdictQueue(Protocol):
     def judged(self, turn_id: str) -> tuple[TurnRecord, Verdict] | None: ...
 
     def corrected(self, turn: TurnRecord) -> tuple[TurnRecord, Verdict] | None: ...
+
+    def openers(self, user: str, scope: Scope, limit: int) -> list[TurnRecord]: ...
+
+    def serving(self, scope: Scope) -> int: ...
 
     def skip(self, seq: int) -> None: ...
 
@@ -64,86 +63,24 @@ class VerdictQueue(Protocol):
     ) -> None: ...
 
 
-class EngineScorer:
-    """The teacher: some version on the engine that serves, at low priority.
-
-    ``teacher`` names a scope's as of now; None is the base.
-    """
-
-    def __init__(self, engine: Engine, teacher: Callable[[Scope], Weights | None]) -> None:
-        self._engine, self._teacher = engine, teacher
-        self._version = BASE_VERSION
-
-    async def prepare(self, scope: Scope) -> None:
-        """Have a scope's teacher loaded; nothing to do if it is."""
-        weights = self._teacher(scope)
-        self._version = BASE_VERSION if weights is None else weights.version
-        if weights is not None:
-            await self._engine.load(weights)
-
-    async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching:
-        scores = await self._engine.score(
-            ScoreRequest(
-                [*prompt_ids, *reply_ids],
-                len(prompt_ids),
-                top_k=max(ids_NK.shape[1], _TEACHER_TOP),
-                policy_version=self._version,
-                candidates=ids_NK.tolist(),
-            )
-        )
-        return Teaching(
-            np.array(scores.candidate_logprobs, np.float32),
-            np.array(scores.top_ids, np.int32),
-            np.array(scores.top_logprobs, np.float32),
-        )
-
-
-class StoredRequest(Protocol):
-    """As much of a stored turn's request as decides its prompt."""
+class Wish(Protocol):
+    """Something that a person asked for, for good."""
 
     @property
-    def messages(self) -> list[Message]: ...
-
-    @property
-    def tools(self) -> list[Tool]: ...
-
-    @property
-    def thinking(self) -> bool | None: ...
+    def problem(self) -> str | None:
+        """Why nothing more is trained for it; None while something is."""
 
 
-class Prompts:
-    """Prompts rebuilt from stored requests, with something added to what the user said last."""
+class WishBook(Protocol):
+    """What people wish for. Synchronous."""
 
-    def __init__(
-        self,
-        renderer: Renderer,
-        stored_request: Callable[[TurnRecord], StoredRequest],
-        is_ephemeral: Callable[[Message], bool],
-    ) -> None:
-        self._renderer, self._stored_request, self._is_ephemeral = renderer, stored_request, is_ephemeral
+    def texts(self, user: str, scope: Scope) -> tuple[str, ...]: ...
 
-    def hinted(self, turn: TurnRecord, hint: str) -> list[int] | None:
-        """None where the prompt as it was cannot be rebuilt: a hint would then not be the only difference."""
-        try:
-            request = self._stored_request(turn)
-            render = self._renderer.render
-            if render(request.messages, request.tools, thinking=request.thinking) != turn.prompt_ids:
-                return None
-            messages = self._with_hint(request.messages, hint)
-            if messages is None:
-                return None
-            return render(messages, request.tools, thinking=request.thinking)
-        except ValueError as error:
-            log.warning("rebuilding a turn's prompt failed: %s", type(error).__name__)
-            return None
+    def take_up(self, turn: TurnRecord, text: str, serving: int) -> Wish | None: ...
 
-    def _with_hint(self, messages: list[Message], hint: str) -> list[Message] | None:
-        for index in reversed(range(len(messages))):
-            message = messages[index]
-            if message["role"] == "user" and not self._is_ephemeral(message):
-                content = f"{(message.get('content') or '').rstrip()}\n\n{hint}"
-                return [*messages[:index], {**message, "content": content}, *messages[index + 1 :]]
-        return None
+    def accepted(self, turn: TurnRecord) -> None: ...
+
+    def failed(self, turn: TurnRecord, text: str) -> Wish | None: ...
 
 
 class Sampler:
@@ -153,12 +90,13 @@ class Sampler:
         self,
         verdicts: VerdictQueue,
         algorithm: Algorithm,
-        scorer: EngineScorer,
+        teacher: EngineTeacher,
         prompts: Prompts,
+        wishes: WishBook,
         held_out_share: float,
     ) -> None:
-        self._verdicts, self._algorithm, self._scorer, self._prompts = verdicts, algorithm, scorer, prompts
-        self._held_out_share = held_out_share
+        self._verdicts, self._algorithm, self._teacher, self._prompts = verdicts, algorithm, teacher, prompts
+        self._wishes, self._held_out_share = wishes, held_out_share
         self._prepared: Scope | None = None
         """Whose teacher is loaded."""
 
@@ -171,6 +109,15 @@ class Sampler:
                 await self._settle(seq, turn_id)
             done += len(pending)
         return done
+
+    async def anchors(self) -> list[Example]:
+        """What shall stay as it is: jobs that no wish concerns, with the base's own answers."""
+        await self._teacher.prepare_base()
+        self._prepared = None
+        asks = self._prompts.anchors()
+        answers = await asyncio.gather(*(self._teacher.likeliest(ask.prompt_ids) for ask in asks))
+        source = Source("anchor", ())
+        return [distribution_example(a, b, source) for a, b in zip(asks, answers, strict=True) if b.ids]
 
     async def _settle(self, seq: int, turn_id: str) -> None:
         found = self._verdicts.judged(turn_id)
@@ -187,6 +134,9 @@ class Sampler:
         if not turn.tokens:
             self._verdicts.settle(seq, turn, verdict, reason=NO_TOKENS)
             return
+        if (problem := self._take_up(turn, verdict)) is not None:
+            self._verdicts.settle(seq, turn, verdict, reason=problem)
+            return
         try:
             examples = await self._examples(turn, verdict)
         except ValueError as error:
@@ -194,25 +144,52 @@ class Sampler:
             self._verdicts.settle(seq, turn, verdict, reason=str(error))
             return
         if not examples:
-            self._verdicts.settle(seq, turn, verdict, reason=NO_LESSON if verdict.score else NEUTRAL)
+            reason = {1: ACCEPTED, 0: NEUTRAL, -1: NO_LESSON}[verdict.score]
+            self._verdicts.settle(seq, turn, verdict, reason=reason)
         elif not all(np.isfinite(a).all() for made in examples for a in (made.old_NK, made.signal_NK)):
             self._verdicts.settle(seq, turn, verdict, reason=NOT_FINITE)
         else:
             held_out = _fraction(turn.id) < self._held_out_share
             self._verdicts.settle(seq, turn, verdict, examples, held_out=held_out)
 
+    def _take_up(self, turn: TurnRecord, verdict: Verdict) -> str | None:
+        """What a verdict says about its reader's wishes; why nothing is to be trained, if so."""
+        if verdict.score > 0:
+            self._wishes.accepted(turn)
+        if verdict.score >= 0 or not verdict.hints:
+            return None
+        hint = verdict.hints[0]
+        if self._verdicts.corrected(turn) is not None:
+            self._wishes.failed(turn, hint)
+        wish = self._wishes.take_up(turn, hint, self._verdicts.serving(turn.scope))
+        return None if wish is None else wish.problem
+
     async def _examples(self, turn: TurnRecord, verdict: Verdict) -> list[Example]:
         if self._prepared != turn.scope:
-            await self._scorer.prepare(turn.scope)
+            await self._teacher.prepare(turn.scope)
             self._prepared = turn.scope
-        before = self._verdicts.corrected(turn) if verdict.score > 0 else None
-        lesson = self._lesson(turn, verdict, self._lesson(*before) if before else None)
-        made = await self._algorithm.examples(lesson, self._scorer)
+        lesson = self._lesson(turn, verdict, self._verdicts.corrected(turn))
+        made = await self._algorithm.examples(lesson, self._teacher)
         # Here, so that no algorithm can teach somebody else's policy.
         return [replace(example, scope=turn.scope) for example in made]
 
-    def _lesson(self, turn: TurnRecord, verdict: Verdict, corrected: Lesson | None = None) -> Lesson:
-        return Lesson(turn, verdict, lambda hint: self._prompts.hinted(turn, hint), corrected)
+    def _lesson(
+        self, turn: TurnRecord, verdict: Verdict, before: tuple[TurnRecord, Verdict] | None
+    ) -> Lesson:
+        """A wish is taught on the request that was made first, not on the complaint that followed it."""
+        first = before[0] if before else turn
+        return Lesson(
+            turn,
+            verdict,
+            lambda hint: self._prompts.hinted(turn, hint),
+            self._lesson(*before, None) if before and verdict.score > 0 else None,
+            wishes=self._wishes.texts(turn.user, turn.scope),
+            asks=partial(self._asks, first),
+        )
+
+    def _asks(self, first: TurnRecord, wish: str, number: int) -> list[Ask]:
+        others = self._verdicts.openers(first.user, first.scope, _OTHERS)
+        return self._prompts.asks(first, [turn for turn in others if turn.id != first.id], wish, number)
 
 
 async def settle_untrained(verdicts: VerdictQueue, reason: str, poll_s: float = 0.5) -> None:

@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from typing import Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 from openclaw_rl.train.gate import Gate, GateResult
 from openclaw_rl.train.lessons import Sampler
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.publish import follow
+from openclaw_rl.train.steps import Heard, take_steps
 from openclaw_rl.train.watch import is_worse
 from openclaw_rl.types import (
     BASE_VERSION,
@@ -40,6 +41,8 @@ from openclaw_rl.types import (
 log = logging.getLogger(__name__)
 _GATE_TURNS = 8
 _MANY = 1000
+#: On a version, before it counts as better than the one before a wish.
+_LEAST_VERDICTS = 3
 #: Batches' worth of samples that one step takes, where there is little to learn or far too much.
 _MOST_BATCHES = 4
 PRUNED = "its turn was pruned before the step"
@@ -65,7 +68,11 @@ class PolicyQueue(Protocol):
 
     def replayed(self, version: int) -> list[Example]: ...
 
+    def pool(self, scope: Scope, wishes: Callable[[str], str], limit: int) -> list[Example]: ...
+
     def claimed(self, version: int) -> list[str]: ...
+
+    def users_of(self, version: int) -> list[str]: ...
 
     def release(self, version: int) -> None: ...
 
@@ -100,6 +107,35 @@ class PolicyQueue(Protocol):
     def flushed(self, asked: float) -> None: ...
 
 
+class Wish(Protocol):
+    """Something that a person asked for, for good."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def served(self) -> int:
+        """The version that served when it came."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing more is trained for it."""
+
+
+class WishBook(Protocol):
+    """What people wish for, as far as versions depend on it. Synchronous."""
+
+    def current(self, user: str, scope: Scope) -> str: ...
+
+    def count_version(self, user: str, scope: Scope) -> None: ...
+
+    def any_active(self, scope: Scope) -> bool: ...
+
+    def ending(self, scope: Scope) -> Sequence[Any]: ...
+
+    def ended(self, wish: Any) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LearnOptions:
     batch_size: int = 4
@@ -122,6 +158,7 @@ class LearnWorker:
     def __init__(
         self,
         policies: PolicyQueue,
+        wishes: WishBook,
         sampler: Sampler,
         algorithm: Algorithm,
         make_trainer: Callable[[], Trainer],
@@ -134,7 +171,8 @@ class LearnWorker:
         log_step: Callable[[int, Json, Json], None] = lambda version, metrics, gate: None,
     ) -> None:
         """``log_step`` is told of every version that was checked: its number, its step and its checks."""
-        self._policies, self._sampler, self._algorithm, self._gate = policies, sampler, algorithm, gate
+        self._policies, self._wishes, self._sampler = policies, wishes, sampler
+        self._algorithm, self._gate = algorithm, gate
         self._make_trainer, self._engine, self._store = make_trainer, engine, store
         self._options, self._progress, self._poll_s, self._log_step = options, progress, poll_s, log_step
         # One thread for all arithmetic: each further one would get OpenMP workers of its own.
@@ -144,6 +182,7 @@ class LearnWorker:
         """The version the trainer's weights are."""
         self._reported: dict[Scope, int] = {}
         self._last_scope: Scope = ""
+        self._anchors: list[Example] = []
 
     async def run(self) -> None:
         """Until cancelled. An engine or a database that is away is waited for."""
@@ -174,6 +213,7 @@ class LearnWorker:
         scopes = self._policies.scopes()
         for scope in scopes:
             await self._watch(scope)
+            await self._leave_wishes(scope)
         policy = self._claim(scopes)
         if policy is None:
             return False
@@ -226,6 +266,28 @@ class LearnWorker:
             await self._follow()
             self._progress(why)
 
+    async def _leave_wishes(self, scope: Scope) -> None:
+        """What cannot be had is not pursued: back to the best version so far, or to the one before it."""
+        for wish in self._wishes.ending(scope):
+            serving = self._policies.serving(scope)
+            target = serving if self._wishes.any_active(scope) else self._best_since(wish.served, scope)
+            why = f"back from version {serving}: {wish.problem}"
+            if target != serving:
+                self._policies.promote(target, why, scope)
+                await self._follow()
+                self._progress(why)
+            self._wishes.ended(wish)
+
+    def _best_since(self, before: int, scope: Scope) -> int:
+        """By people's verdicts; the earliest of equally good ones."""
+        versions = [p.version for p in self._policies.list_policies(_MANY, scope) if p.version > before]
+        best, best_mean = before, 0.0
+        for version in sorted(versions):
+            scores = self._policies.scores_of(version, scope)
+            if len(scores) >= _LEAST_VERDICTS and (mean := sum(scores) / len(scores)) > best_mean:
+                best, best_mean = version, mean
+        return best
+
     async def _follow(self) -> None:
         """At once, rather than when the server looks next; while it is away, there is nobody to tell."""
         with suppress(ConnectionError, ValueError, OSError):
@@ -241,6 +303,8 @@ class LearnWorker:
         result = await self._check(policy)
         self._store.update_manifest(policy.version, gate=result.to_json())
         self._log_step(policy.version, self._store.manifest(policy.version)["metrics"], result.to_json())
+        for user in self._policies.users_of(policy.version):
+            self._wishes.count_version(user, policy.scope)
         if not result.passed:
             await self._discard(policy, result.to_json())
         elif self._policies.publish(policy.version, result.to_json()):
@@ -258,7 +322,9 @@ class LearnWorker:
                 version, {"passed": False, "reason": "none of its samples could be used", "checks": []}
             )
             return False
-        self._progress(f"step {version}: {len(items)} samples")
+        if self._algorithm.needs.anchors and not self._anchors:
+            self._anchors = await self._sampler.anchors()
+        self._progress(f"step {version}: {len(items)} examples")
         report = await self._in_thread(lambda: self._take_step(policy, items))
         self._progress(
             f"step {version}: loss {report.loss:.4f}, gradient {report.grad_norm:.2f}, "
@@ -295,25 +361,39 @@ class LearnWorker:
                 raise
             self._trainer_version = parent
         state = trainer.state
-        batch = self._algorithm.batch(items, state)
-        factors, again = _factors(items, batch.examples), self._policies.replayed(version)
-        batch = replace(batch, examples=[*batch.examples, *again])
         self._trainer_version = None  # neither the one nor the other, should it break here
-        report = trainer.step(batch, parent)
+        heard = Heard(items, self._again(policy), self._anchors)
+        taken = take_steps(trainer, self._algorithm, heard, state, version, parent)
+        report = taken.report
         manifest = {
             "version": version,
             "parent": parent,
             "scope": policy.scope,
             "samples": [item.source.turn_ids[0] for item in items],
-            "replayed": [item.source.turn_ids[0] for item in again],
-            "factors": factors,
+            "replayed": [item.source.turn_ids[0] for item in heard.again],
+            "factors": _factors(items, taken.batch.examples)
+            if not self._algorithm.needs.step_examples
+            else {},
             "config_hash": self._options.config_hash,
-            "metrics": {**asdict(report), "scale": batch.scale},
+            "metrics": {**asdict(report), "scale": taken.scale},
             "created_at": time.time(),
         }
         self._store.write(version, lambda folder: trainer.save(folder, state), manifest)
         self._trainer_version = version
         return report
+
+    def _again(self, policy: Policy) -> list[Example]:
+        """What this version hears once more: accepted replies, or what was taught for the same wishes."""
+        replayed, scope = self._policies.replayed(policy.version), policy.scope
+        pool = self._algorithm.needs.pool
+        return [
+            *replayed,
+            *(
+                self._policies.pool(scope, lambda user: self._wishes.current(user, scope), pool)
+                if pool
+                else []
+            ),
+        ]
 
     async def _check(self, policy: Policy) -> GateResult:
         version, parent = policy.version, policy.parent or BASE_VERSION
@@ -353,7 +433,9 @@ def is_due(number: int, strength: float, batch_size: int, min_signal: float) -> 
 
 def _factors(before: Sequence[Example], after: Sequence[Example]) -> dict[str, float]:
     """By what the algorithm multiplied whole samples in the batch; those it left alone are not named."""
-    found = {}
+    found: dict[str, float] = {}
+    if len(before) != len(after):  # a step of some of them; such algorithms weigh none
+        return found
     for old, new in zip(before, after, strict=True):
         total = float(abs(old.signal_NK).sum())
         if new is not old and total:

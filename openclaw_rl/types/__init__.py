@@ -57,6 +57,7 @@ from openclaw_rl.types.learning import (
     Teaching,
     Trainer,
     TrainerCapabilities,
+    distribution_example,
 )
 from openclaw_rl.types.render import (
     GRAMMAR_DIALECT,
@@ -133,4 +134,5 @@ __all__ = [
     "TurnRecord",
     "Verdict",
     "Weights",
+    "distribution_example",
 ]

@@ -59,9 +59,10 @@ class ChatRequest:
     json_schema: Json | None
     """The reply has to be JSON of this schema."""
     max_tokens: int | None
-    temperature: float
-    top_p: float
-    top_k: int
+    temperature: float | None
+    """None, like the next two: as the model's makers recommend."""
+    top_p: float | None
+    top_k: int | None
     seed: int | None
     num_choices: int
     stop: tuple[str, ...]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from openclaw_rl.types.base import EVERYONE, FloatArray, IntArray, Json, Scope
 from openclaw_rl.types.capture import TurnRecord
 from openclaw_rl.types.engine import Weights
@@ -130,6 +132,22 @@ class Example:
     strength: float = 1.0
     """0..1: how much of a reason this example is to take a step at all."""
     scope: Scope = EVERYONE
+
+
+def distribution_example(ask: Ask, answer: Answer, source: Source, strength: float = 1.0) -> Example:
+    """An answer as something to learn from: what its giver held likely at every token."""
+    own = np.array([[token] for token in answer.ids], np.int32)
+    told = np.array([[value] for value in answer.logprobs], np.float32)
+    return Example(
+        ask.prompt_ids,
+        answer.ids,
+        np.concatenate([own, answer.top_ids_NK], axis=1),
+        np.full((len(answer.ids), 1 + answer.top_ids_NK.shape[1]), NOT_RECORDED, np.float32),
+        np.concatenate([np.full_like(told, NO_SIGNAL), answer.top_logprobs_NK], axis=1),
+        source,
+        num_free=len(answer.ids),
+        strength=strength,
+    )
 
 
 class Loss(Protocol):

@@ -1,0 +1,1 @@
+CREATE INDEX turns_by_user ON turns ("user", seq);

@@ -1,0 +1,174 @@
+"""What each person wishes for, and what became of it.
+
+A complaint's hint is a wish: new, the same again, one in place of another, or one taken back. Whoever
+learns asks here for all that a person wishes for now, so that learning the second wish does not unlearn
+the first, and what was kept for a wish goes with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture import database
+from openclaw_rl.capture.learn_ledger import LearnLedger, metadata
+from openclaw_rl.capture.samples import scope_column
+from openclaw_rl.types import Json, Scope, TurnRecord
+
+ACTIVE, REPLACED, TAKEN_BACK = "active", "replaced", "taken back"
+NOT_LEARNABLE, PAUSED = "not learnable", "paused"
+#: The same, until a version from before is served again.
+_GIVING_UP, _PAUSING = "giving up", "pausing"
+#: Replies given with the complaint in their context that must fail before a wish is given up.
+_TRIES = 4
+#: Versions after which a wish that still finds complaints is paused.
+_MOST_VERSIONS = 8
+_MOST_WISHES = 4
+CANNOT = "the model does not manage this even when told"
+GOES_NOWHERE = f"paused: {_MOST_VERSIONS} versions did not satisfy it"
+_PROBLEMS = {NOT_LEARNABLE: CANNOT, _GIVING_UP: CANNOT, PAUSED: GOES_NOWHERE, _PAUSING: GOES_NOWHERE}
+
+wishes = sa.Table(
+    "wishes",
+    metadata,
+    sa.Column("turn_id", sa.Text, primary_key=True, comment="whose reply was complained about first"),
+    scope_column(),
+    sa.Column("user", sa.Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("ended_at", sa.Double),
+    sa.Column("served", sa.Integer, nullable=False, comment="the version when it came"),
+    sa.Column("tried", sa.Integer, nullable=False, comment="replies that knew of it and were judged"),
+    sa.Column("accepted", sa.Integer, nullable=False, comment="replies accepted since it came"),
+    sa.Column("versions", sa.Integer, nullable=False, comment="made for it"),
+    sa.Index("wishes_by_user", "user", "created_at"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    turn_id: str
+    scope: Scope
+    user: str
+    text: str
+    status: str
+    created_at: float
+    ended_at: float | None
+    served: int
+    tried: int
+    accepted: int
+    versions: int
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing more is trained for it."""
+        return _PROBLEMS.get(self.status)
+
+
+class Wishes:
+    """``relate`` says what a new text does to an old one; ``only_back``, whether it does nothing else."""
+
+    def __init__(
+        self,
+        ledger: LearnLedger,
+        relate: Callable[[str, str], str],
+        only_back: Callable[[str, str], bool],
+    ) -> None:
+        self._db, self._relate, self._only_back = ledger.db, relate, only_back
+
+    def of_user(self, user: str, scope: Scope, statuses: Sequence[str] = (ACTIVE,)) -> list[Wish]:
+        """Oldest first."""
+        return self._where(wishes.c.user == user, wishes.c.scope == scope, wishes.c.status.in_(statuses))
+
+    def texts(self, user: str, scope: Scope) -> tuple[str, ...]:
+        """All that a person wishes for now, oldest first."""
+        return tuple(wish.text for wish in self.of_user(user, scope))
+
+    def current(self, user: str, scope: Scope) -> str:
+        """The same as a teacher is told it."""
+        return " ".join(self.texts(user, scope))
+
+    def take_up(self, turn: TurnRecord, text: str, serving: int) -> Wish | None:
+        """What a complaint's hint does to the person's wishes; the one it is about, None if it ended some."""
+        mine, ended = None, False
+        for old in self.of_user(turn.user, turn.scope, (ACTIVE, *_PROBLEMS)):
+            relation = self._relate(text, old.text)
+            if old.turn_id == turn.id or relation == "same":
+                mine = old
+            elif relation in ("takes back", "replaces"):
+                self._end(old, TAKEN_BACK if relation == "takes back" else REPLACED)
+                ended = ended or (relation == "takes back" and self._only_back(text, old.text))
+        if mine is not None or ended:
+            return mine
+        return self._add(turn, text, serving)
+
+    def _add(self, turn: TurnRecord, text: str, serving: int) -> Wish:
+        wish = Wish(turn.id, turn.scope, turn.user, text, ACTIVE, turn.created_at, None, serving, 0, 0, 0)
+        row = {name: getattr(wish, name) for name in Wish.__slots__}
+        with database.writing(self._db) as connection:
+            connection.execute(wishes.delete().where(wishes.c.turn_id == turn.id))
+            connection.execute(wishes.insert().values(row))
+        for oldest in self.of_user(turn.user, turn.scope)[:-_MOST_WISHES]:
+            self._end(oldest, REPLACED)
+        return wish
+
+    def _end(self, wish: Wish, status: str) -> None:
+        self._set(wish, status=status, ended_at=time.time())
+
+    def _set(self, wish: Wish, **values: object) -> None:
+        with database.writing(self._db) as connection:
+            connection.execute(wishes.update().where(wishes.c.turn_id == wish.turn_id).values(**values))
+
+    # --- does it get anywhere? -------------------------------------------------------------------
+
+    def accepted(self, turn: TurnRecord) -> None:
+        """A reply found favour: what its reader wishes for can be done."""
+        for wish in self.of_user(turn.user, turn.scope):
+            if turn.created_at > wish.created_at:
+                self._set(wish, accepted=wish.accepted + 1)
+
+    def failed(self, turn: TurnRecord, text: str) -> Wish | None:
+        """A reply that had the wish before its eyes was complained about; the wish, if it ends there."""
+        for wish in self.of_user(turn.user, turn.scope):
+            if self._relate(text, wish.text) == "same":
+                self._set(wish, tried=wish.tried + 1)
+                if wish.tried + 1 >= _TRIES and not wish.accepted:
+                    self._end(wish, _GIVING_UP)
+                    return wish
+        return None
+
+    def count_version(self, user: str, scope: Scope) -> None:
+        """A version was made for all that the person wishes for; too many, and it is left at that."""
+        for wish in self.of_user(user, scope):
+            self._set(wish, versions=wish.versions + 1)
+            if wish.versions + 1 >= _MOST_VERSIONS:
+                self._end(wish, _PAUSING)
+
+    def ending(self, scope: Scope) -> list[Wish]:
+        """Those given up or paused since the last look."""
+        return self._where(wishes.c.scope == scope, wishes.c.status.in_((_GIVING_UP, _PAUSING)))
+
+    def ended(self, wish: Wish) -> None:
+        """What had to be done about it is done."""
+        self._set(wish, status=NOT_LEARNABLE if wish.status == _GIVING_UP else PAUSED)
+
+    def any_active(self, scope: Scope) -> bool:
+        return bool(self._where(wishes.c.scope == scope, wishes.c.status == ACTIVE))
+
+    def _where(self, *conditions: sa.ColumnElement[bool]) -> list[Wish]:
+        query = sa.select(wishes).where(*conditions).order_by(wishes.c.created_at, wishes.c.turn_id)
+        with self._db.connect() as connection:
+            return [Wish(**row._mapping) for row in connection.execute(query)]
+
+    def view(self, user: str | None, limit: int = 100) -> list[Json]:
+        """For people: newest first, with what became of each."""
+        query = sa.select(wishes).order_by(wishes.c.created_at.desc()).limit(limit)
+        if user is not None:
+            query = query.where(wishes.c.user == user)
+        with self._db.connect() as connection:
+            found = [Wish(**row._mapping) for row in connection.execute(query)]
+        return [{**asdict(wish), "reason": wish.problem} for wish in found]

@@ -1,0 +1,108 @@
+"""Requests to teach a wish on: the one complained about, the person's others, everyday ones of many forms.
+
+A wish taught on one request alone stays with its words; taught on many it holds for requests that nobody
+has made yet. Anchors are the opposite: jobs that no wish from a chat concerns (extraction for a program,
+code, JSON, a router), with the answers the base gives them, so that a wish does not spread to those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import random
+from collections.abc import Callable, Sequence
+from importlib import resources
+from typing import Protocol
+
+from openclaw_rl.types import Ask, Message, Renderer, Tool, TurnRecord
+
+log = logging.getLogger(__name__)
+#: Longer requests of a person's would make a step slow; the one complained about is taken however long.
+_MAX_PROMPT_TOKENS = 512
+#: Of a person's own, beside the one complained about; the rest are everyday ones.
+_OWN_SHARE = 0.5
+
+
+class StoredRequest(Protocol):
+    """As much of a stored turn's request as decides its prompt."""
+
+    @property
+    def messages(self) -> list[Message]: ...
+
+    @property
+    def tools(self) -> list[Tool]: ...
+
+    @property
+    def thinking(self) -> bool | None: ...
+
+
+class Prompts:
+    """Prompts rebuilt from stored requests, with something added to what the user said last."""
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        stored_request: Callable[[TurnRecord], StoredRequest],
+        is_ephemeral: Callable[[Message], bool],
+    ) -> None:
+        self._renderer, self._stored_request, self._is_ephemeral = renderer, stored_request, is_ephemeral
+
+    def hinted(self, turn: TurnRecord, hint: str) -> list[int] | None:
+        """None where the prompt as it was cannot be rebuilt: a hint would then not be the only difference."""
+        try:
+            request = self._stored_request(turn)
+            render = self._renderer.render
+            if render(request.messages, request.tools, thinking=request.thinking) != turn.prompt_ids:
+                return None
+            messages = self._with_hint(request.messages, hint)
+            if messages is None:
+                return None
+            return render(messages, request.tools, thinking=request.thinking)
+        except ValueError as error:
+            log.warning("rebuilding a turn's prompt failed: %s", type(error).__name__)
+            return None
+
+    def _with_hint(self, messages: list[Message], hint: str) -> list[Message] | None:
+        if not hint:
+            return messages
+        for index in reversed(range(len(messages))):
+            message = messages[index]
+            if message["role"] == "user" and not self._is_ephemeral(message):
+                content = f"{(message.get('content') or '').rstrip()}\n\n{hint}"
+                return [*messages[:index], {**message, "content": content}, *messages[index + 1 :]]
+        return None
+
+    def asks(self, turn: TurnRecord, others: Sequence[TurnRecord], wish: str, number: int) -> list[Ask]:
+        """``turn``'s request, some of the others, and everyday ones up to the number."""
+        found = self._own([turn], wish, None)
+        own = self._own(others, wish, _MAX_PROMPT_TOKENS)
+        found += [ask for ask in own if ask not in found][: int(_OWN_SHARE * number)]
+        everyday = _lines("requests.txt")
+        chance = random.Random(hashlib.sha256(turn.id.encode()).digest())
+        for text in chance.sample(everyday, min(len(everyday), max(0, number - len(found)))):
+            plain: list[Message] = [{"role": "user", "content": text}]
+            told = self._with_hint(plain, wish) or plain
+            found.append(Ask(self._renderer.render(plain, []), self._renderer.render(told, [])))
+        return found
+
+    def _own(self, turns: Sequence[TurnRecord], wish: str, longest: int | None) -> list[Ask]:
+        asks: list[Ask] = []
+        for turn in turns:
+            if longest is not None and (turn.tools or len(turn.prompt_ids) > longest):
+                continue
+            told = self.hinted(turn, wish)
+            ask = None if told is None else Ask(turn.prompt_ids, told)
+            if ask is not None and ask not in asks:
+                asks.append(ask)
+        return asks
+
+    def anchors(self) -> list[Ask]:
+        """What shall stay as it is: asked as it is."""
+        made = [self._renderer.render(messages, []) for messages in map(json.loads, _lines("anchors.jsonl"))]
+        return [Ask(prompt, prompt) for prompt in made]
+
+
+def _lines(name: str) -> list[str]:
+    text = resources.files(__package__).joinpath(name).read_text()
+    return [line for line in text.splitlines() if line and not line.startswith("#")]

@@ -1,0 +1,123 @@
+"""The teacher: some version on the engine that serves, asked at low priority."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from openclaw_rl.types import (
+    BASE_VERSION,
+    Answer,
+    Engine,
+    GenerateRequest,
+    IntArray,
+    Priority,
+    Renderer,
+    SamplingParams,
+    Scope,
+    ScoreRequest,
+    Teaching,
+    Token,
+    Weights,
+)
+
+#: Tokens of the teacher's own that are asked for; ``--teacher-k`` is at most this.
+_TEACHER_TOP = 8
+#: What the teacher held likely at each token of an answer, beside one bin for the rest.
+_ANSWER_TOP = 20
+_MAX_TOKENS = 96
+#: Some way between one answer's always the same and answers that wander off.
+_TEMPERATURE, _TOP_P = 0.8, 0.95
+#: Asked at the same time: beside live traffic, a pass of the engine costs about the same for all of them.
+_AT_ONCE = 12
+_LEAST_WORDS, _LEAST_DIFFERENT = 3, 0.4
+_WORD = re.compile(r"[^\W_]+")
+
+
+class EngineTeacher:
+    """``choose`` names a scope's teacher as of now; None is the base."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        choose: Callable[[Scope], Weights | None],
+        degeneration: Callable[[str], str | None],
+    ) -> None:
+        self._engine, self._renderer, self._choose = engine, renderer, choose
+        self._degeneration = degeneration
+        self._version = BASE_VERSION
+        self._places = asyncio.Semaphore(_AT_ONCE)
+
+    async def prepare(self, scope: Scope) -> None:
+        """Have a scope's teacher loaded; nothing to do if it is."""
+        weights = self._choose(scope)
+        self._version = BASE_VERSION if weights is None else weights.version
+        if weights is not None:
+            await self._engine.load(weights)
+
+    async def prepare_base(self) -> None:
+        self._version = BASE_VERSION
+
+    async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching:
+        scores = await self._engine.score(
+            ScoreRequest(
+                [*prompt_ids, *reply_ids],
+                len(prompt_ids),
+                top_k=max(ids_NK.shape[1], _TEACHER_TOP),
+                policy_version=self._version,
+                candidates=ids_NK.tolist(),
+            )
+        )
+        return Teaching(
+            np.array(scores.candidate_logprobs, np.float32),
+            np.array(scores.top_ids, np.int32),
+            np.array(scores.top_logprobs, np.float32),
+        )
+
+    async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int]) -> float:
+        request = ScoreRequest([*prompt_ids, *reply_ids], len(prompt_ids), policy_version=self._version)
+        async with self._places:
+            scores = await self._engine.score(request)
+        return float(np.mean(scores.logprobs))
+
+    async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
+        sampling = [SamplingParams(_MAX_TOKENS, _TEMPERATURE, _TOP_P, seed=seed + n) for n in range(number)]
+        return list(await asyncio.gather(*(self._answer(prompt_ids, each) for each in sampling)))
+
+    async def likeliest(self, prompt_ids: list[int]) -> Answer:
+        """The answer without chance."""
+        return await self._answer(prompt_ids, SamplingParams(_MAX_TOKENS, temperature=0.0))
+
+    async def _answer(self, prompt_ids: list[int], sampling: SamplingParams) -> Answer:
+        request = GenerateRequest(
+            prompt_ids,
+            sampling,
+            stop_ids=self._renderer.stop_ids,
+            policy_version=self._version,
+            priority=Priority.JUDGE,
+            top_logprobs=_ANSWER_TOP,
+        )
+        async with self._places:
+            tokens = [token async for token in self._engine.generate(request)]
+        return self._read(tokens)
+
+    def _read(self, tokens: list[Token]) -> Answer:
+        detokenizer, stops = self._renderer.detokenizer(), self._renderer.stop_ids
+        said = "".join(detokenizer.feed(t.id) for t in tokens if t.id not in stops) + detokenizer.finish()
+        return Answer(
+            [token.id for token in tokens],
+            [token.logprob for token in tokens],
+            np.array([token.top_ids for token in tokens], np.int32),
+            np.array([token.top_logprobs for token in tokens], np.float32),
+            said,
+            finished=bool(tokens) and tokens[-1].id in stops,
+        )
+
+    def degenerate(self, text: str) -> bool:
+        words = [word.lower() for word in _WORD.findall(text)]
+        few = len(words) < _LEAST_WORDS or len(set(words)) < _LEAST_DIFFERENT * min(len(words), 60)
+        return few or self._degeneration(text) is not None
