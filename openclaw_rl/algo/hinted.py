@@ -42,16 +42,23 @@ _ECHO = 5
 
 @dataclass(frozen=True)
 class Hinted:
-    requests: int = 8
+    requests: int = 16
     """On so many a wish is taught per complaint."""
-    answers: int = 6
+    answers: int = 4
     """So many are given to each."""
-    keep: int = 2
+    keep: int = 1
     """So many of them are learned from."""
+    own_share: float = 0.3
+    """Of what is aimed at, the kept answer's own token; the rest is all that the told model held likely."""
     steps: int = 6
+    """Optimizer steps a version."""
     step_examples: int = 8
-    anchors: int = 4
+    anchors: int = 8
+    """Of what shall stay as it is, beside each step's examples."""
+    scale: float = 0.7
+    """Of the learning rate."""
     pool: int = 64
+    """Examples of earlier complaints that are heard again while the wishes are the same."""
 
     @property
     def needs(self) -> Needs:
@@ -88,20 +95,23 @@ class Hinted:
         self, teacher: Teacher, asks: Sequence[Ask], which: int, wish: str, answers: Sequence[Answer]
     ) -> list[Answer]:
         """Those of one request's answers that rank high in both ratios."""
-        whole = [a for a in answers if a.ids and not teacher.degenerate(a.text)]
-        usable = [a for a in whole if not echoes(a.text, wish)]
+        usable = [a for a in answers if a.ids and not teacher.degenerate(a.text)]
+        usable = [a for a in usable if not echoes(a.text, wish)]
+        finished = [a for a in usable if a.finished]
+        if 2 * len(finished) >= len(usable):  # unless the wish makes them long
+            usable = finished
         ask, other = asks[which], asks[(which + 1) % len(asks)]
         shows, fits = [], []
         for answer in usable:
             told = float(np.mean(answer.logprobs))
             shows.append(told - await teacher.mean_logprob(ask.prompt_ids, answer.ids))
             fits.append(told - await teacher.mean_logprob(other.hinted_ids, answer.ids))
-        ranks = [a + b for a, b in zip(_ranks(shows), _ranks(fits), strict=True)]
-        order = sorted(range(len(usable)), key=lambda n: (-ranks[n], n))
+        pairs = list(zip(_ranks(shows), _ranks(fits), strict=True))
+        order = sorted(range(len(usable)), key=lambda n: (-min(pairs[n]), -sum(pairs[n]), n))
         return [usable[n] for n in order[: self.keep]]
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:
-        return Batch(examples, self.needs.loss)
+        return Batch(examples, self.needs.loss, scale=self.scale)
 
 
 def echoes(text: str, wish: str) -> bool:

@@ -61,7 +61,7 @@ def text_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
 def build_answerer(
     config: Config, engine: Engine, renderer: Renderer, recommended: Recommended | None = None
 ) -> Answerer:
-    """The model in this process; ``recommended`` by its makers, for requests that do not say how to sample."""
+    """The model in this process; ``recommended`` counts where a request does not say how to sample."""
     sampling = recommended or Recommended()
     return ModelAnswerer(
         engine,

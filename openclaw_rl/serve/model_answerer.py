@@ -65,7 +65,7 @@ class ModelAnswerer:
         return ModelReply(self, request, prompt_ids, sampling, version, grammar)
 
     def _sampling(self, request: ChatRequest, room: int) -> SamplingParams:
-        """As asked. Who names a temperature or a nucleus has chosen: the other recommendations are off then."""
+        """As asked. Who names a temperature or a nucleus has chosen; what they leave out is neutral then."""
         defaults, chosen = self._defaults, request.temperature is not None or request.top_p is not None
         free = SamplingParams(defaults.max_tokens) if chosen else defaults
         return SamplingParams(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,8 @@ from openclaw_rl.types import (
 _PAGE = 50
 #: A person's own requests that a wish may be taught on.
 _OTHERS = 12
+#: Beside an example's.
+_ANCHOR_WEIGHT = 3.0
 NEUTRAL = "neutral: neither praise nor correction followed"
 NO_LESSON = (
     "the algorithm finds nothing to learn here, such as a complaint without a word on what to do instead"
@@ -97,6 +100,7 @@ class Sampler:
     ) -> None:
         self._verdicts, self._algorithm, self._teacher, self._prompts = verdicts, algorithm, teacher, prompts
         self._wishes, self._held_out_share = wishes, held_out_share
+        self._anchors: dict[int, Example] = {}
         self._prepared: Scope | None = None
         """Whose teacher is loaded."""
 
@@ -110,14 +114,20 @@ class Sampler:
             done += len(pending)
         return done
 
-    async def anchors(self) -> list[Example]:
-        """What shall stay as it is: jobs that no wish concerns, with the base's own answers."""
-        await self._teacher.prepare_base()
-        self._prepared = None
+    async def anchors(self, number: int, seed: int) -> list[Example]:
+        """What shall stay as it is: some of the jobs that no wish concerns, with the base's own answers."""
         asks = self._prompts.anchors()
-        answers = await asyncio.gather(*(self._teacher.likeliest(ask.prompt_ids) for ask in asks))
-        source = Source("anchor", ())
-        return [distribution_example(a, b, source) for a, b in zip(asks, answers, strict=True) if b.ids]
+        chosen = random.Random(seed).sample(range(len(asks)), min(number, len(asks)))
+        missing = [n for n in chosen if n not in self._anchors]
+        if missing:
+            await self._teacher.prepare_base()
+            self._prepared = None
+            answers = await asyncio.gather(*(self._teacher.likeliest(asks[n].prompt_ids) for n in missing))
+            for n, answer in zip(missing, answers, strict=True):
+                self._anchors[n] = distribution_example(
+                    asks[n], answer, Source("anchor", ()), weight=_ANCHOR_WEIGHT
+                )
+        return [self._anchors[n] for n in chosen]
 
     async def _settle(self, seq: int, turn_id: str) -> None:
         found = self._verdicts.judged(turn_id)

@@ -322,8 +322,9 @@ class LearnWorker:
                 version, {"passed": False, "reason": "none of its samples could be used", "checks": []}
             )
             return False
-        if self._algorithm.needs.anchors and not self._anchors:
-            self._anchors = await self._sampler.anchors()
+        needs = self._algorithm.needs
+        if needs.anchors:
+            self._anchors = await self._sampler.anchors(needs.steps * needs.anchors, version)
         self._progress(f"step {version}: {len(items)} examples")
         report = await self._in_thread(lambda: self._take_step(policy, items))
         self._progress(

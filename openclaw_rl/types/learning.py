@@ -134,19 +134,29 @@ class Example:
     scope: Scope = EVERYONE
 
 
-def distribution_example(ask: Ask, answer: Answer, source: Source, strength: float = 1.0) -> Example:
-    """An answer as something to learn from: what its giver held likely at every token."""
+def distribution_example(
+    ask: Ask, answer: Answer, source: Source, own_share: float = 0.0, weight: float = 1.0
+) -> Example:
+    """An answer as something to learn from: what its giver held likely at every token.
+
+    ``own_share`` of it goes to the token that was given.
+    """
     own = np.array([[token] for token in answer.ids], np.int32)
-    told = np.array([[value] for value in answer.logprobs], np.float32)
+    is_own = answer.top_ids_NK == own
+    likely = np.exp(answer.top_logprobs_NK) * (1 - own_share) + is_own * own_share
+    said = np.exp(np.array([answer.logprobs], np.float32)).T * (1 - own_share) + own_share
+    # The given token has a column of its own only where it is not among the likeliest.
+    missing = ~is_own.any(axis=1, keepdims=True) & (own_share > 0)
+    signal = np.concatenate([np.where(missing, np.log(said), NO_SIGNAL), np.log(likely)], axis=1)
     return Example(
         ask.prompt_ids,
         answer.ids,
         np.concatenate([own, answer.top_ids_NK], axis=1),
-        np.full((len(answer.ids), 1 + answer.top_ids_NK.shape[1]), NOT_RECORDED, np.float32),
-        np.concatenate([np.full_like(told, NO_SIGNAL), answer.top_logprobs_NK], axis=1),
+        np.full(signal.shape, NOT_RECORDED, np.float32),
+        np.minimum(signal, np.where(signal == NO_SIGNAL, NO_SIGNAL, 0.0)).astype(np.float32),
         source,
         num_free=len(answer.ids),
-        strength=strength,
+        weight=weight,
     )
 
 

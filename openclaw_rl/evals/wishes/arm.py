@@ -1,0 +1,184 @@
+"""One arm: a system, a person with a wish, up to sixteen conversations; looks at held-out requests between.
+
+All of it through the public API, as a person and an examiner would. What was logged is not done again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from openclaw_rl.evals.personalize.arm import Server
+from openclaw_rl.evals.personalize.talk import Log, Reply, Row, System
+from openclaw_rl.evals.wishes.checks import is_degenerate, on_topic
+from openclaw_rl.evals.wishes.items import Item
+from openclaw_rl.evals.wishes.wish import TRAINED, UNSEEN, Request, Wish, requests
+from openclaw_rl.serve.auth import KeyRing
+
+PRAISE = ("Thanks, that is exactly how I like it.", "Perfect, thank you!", "Great, just what I wanted.")
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    wish: Wish
+    seed: int
+    second: Wish | None = None
+    """Told once the first is learned."""
+    taken_back: str = ""
+    """Said once it is learned, instead of a second wish."""
+
+    @property
+    def name(self) -> str:
+        after = f"-then-{self.second.name}" if self.second else "-taken-back" if self.taken_back else ""
+        return f"{self.wish.name}{after}-{self.seed}".replace(" ", "-").replace("'", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    conversations: int = 16
+    short_look: int = 24
+    """Held-out replies after each conversation that made a version."""
+    long_look: int = 100
+    """At the end."""
+    flags: tuple[str, ...] = ()
+
+
+class Person:
+    """Strict: praises only what has every wish and is about what was asked."""
+
+    def __init__(self, system: System, wishes: list[Wish], seed: int) -> None:
+        self.system, self.wishes, self.seed = system, wishes, seed
+        self._asks = requests("train", TRAINED, 200, seed)
+
+    def converse(self, number: int, instead: str = "") -> Row:
+        """Ask, say what is wrong (twice at most), give thanks. ``instead`` is said to the first reply."""
+        request = self._asks[number]
+        messages: list[Row] = [{"role": "user", "content": request.text}]
+        row: Row = {"number": number, "ask": request.text, "turns": []}
+        for attempt in range(3):
+            reply = self.system.ask(messages, seed=1000 * self.seed + 10 * number + attempt)
+            met = all(wish.is_met(reply.text, request) for wish in self.wishes)
+            said = instead if instead and not attempt else self._words(reply, request, met, number + attempt)
+            row["turns"].append(
+                {"id": reply.id, "text": reply.text, "version": reply.version, "met": met, "said": said}
+            )
+            if attempt == 2 or (attempt and row["turns"][-2]["met"]):
+                break
+            messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": said}]
+        return row | {"first": row["turns"][0]["met"]}
+
+    def _words(self, reply: Reply, request: Request, met: bool, number: int) -> str:
+        if met:
+            return PRAISE[number % len(PRAISE)]
+        missing = [wish for wish in self.wishes if not wish.shows(reply.text)]
+        if not missing:
+            return "That is not about what I asked."
+        return missing[-1].says[number % len(missing[-1].says)]
+
+
+def run_arm(arm: Arm, folder: Path, rules: Rules, items: Sequence[Item], tick: Callable[[], None]) -> None:
+    """Start the arm's own server in ``folder`` and run it to its end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = Log(folder / "log.jsonl")
+    if log.of("end"):
+        return
+    started = time.monotonic()
+    home = folder / "home"
+    with Server(home, ["--seed", str(arm.seed), *rules.flags]) as url:
+        key = KeyRing(home / "keys.json").key_of("default") or ""
+        with closing(System(url, key)) as system:
+            person = Person(system, [arm.wish], arm.seed)
+            _drive(arm, log, rules, system, person, tick)
+            _last_look(arm, log, rules, system, items)
+            status = system.get("/v1/status")
+            policies = system.get("/v1/policies")["data"]
+            seconds = time.monotonic() - started
+            log.write("end", {"seconds": seconds, "policies": policies, "status": status})
+
+
+def _drive(
+    arm: Arm, log: Log, rules: Rules, system: System, person: Person, tick: Callable[[], None]
+) -> None:
+    done = len(log.of("conversation"))
+    version = log.of("look")[-1]["version"] if log.of("look") else 0
+    turned: int | None = next((row["number"] for row in log.of("turned")), None)
+    if turned is not None:
+        person.wishes = [arm.wish, arm.second] if arm.second else []
+    for number in range(done, rules.conversations):
+        instead = ""
+        if turned is None and (arm.second or arm.taken_back) and _is_learned(log, rules):
+            turned, instead = number, arm.taken_back
+            person.wishes = [arm.wish, arm.second] if arm.second else []
+            if arm.second and arm.second.against == arm.wish.name:
+                person.wishes = [arm.second]
+            log.write("turned", {"number": number})
+        log.write("conversation", person.converse(number, instead) | {"turned": turned is not None})
+        system.wait()
+        now = _serving(system)
+        if now != version:
+            version = now
+            log.write("look", look(system, [arm.wish], rules.short_look) | {"number": number, "version": now})
+        tick()
+
+
+def _is_learned(log: Log, rules: Rules) -> bool:
+    firsts = [row["first"] for row in log.of("conversation")]
+    return firsts[-2:] == [True, True] or len(firsts) >= rules.conversations // 2
+
+
+def _serving(system: System) -> int:
+    serving = [row["version"] for row in system.get("/v1/policies")["data"] if row["status"] == "serving"]
+    return int(serving[0]) if serving else 0
+
+
+def _last_look(arm: Arm, log: Log, rules: Rules, system: System, items: Sequence[Item]) -> None:
+    wishes = [arm.wish, *([arm.second] if arm.second else [])]
+    log.write("final", look(system, wishes, rules.long_look) | {"version": _serving(system)})
+    log.write("items", {"right": answer_items(system, items)})
+
+
+def held_out(number: int) -> list[Request]:
+    """Half of them in forms that nobody taught."""
+    return [
+        *requests("test", TRAINED, number // 2, seed=1),
+        *requests("test", UNSEEN, number - number // 2, seed=2),
+    ]
+
+
+def look(system: System, wishes: Sequence[Wish], number: int, told: str = "") -> Row:
+    """Replies to held-out requests: which have each wish, are on topic, and whole; in which form."""
+
+    def one(numbered: tuple[int, Request]) -> Row:
+        n, request = numbered
+        text = f"{request.text}\n\n{told}" if told else request.text
+        reply = system.ask([{"role": "user", "content": text}], seed=n, side=True)
+        return {
+            "form": "trained" if request.form in TRAINED else "unseen",
+            "met": [wish.is_met(reply.text, request) for wish in wishes],
+            "shows": [wish.shows(reply.text) for wish in wishes],
+            "topic": on_topic(reply.text, request.stems),
+            "degenerate": is_degenerate(reply.text),
+            "ask": request.text,
+            "reply": reply.text,
+        }
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return {"rows": list(pool.map(one, enumerate(held_out(number))))}
+
+
+def answer_items(system: System, items: Sequence[Item], told: str = "") -> list[bool]:
+    """Whether each checkable item is answered right; ``told`` where a wish applies."""
+
+    def one(item: Item) -> bool:
+        messages = [dict(message) for message in item.messages]
+        if told and not item.bound:
+            messages[-1]["content"] = f"{messages[-1]['content']}\n\n{told}"
+        return item.is_right(system.ask(messages, seed=0, side=True).text)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(one, items))
