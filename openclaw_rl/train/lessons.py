@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from openclaw_rl.train.gate import Subject
 from openclaw_rl.train.spread import Prompts
 from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.types import (
@@ -29,6 +30,8 @@ from openclaw_rl.types import (
 _PAGE = 50
 #: A person's own requests that a wish may be taught on.
 _OTHERS = 12
+#: And that a version made for them is checked by.
+_GATE_OWN = 6
 #: Beside an example's.
 _ANCHOR_WEIGHT = 3.0
 NEUTRAL = "neutral: neither praise nor correction followed"
@@ -129,6 +132,13 @@ class Sampler:
                 )
         return [self._anchors[n] for n in chosen]
 
+    def subject(self, users: Sequence[str], scope: Scope) -> Subject:
+        """What a version made for these people is to be looked at by: their requests, and some others."""
+        first = next(iter(users), "")
+        wish = " ".join(self._wishes.texts(first, scope))
+        turns = [turn for user in users for turn in self._verdicts.openers(user, scope, _GATE_OWN)]
+        return Subject(self._prompts.gate_asks(turns[:_GATE_OWN], wish), wish)
+
     async def _settle(self, seq: int, turn_id: str) -> None:
         found = self._verdicts.judged(turn_id)
         if found is None:
@@ -159,7 +169,9 @@ class Sampler:
         elif not all(np.isfinite(a).all() for made in examples for a in (made.old_NK, made.signal_NK)):
             self._verdicts.settle(seq, turn, verdict, reason=NOT_FINITE)
         else:
-            held_out = _fraction(turn.id) < self._held_out_share
+            # A teacher's answers are not the turn's own reply; there is nothing to hold out.
+            own = not self._algorithm.needs.generates
+            held_out = own and _fraction(turn.id) < self._held_out_share
             self._verdicts.settle(seq, turn, verdict, examples, held_out=held_out)
 
     def _take_up(self, turn: TurnRecord, verdict: Verdict) -> str | None:

@@ -12,9 +12,11 @@ import json
 import logging
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import resources
 from typing import Protocol
 
+from openclaw_rl.train.exam import gate_requests
 from openclaw_rl.types import Ask, Message, Renderer, Tool, TurnRecord
 
 log = logging.getLogger(__name__)
@@ -80,11 +82,8 @@ class Prompts:
         found += [ask for ask in own if ask not in found][: int(_OWN_SHARE * number)]
         everyday = _lines("requests.txt")
         chance = random.Random(hashlib.sha256(turn.id.encode()).digest())
-        for text in chance.sample(everyday, min(len(everyday), max(0, number - len(found)))):
-            plain: list[Message] = [{"role": "user", "content": text}]
-            told = self._with_hint(plain, wish) or plain
-            found.append(Ask(self._renderer.render(plain, []), self._renderer.render(told, [])))
-        return found
+        chosen = chance.sample(everyday, min(len(everyday), max(0, number - len(found))))
+        return [*found, *(self._plain(wish, text) for text in chosen)]
 
     def _own(self, turns: Sequence[TurnRecord], wish: str, longest: int | None) -> list[Ask]:
         asks: list[Ask] = []
@@ -96,6 +95,18 @@ class Prompts:
             if ask is not None and ask not in asks:
                 asks.append(ask)
         return asks
+
+    def gate_asks(self, turns: Sequence[TurnRecord], wish: str) -> list[Ask]:
+        """A person's own requests, and others that nothing is taught on."""
+        return [
+            *self._own(turns, wish, _MAX_PROMPT_TOKENS),
+            *map(partial(self._plain, wish), gate_requests()),
+        ]
+
+    def _plain(self, wish: str, text: str) -> Ask:
+        plain: list[Message] = [{"role": "user", "content": text}]
+        told = self._with_hint(plain, wish) or plain
+        return Ask(self._renderer.render(plain, []), self._renderer.render(told, []))
 
     def anchors(self) -> list[Ask]:
         """What shall stay as it is: asked as it is."""

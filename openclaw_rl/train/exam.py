@@ -1,0 +1,181 @@
+"""What a version is asked before it may serve, and how it did: replies of real length, checkable answers.
+
+Every figure is held against two references on the same requests: the plain base model, and the base told
+what the person wishes for, which is what learning aims at. A wish changes form; what a reply is about, how
+fluent it is and what the model knows must not get worse than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from openclaw_rl.types import (
+    BASE_VERSION,
+    Ask,
+    Engine,
+    GenerateRequest,
+    Message,
+    Priority,
+    Renderer,
+    SamplingParams,
+    ScoreRequest,
+)
+
+_TEMPERATURE, _TOP_P, _MAX_TOKENS, _SEED = 0.7, 0.9, 96, 1234
+_ITEM_TOKENS = 32
+#: A job with a system prompt says how to answer: in few words.
+_FEW_WORDS = 8
+#: Asked at the same time: beside live traffic, a step of the engine costs about the same for all of them.
+_AT_ONCE = 12
+_WORD = re.compile(r"[^\W_]+")
+_LEAST_WORDS, _LEAST_DIFFERENT = 3, 0.4
+_ECHO_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    messages: list[Message]
+    answers: tuple[str, ...]
+    bound: bool
+    """A system prompt says exactly how to answer, which no wish from a chat concerns."""
+
+    def is_right(self, reply: str) -> bool:
+        if self.bound and len(reply.split()) > _FEW_WORDS:
+            return False
+        return any(re.search(rf"(?<!\w){re.escape(a)}", reply, re.IGNORECASE) for a in self.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """How a version answers requests."""
+
+    broken: float
+    """Share of replies that are empty, repeat themselves, or only say the request again."""
+    specificity: float
+    """How much likelier a reply is after its own request than after another, in nats a token."""
+    on_topic: float
+    """Share of replies of which that is clearly so."""
+    strangeness: float
+    """Nats a token that the base, told of the wishes, finds in the replies."""
+    length: float
+
+
+class Examiner:
+    def __init__(self, engine: Engine, renderer: Renderer, degeneration: Callable[[str], str | None]) -> None:
+        self._engine, self._renderer, self._degeneration = engine, renderer, degeneration
+        self._places = asyncio.Semaphore(_AT_ONCE)
+
+    async def talk(self, version: int, asks: Sequence[Ask], *, told: bool = False) -> Talk:
+        """``told``: the prompts say what is wished for."""
+        prompts = [ask.hinted_ids if told else ask.prompt_ids for ask in asks]
+        replies = await asyncio.gather(
+            *(self._reply(prompt, version, _SEED + n) for n, prompt in enumerate(prompts))
+        )
+        texts = [self._text(reply) for reply in replies]
+        requests = [self._text(ask.prompt_ids) for ask in asks]
+        broken = [self.is_broken(*pair) for pair in zip(texts, requests, strict=True)]
+        others = [asks[(n + 1) % len(asks)] for n in range(len(asks))]
+        own, other = [
+            await asyncio.gather(
+                *(self._mean(ask.hinted_ids, reply) for ask, reply in zip(which, replies, strict=True))
+            )
+            for which in (asks, others)
+        ]
+        gaps = [a - b for a, b in zip(own, other, strict=True)]
+        return Talk(
+            broken=_mean(broken),
+            specificity=_mean(gaps),
+            on_topic=_mean([gap > _CLEARLY for gap in gaps]),
+            strangeness=-_mean(own),
+            length=_mean([len(reply) for reply in replies]),
+        )
+
+    async def right(self, version: int, items: Sequence[Item], wish: str = "") -> list[bool]:
+        """Whether each item is answered right; told the wish where it applies."""
+        prompts = [self._renderer.render(_told(item, wish), []) for item in items]
+        replies = await asyncio.gather(*(self._answer(prompt, version) for prompt in prompts))
+        return [item.is_right(self._text(reply)) for item, reply in zip(items, replies, strict=True)]
+
+    def is_broken(self, text: str, request: str) -> bool:
+        words = [word.lower() for word in _WORD.findall(text)]
+        if len(words) < _LEAST_WORDS or len(set(words)) < _LEAST_DIFFERENT * min(len(words), 60):
+            return True
+        asked = {word.lower() for word in _WORD.findall(request)}
+        echoed = sum(word in asked for word in words) / len(words)
+        return echoed > _ECHO_SHARE or self._degeneration(text) is not None
+
+    async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int], version: int) -> float:
+        return await self._mean(prompt_ids, reply_ids, version)
+
+    async def _answer(self, prompt_ids: list[int], version: int) -> list[int]:
+        return await self._generate(prompt_ids, SamplingParams(_ITEM_TOKENS, temperature=0.0), version)
+
+    async def _reply(self, prompt_ids: list[int], version: int, seed: int) -> list[int]:
+        sampling = SamplingParams(_MAX_TOKENS, _TEMPERATURE, _TOP_P, seed=seed)
+        return await self._generate(prompt_ids, sampling, version)
+
+    async def _generate(self, prompt_ids: list[int], sampling: SamplingParams, version: int) -> list[int]:
+        request = GenerateRequest(
+            prompt_ids,
+            sampling,
+            stop_ids=self._renderer.stop_ids,
+            policy_version=version,
+            priority=Priority.JUDGE,
+            top_logprobs=0,
+        )
+        async with self._places:
+            return [token.id async for token in self._engine.generate(request)]
+
+    async def _mean(self, prompt_ids: list[int], reply_ids: list[int], version: int = BASE_VERSION) -> float:
+        request = ScoreRequest([*prompt_ids, *reply_ids], len(prompt_ids), policy_version=version)
+        async with self._places:
+            scores = await self._engine.score(request)
+        return _mean(scores.logprobs)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        detokenizer = self._renderer.detokenizer()
+        said = [i for i in ids if i not in self._renderer.stop_ids]
+        return "".join(detokenizer.feed(i) for i in said) + detokenizer.finish()
+
+
+#: Nats a token.
+_CLEARLY = 0.15
+
+
+def draw_items(number: int, seed: int) -> list[Item]:
+    """A fresh sample for every version."""
+    every = [_item(line) for line in _lines("gate_items.txt")]
+    return random.Random(seed).sample(every, min(number, len(every)))
+
+
+def gate_requests() -> list[str]:
+    return _lines("gate_requests.txt")
+
+
+def _item(line: str) -> Item:
+    asked, _, answer = line.rpartition("|")
+    system, bound, text = asked.rpartition("||")
+    said: list[Message] = [{"role": "user", "content": text}]
+    before: list[Message] = [{"role": "system", "content": system}] if bound else []
+    return Item([*before, *said], tuple(answer.split("/")), bool(bound))
+
+
+def _told(item: Item, wish: str) -> list[Message]:
+    if item.bound or not wish:
+        return item.messages
+    last = item.messages[-1]
+    return [*item.messages[:-1], {**last, "content": f"{last['content']}\n\n{wish}"}]
+
+
+def _lines(name: str) -> list[str]:
+    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
