@@ -38,6 +38,8 @@ from openclaw_rl.types import (
 _WORD = re.compile(r"[^\W_]+")
 #: Words in a row that an answer may share with the wish.
 _ECHO = 5
+#: Of an answer, so many tokens tell whether it shows the wish and answers its request.
+_TELLING = 40
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,10 @@ class Hinted:
     """So many of them are learned from."""
     own_share: float = 0.3
     """Of what is aimed at, the kept answer's own token; the rest is all that the told model held likely."""
-    steps: int = 6
+    steps: int = 4
     """Optimizer steps a version."""
     step_examples: int = 8
-    anchors: int = 8
+    anchors: int = 6
     """Of what shall stay as it is, beside each step's examples."""
     scale: float = 0.7
     """Of the learning rate."""
@@ -103,9 +105,9 @@ class Hinted:
         ask, other = asks[which], asks[(which + 1) % len(asks)]
         shows, fits = [], []
         for answer in usable:
-            told = float(np.mean(answer.logprobs))
-            shows.append(told - await teacher.mean_logprob(ask.prompt_ids, answer.ids))
-            fits.append(told - await teacher.mean_logprob(other.hinted_ids, answer.ids))
+            ids, told = answer.ids[:_TELLING], float(np.mean(answer.logprobs[:_TELLING]))
+            shows.append(told - await teacher.mean_logprob(ask.prompt_ids, ids))
+            fits.append(told - await teacher.mean_logprob(other.hinted_ids, ids))
         pairs = list(zip(_ranks(shows), _ranks(fits), strict=True))
         order = sorted(range(len(usable)), key=lambda n: (-min(pairs[n]), -sum(pairs[n]), n))
         return [usable[n] for n in order[: self.keep]]

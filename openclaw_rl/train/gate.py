@@ -31,6 +31,7 @@ from openclaw_rl.types import (
 
 _MIN_HELD_OUT = 3
 _NUM_ITEMS = 60
+_LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class Gate:
         self._examiner = Examiner(engine, renderer, degeneration)
         self._talks: dict[tuple[str, int, bool], Talk] = {}
         self._right: dict[tuple[str, int, str], bool] = {}
+        self._left: dict[tuple[int, str], float] = {}
         self._tool_calls: float | None = None
 
     async def check(
@@ -141,13 +143,13 @@ class Gate:
             ("facts", bounds.lost, [item for item in items if not item.bound]),
             ("jobs", bounds.lost_jobs, [item for item in items if item.bound]),
         ):
-            now = await self._share(version, chosen)
-            base, before = await self._share(BASE_VERSION, chosen), await self._share(parent, chosen)
-            told = await self._share(BASE_VERSION, chosen, wish)
-            checks.append(_at_least(name, now, (1 - most) * min(base, told)))
-            if parent != BASE_VERSION:
-                least = (1 - bounds.lost_at_once) * min(before, base)
-                checks.append(_at_least(f"{name} at once", now, least))
+            base, told = [await self._share(BASE_VERSION, chosen, text) for text in ("", wish)]
+            # Of what the reference gets right, how much is left: comparable between samples of items.
+            left = await self._share(version, chosen) / max(_LEAST_SHARE, min(base, told))
+            checks.append(_at_least(name, left, 1 - most))
+            if (before := self._left.get((parent, name))) is not None:
+                checks.append(_at_least(f"{name} at once", left - before, -bounds.lost_at_once))
+            self._left[version, name] = left
         return checks
 
     async def _share(self, version: int, items: Sequence[Item], wish: str = "") -> float:

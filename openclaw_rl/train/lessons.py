@@ -38,6 +38,7 @@ NEUTRAL = "neutral: neither praise nor correction followed"
 NO_LESSON = (
     "the algorithm finds nothing to learn here, such as a complaint without a word on what to do instead"
 )
+SAME_WISH = "said once more: the complaint before it in this conversation teaches the same"
 ACCEPTED = "accepted: there is nothing to change"
 NOT_FINITE = "its log-probs are not finite numbers"
 NO_TOKENS = "another server answered, so its tokens are not known"
@@ -132,12 +133,12 @@ class Sampler:
                 )
         return [self._anchors[n] for n in chosen]
 
-    def subject(self, users: Sequence[str], scope: Scope) -> Subject:
+    def subject(self, users: Sequence[str], scope: Scope, seed: int) -> Subject:
         """What a version made for these people is to be looked at by: their requests, and some others."""
         first = next(iter(users), "")
         wish = " ".join(self._wishes.texts(first, scope))
         turns = [turn for user in users for turn in self._verdicts.openers(user, scope, _GATE_OWN)]
-        return Subject(self._prompts.gate_asks(turns[:_GATE_OWN], wish), wish)
+        return Subject(self._prompts.gate_asks(turns[:_GATE_OWN], wish, seed), wish)
 
     async def _settle(self, seq: int, turn_id: str) -> None:
         found = self._verdicts.judged(turn_id)
@@ -180,11 +181,15 @@ class Sampler:
             self._wishes.accepted(turn)
         if verdict.score >= 0 or not verdict.hints:
             return None
-        hint = verdict.hints[0]
-        if self._verdicts.corrected(turn) is not None:
+        hint, before = verdict.hints[0], self._wishes.texts(turn.user, turn.scope)
+        again = self._verdicts.corrected(turn) is not None
+        if again:
             self._wishes.failed(turn, hint)
         wish = self._wishes.take_up(turn, hint, self._verdicts.serving(turn.scope))
-        return None if wish is None else wish.problem
+        if wish is not None and wish.problem is not None:
+            return wish.problem
+        same = again and self._wishes.texts(turn.user, turn.scope) == before
+        return SAME_WISH if same and self._algorithm.needs.generates else None
 
     async def _examples(self, turn: TurnRecord, verdict: Verdict) -> list[Example]:
         if self._prepared != turn.scope:

@@ -12,7 +12,6 @@ import json
 import logging
 import random
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib import resources
 from typing import Protocol
 
@@ -24,6 +23,7 @@ log = logging.getLogger(__name__)
 _MAX_PROMPT_TOKENS = 512
 #: Of a person's own, beside the one complained about; the rest are everyday ones.
 _OWN_SHARE = 0.5
+_GATE_OTHERS = 8
 
 
 class StoredRequest(Protocol):
@@ -96,12 +96,11 @@ class Prompts:
                 asks.append(ask)
         return asks
 
-    def gate_asks(self, turns: Sequence[TurnRecord], wish: str) -> list[Ask]:
-        """A person's own requests, and others that nothing is taught on."""
-        return [
-            *self._own(turns, wish, _MAX_PROMPT_TOKENS),
-            *map(partial(self._plain, wish), gate_requests()),
-        ]
+    def gate_asks(self, turns: Sequence[TurnRecord], wish: str, seed: int) -> list[Ask]:
+        """A person's own requests, and some others that nothing is taught on."""
+        own = self._own(turns, wish, _MAX_PROMPT_TOKENS)
+        others = random.Random(seed).sample(gate_requests(), _GATE_OTHERS)
+        return [*own, *(self._plain(wish, text) for text in others)]
 
     def _plain(self, wish: str, text: str) -> Ask:
         plain: list[Message] = [{"role": "user", "content": text}]

@@ -251,6 +251,8 @@ class LearnWorker:
         says_little = number >= 2 * size and strength < options.min_signal * number
         if says_little or number > (options.max_staleness + 1) * size:  # the last would come too late
             limit = min(number, _MOST_BATCHES * size)
+        if self._algorithm.needs.generates:  # its step is as long for one complaint as for several
+            limit = min(number, _MOST_BATCHES * max(size, _MOST_BATCHES))
         parent = self._policies.serving(scope)
         return self._policies.claim(limit, parent, options.config_hash, options.replay, scope)
 
@@ -300,7 +302,10 @@ class LearnWorker:
             if not self._store.exists(policy.version) and not await self._train(policy):
                 return
             self._policies.trained(policy.version, self._store.manifest(policy.version)["metrics"])
+        started = time.monotonic()
         result = await self._check(policy)
+        seconds = time.monotonic() - started
+        self._progress(f"version {policy.version}: {len(result.checks)} checks in {seconds:.1f} s")
         self._store.update_manifest(policy.version, gate=result.to_json())
         self._log_step(policy.version, self._store.manifest(policy.version)["metrics"], result.to_json())
         for user in self._policies.users_of(policy.version):
@@ -405,7 +410,7 @@ class LearnWorker:
                 if needed != BASE_VERSION:
                     await self._engine.load(self._store.weights(needed))
         held_out = self._policies.held_out(_GATE_TURNS, policy.scope)
-        subject = self._sampler.subject(self._policies.users_of(version), policy.scope)
+        subject = self._sampler.subject(self._policies.users_of(version), policy.scope, version)
         return await self._gate.check(version, parent, report, held_out, subject, policy.scope)
 
     async def _discard(self, policy: Policy, gate: Json | None) -> None:
