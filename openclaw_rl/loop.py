@@ -33,7 +33,7 @@ from openclaw_rl.capture.stored import stored_request
 from openclaw_rl.config import Config
 from openclaw_rl.engine.absent import AbsentEngine
 from openclaw_rl.judge.rules import degeneration
-from openclaw_rl.judge.wishes import is_only_taking_back, relation
+from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
 from openclaw_rl.judge.worker import JudgeWorker
 from openclaw_rl.models import recommended_sampling
 from openclaw_rl.processes import learning_parts as learn
@@ -118,7 +118,7 @@ def build_learner(
     check_training(config, engine.capabilities, algorithm.needs)
     teacher = EngineTeacher(engine, renderer, learn.choose_teacher(config, policies), degeneration)
     prompts = Prompts(renderer, stored_request, is_ephemeral)
-    wishes = policies.wishes(relation, is_only_taking_back)
+    wishes = policies.wishes(relation, is_only_taking_back, is_wish)
     return LearnWorker(
         policies,
         wishes,

@@ -14,7 +14,8 @@ from dataclasses import asdict
 from openclaw_rl.capture import events
 from openclaw_rl.capture.events import StoredEvent
 from openclaw_rl.capture.ledgers import Ledgers
-from openclaw_rl.capture.policy_ledger import CLAIMED, TRAINED, PolicyLedger
+from openclaw_rl.capture.policy_ledger import CLAIMED, PolicyLedger
+from openclaw_rl.capture.samples import TRAINED
 from openclaw_rl.capture.schema import FACTS
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.texts import session_titles, turn_texts

@@ -13,39 +13,36 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import Any
 
 import sqlalchemy as sa
 
 from openclaw_rl.capture import database
 from openclaw_rl.capture.content import to_json
-from openclaw_rl.capture.learn_ledger import LearnLedger, tasks, verdicts
-from openclaw_rl.capture.samples import decode_examples, encode_examples, policies, samples
-from openclaw_rl.capture.serve_ledger import ServeLedger
-from openclaw_rl.capture.versions import CANDIDATE, READY, REJECTED, TRAINING, Versions
+from openclaw_rl.capture.learn_ledger import tasks, verdicts
+from openclaw_rl.capture.rehearsal import Rehearsal
+from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, encode_examples, policies, samples
+from openclaw_rl.capture.versions import CANDIDATE, READY, REJECTED, TRAINING
 from openclaw_rl.capture.wishes import Wishes
 from openclaw_rl.types import EVERYONE, Example, Json, Policy, Scope, TurnRecord, Verdict
 
-TRAINED, EXCLUDED, CLAIMED = "trained", "excluded", "claimed"
+EXCLUDED, CLAIMED = "excluded", "claimed"
 HELD_OUT = "held out, to check new versions with"
 PASSED = "passed its checks"
-GATE_REJECTED = "gate_rejected: the version it was trained into did not pass the checks"
 #: Of more people at once, a step hears as many samples as of this many.
 _MOST_USERS = 8
-#: Complaints whose examples may be heard again.
-_POOL_TURNS = 16
 
 
-class PolicyLedger(Versions):
+class PolicyLedger(Rehearsal):
     """Versions and the samples they are made of. Written by the learn process, and by whoever promotes."""
 
-    def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> None:
-        super().__init__(learn_ledger.db)
-        self._serve_ledger, self._learn_ledger = serve_ledger, learn_ledger
-
-    def wishes(self, relate: Callable[[str, str], str], only_back: Callable[[str, str], bool]) -> Wishes:
-        """What people wish for, in the same database; how texts relate is the judge's to say."""
-        return Wishes(self._learn_ledger, relate, only_back)
+    def wishes(
+        self,
+        relate: Callable[[str, str], str],
+        only_back: Callable[[str, str], bool],
+        is_wish: Callable[[str], bool],
+    ) -> Wishes:
+        """What people wish for, in the same database; what texts mean is the judge's to say."""
+        return Wishes(self._learn_ledger, relate, only_back, is_wish)
 
     # --- from verdicts to samples ------------------------------------------------------------
 
@@ -210,59 +207,6 @@ class PolicyLedger(Versions):
         with self.db.connect() as connection:
             rows = connection.execute(query).all()
         return self._examples(rows)
-
-    def replayed(self, version: int) -> list[Example]:
-        """What a step that was claimed hears again."""
-        policy = self.policy(version)
-        ids: list[str] = policy.metrics.get("replay", []) if policy else []
-        query = sa.select(samples.c.turn_id, samples.c.score, samples.c.data).where(
-            samples.c.turn_id.in_(ids)
-        )
-        with self.db.connect() as connection:
-            rows = {row.turn_id: row for row in connection.execute(query)}
-        return self._examples([rows[turn_id] for turn_id in ids if turn_id in rows])
-
-    def pool(self, scope: Scope, wishes: Callable[[str], str], limit: int) -> list[Example]:
-        """Earlier examples of what people still wish for, newest first: (user → all they wish for)."""
-        query = (
-            sa.select(samples.c.turn_id, samples.c.score, samples.c.data)
-            .where(samples.c.status == TRAINED, samples.c.scope == scope, samples.c.score < 0)
-            .order_by(samples.c.created_at.desc(), samples.c.turn_id)
-            .limit(_POOL_TURNS)
-        )
-        with self.db.connect() as connection:
-            rows = connection.execute(query).all()
-        still = [row for row in rows if self._still_counts(row.turn_id)]
-        found = self._examples(still)
-        return [e for e in found if e.source.hint == wishes(e.source.user)][:limit]
-
-    def _still_counts(self, turn_id: str) -> bool:
-        verdict = self._learn_ledger.verdict(turn_id)
-        return verdict is not None and verdict.source != "exclude"
-
-    def _accepted(self, limit: int, scope: Scope) -> list[str]:
-        """Replies that people accepted and a step learned from: the latest, the users taking turns.
-
-        Not those that were excluded or found wanting since.
-        """
-        latest = sa.func.row_number().over(
-            partition_by=samples.c.user, order_by=(samples.c.created_at.desc(), samples.c.turn_id)
-        )
-        query = (
-            sa.select(samples.c.turn_id)
-            .where(samples.c.status == TRAINED, samples.c.score > 0, samples.c.scope == scope)
-            .order_by(latest, samples.c.user)
-            .limit(2 * limit)
-        )
-        with self.db.connect() as connection:
-            found = list(connection.scalars(query))
-        said = [(turn_id, self._learn_ledger.verdict(turn_id)) for turn_id in found]
-        still = [turn_id for turn_id, now in said if now and now.score > 0 and now.source != "exclude"]
-        return still[:limit]
-
-    def _examples(self, rows: Sequence[Any]) -> list[Example]:
-        found = [(self._serve_ledger.load_turn(row.turn_id), row) for row in rows]
-        return [e for turn, row in found if turn for e in decode_examples(row.data, turn, row.score)]
 
     def claimed(self, version: int) -> list[str]:
         query = sa.select(samples.c.turn_id).where(samples.c.step == version, samples.c.status == CLAIMED)

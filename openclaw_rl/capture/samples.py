@@ -22,6 +22,9 @@ def scope_column() -> sa.Column[str]:
     return sa.Column("scope", sa.Text, nullable=False, server_default=EVERYONE)
 
 
+TRAINED = "trained"
+GATE_REJECTED = "gate_rejected: the version it was trained into did not pass the checks"
+
 #: ``ready`` waits for a step, ``trained`` and ``excluded`` are final.
 samples = sa.Table(
     "samples",

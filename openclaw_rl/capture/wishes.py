@@ -77,8 +77,9 @@ class Wishes:
         ledger: LearnLedger,
         relate: Callable[[str, str], str],
         only_back: Callable[[str, str], bool],
+        is_wish: Callable[[str], bool] = lambda text: True,
     ) -> None:
-        self._db, self._relate, self._only_back = ledger.db, relate, only_back
+        self._db, self._relate, self._only_back, self.is_wish = ledger.db, relate, only_back, is_wish
 
     def of_user(self, user: str, scope: Scope, statuses: Sequence[str] = (ACTIVE,)) -> list[Wish]:
         """Oldest first."""

@@ -54,6 +54,29 @@ begin beginning start starting end ending finish talk speak sound letters everyt
 _COMMON = frozenset(_COMMON_WORDS.split())
 
 
+#: Says how replies shall be, rather than what was wrong with one.
+_ASKS_FOR = re.compile(
+    r"\bplease\b|^(?:no,? |and |now |just |always |also )?(?:answer|use|say|give|explain|begin|start|keep|"
+    r"make|write|tell|show|speak|talk|put|list|add|be|do|don't|do not|never|always|end|finish|call|ask|name|"
+    r"compare|avoid|stop)\b|\bi(?:'d| would)? (?:want|need|like|prefer|wish|asked for|said)\b|"
+    r"\byou (?:forgot|did not|didn't|should|must)\b|"
+    r"\b(?:must|should|always|never|no more|from now on|next time)\b",
+    re.IGNORECASE,
+)
+_REMARKS = re.compile(
+    r"\bnot (?:about )?what i (?:asked|meant|wanted)\b|\b(?:did not|didn't|doesn't|does not) answer\b|"
+    r"^(?:that|this|it)(?:'s| is| was) (?:not )?(?:wrong|bad|right|true|correct|helpful|nonsense)\b",
+    re.IGNORECASE,
+)
+
+
+def is_wish(text: str) -> bool:
+    """Whether a hint says how replies shall be from now on; others are about one reply alone."""
+    if _REMARKS.search(text):
+        return False
+    return bool(_ASKS_FOR.search(text) or _about(text) or _TAKES_BACK.search(text))
+
+
 def relation(new: str, old: str) -> Relation:
     """What a wish does to an earlier one of the same person."""
     shared, smaller = stems(new) & stems(old), min(len(stems(new)), len(stems(old)))

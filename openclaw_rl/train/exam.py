@@ -27,7 +27,7 @@ from openclaw_rl.types import (
 )
 
 _TEMPERATURE, _TOP_P, _MAX_TOKENS, _SEED = 0.7, 0.9, 96, 1234
-_ITEM_TOKENS = 32
+_ITEM_TOKENS = 20
 #: A job with a system prompt says how to answer: in few words.
 _FEW_WORDS = 8
 #: Asked at the same time: beside live traffic, a step of the engine costs about the same for all of them.
@@ -147,10 +147,11 @@ class Examiner:
 _CLEARLY = 0.15
 
 
-def draw_items(number: int, seed: int) -> list[Item]:
+def draw_items(plain: int, bound: int, seed: int) -> list[Item]:
     """A fresh sample for every version."""
-    every = [_item(line) for line in _lines("gate_items.txt")]
-    return random.Random(seed).sample(every, min(number, len(every)))
+    every, chance = [_item(line) for line in _lines("gate_items.txt")], random.Random(seed)
+    free, held = ([item for item in every if item.bound == kind] for kind in (False, True))
+    return [*chance.sample(free, min(plain, len(free))), *chance.sample(held, min(bound, len(held)))]
 
 
 def gate_requests() -> list[str]:

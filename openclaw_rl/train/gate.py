@@ -30,7 +30,8 @@ from openclaw_rl.types import (
 )
 
 _MIN_HELD_OUT = 3
-_NUM_ITEMS = 60
+#: Of 122.
+_PLAIN_ITEMS, _BOUND_ITEMS = 24, 24
 _LEAST_SHARE = 0.05
 
 
@@ -53,11 +54,11 @@ class Bounds:
     """Share of the facts, sums and readings that the reference gets right."""
     lost_jobs: float = 0.25
     """The same of jobs with a system prompt."""
-    lost_at_once: float = 0.3
-    """Either, against the version before."""
+    off_topic_at_once: float = 0.35
+    """Share of replies that stop belonging to their request, against the version before."""
     tools: float = 0.5
     """Nats a token by which known tool calls may become less likely than under the base."""
-    broken: float = 0.15
+    broken: float = 0.25
     """Share of broken replies beyond the references'."""
     off_topic: float = 0.25
     """Share of replies that stop belonging to their request."""
@@ -111,7 +112,7 @@ class Gate:
         self._examiner = Examiner(engine, renderer, degeneration)
         self._talks: dict[tuple[str, int, bool], Talk] = {}
         self._right: dict[tuple[str, int, str], bool] = {}
-        self._left: dict[tuple[int, str], float] = {}
+        self._on_topic: dict[int, float] = {}
         self._tool_calls: float | None = None
 
     async def check(
@@ -127,8 +128,8 @@ class Gate:
         if not report.finite:
             return _result([Check("finite", 0.0, 1.0, False)])
         checks = [Check("finite", 1.0, 1.0, True), await self._tools(version)]
-        checks += await self._knowledge(version, parent, subject.wish)
-        checks += await self._talk(version, subject)
+        checks += await self._knowledge(version, subject.wish)
+        checks += await self._talk(version, parent, subject)
         if len(held_out) >= _MIN_HELD_OUT:
             value = await self._held_out(version, parent, held_out)
             checks.append(_at_least("held-out turns", value, -self._bounds.held_out))
@@ -136,8 +137,8 @@ class Gate:
 
     # --- what it knows ---------------------------------------------------------------------------
 
-    async def _knowledge(self, version: int, parent: int, wish: str) -> list[Check]:
-        bounds, items = self._bounds, draw_items(_NUM_ITEMS, seed=version)
+    async def _knowledge(self, version: int, wish: str) -> list[Check]:
+        bounds, items = self._bounds, draw_items(_PLAIN_ITEMS, _BOUND_ITEMS, seed=version)
         checks = []
         for name, most, chosen in (
             ("facts", bounds.lost, [item for item in items if not item.bound]),
@@ -147,9 +148,6 @@ class Gate:
             # Of what the reference gets right, how much is left: comparable between samples of items.
             left = await self._share(version, chosen) / max(_LEAST_SHARE, min(base, told))
             checks.append(_at_least(name, left, 1 - most))
-            if (before := self._left.get((parent, name))) is not None:
-                checks.append(_at_least(f"{name} at once", left - before, -bounds.lost_at_once))
-            self._left[version, name] = left
         return checks
 
     async def _share(self, version: int, items: Sequence[Item], wish: str = "") -> float:
@@ -175,7 +173,7 @@ class Gate:
 
     # --- how it talks ----------------------------------------------------------------------------
 
-    async def _talk(self, version: int, subject: Subject) -> list[Check]:
+    async def _talk(self, version: int, parent: int, subject: Subject) -> list[Check]:
         bounds, asks = self._bounds, subject.asks
         if not asks:
             return []
@@ -184,9 +182,11 @@ class Gate:
         told = await self._reference(subject, told=True)
         strange = now.strangeness - max(base.strangeness, told.strangeness)
         specific = bounds.specificity * min(base.specificity, told.specificity)
+        before, self._on_topic[version] = self._on_topic.get(parent, now.on_topic), now.on_topic
         return [
             _at_most("broken replies", now.broken - max(base.broken, told.broken), bounds.broken),
             _at_least("on topic", now.on_topic, min(base.on_topic, told.on_topic) - bounds.off_topic),
+            _at_least("on topic at once", now.on_topic, before - bounds.off_topic_at_once),
             _at_least("specificity", now.specificity, specific),
             _at_most("strangeness", strange, bounds.strangeness),
             _at_least("length", now.length, bounds.terse * min(base.length, told.length)),

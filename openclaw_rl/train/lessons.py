@@ -81,6 +81,8 @@ class Wish(Protocol):
 class WishBook(Protocol):
     """What people wish for. Synchronous."""
 
+    def is_wish(self, text: str) -> bool: ...
+
     def texts(self, user: str, scope: Scope) -> tuple[str, ...]: ...
 
     def take_up(self, turn: TurnRecord, text: str, serving: int) -> Wish | None: ...
@@ -179,8 +181,10 @@ class Sampler:
         """What a verdict says about its reader's wishes; why nothing is to be trained, if so."""
         if verdict.score > 0:
             self._wishes.accepted(turn)
-        if verdict.score >= 0 or not verdict.hints:
+        if verdict.score >= 0 or not verdict.hints or not self._algorithm.needs.generates:
             return None
+        if not self._wishes.is_wish(verdict.hints[0]):
+            return NO_LESSON
         hint, before = verdict.hints[0], self._wishes.texts(turn.user, turn.scope)
         again = self._verdicts.corrected(turn) is not None
         if again:
@@ -189,7 +193,7 @@ class Sampler:
         if wish is not None and wish.problem is not None:
             return wish.problem
         same = again and self._wishes.texts(turn.user, turn.scope) == before
-        return SAME_WISH if same and self._algorithm.needs.generates else None
+        return SAME_WISH if same else None
 
     async def _examples(self, turn: TurnRecord, verdict: Verdict) -> list[Example]:
         if self._prepared != turn.scope:

@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
 
 from openclaw_rl.train.gate import Gate, GateResult
 from openclaw_rl.train.lessons import Sampler
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.publish import follow
+from openclaw_rl.train.queues import PolicyQueue, WishBook
 from openclaw_rl.train.steps import Heard, take_steps
 from openclaw_rl.train.watch import is_worse
 from openclaw_rl.types import (
@@ -35,7 +35,6 @@ from openclaw_rl.types import (
     Scope,
     StepReport,
     Trainer,
-    TurnRecord,
 )
 
 log = logging.getLogger(__name__)
@@ -47,93 +46,6 @@ _LEAST_VERDICTS = 3
 _MOST_BATCHES = 4
 PRUNED = "its turn was pruned before the step"
 STALE = "it was answered by a version too long ago"
-
-
-class PolicyQueue(Protocol):
-    """Samples and versions in the ledger."""
-
-    def is_settled(self) -> bool: ...
-
-    def scopes(self) -> list[Scope]: ...
-
-    def waiting(self, scope: Scope) -> tuple[int, float, float | None]: ...
-
-    def full_batch(self, batch_size: int, scope: Scope) -> int: ...
-
-    def claim(
-        self, limit: int, parent: int, config_hash: str, replay: int, scope: Scope
-    ) -> Policy | None: ...
-
-    def items(self, version: int) -> list[Example]: ...
-
-    def replayed(self, version: int) -> list[Example]: ...
-
-    def pool(self, scope: Scope, wishes: Callable[[str], str], limit: int) -> list[Example]: ...
-
-    def claimed(self, version: int) -> list[str]: ...
-
-    def users_of(self, version: int) -> list[str]: ...
-
-    def release(self, version: int) -> None: ...
-
-    def drop(self, version: int, turn_ids: Sequence[str], reason: str) -> None: ...
-
-    def trained(self, version: int, metrics: Json) -> None: ...
-
-    def reject(self, version: int, gate: Json) -> None: ...
-
-    def publish(self, version: int, gate: Json) -> bool: ...
-
-    def promote(self, version: int, why: str, scope: Scope) -> None: ...
-
-    def serving(self, scope: Scope) -> int: ...
-
-    def serving_table(self) -> dict[Scope, int]: ...
-
-    def num_between(self, older: int, newer: int, scope: Scope) -> int: ...
-
-    def list_policies(self, limit: int, scope: Scope) -> list[Policy]: ...
-
-    def policy(self, version: int) -> Policy | None: ...
-
-    def unfinished(self) -> Policy | None: ...
-
-    def held_out(self, limit: int, scope: Scope) -> list[tuple[TurnRecord, int]]: ...
-
-    def scores_of(self, version: int, scope: Scope) -> list[int]: ...
-
-    def flush_requested_at(self) -> float | None: ...
-
-    def flushed(self, asked: float) -> None: ...
-
-
-class Wish(Protocol):
-    """Something that a person asked for, for good."""
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def served(self) -> int:
-        """The version that served when it came."""
-
-    @property
-    def problem(self) -> str | None:
-        """Why nothing more is trained for it."""
-
-
-class WishBook(Protocol):
-    """What people wish for, as far as versions depend on it. Synchronous."""
-
-    def current(self, user: str, scope: Scope) -> str: ...
-
-    def count_version(self, user: str, scope: Scope) -> None: ...
-
-    def any_active(self, scope: Scope) -> bool: ...
-
-    def ending(self, scope: Scope) -> Sequence[Any]: ...
-
-    def ended(self, wish: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw_rl.judge.wishes import is_only_taking_back, relation
+from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
 
 FRENCH, LISTS, PIRATE = (
     "Please answer in French.",
@@ -39,3 +39,20 @@ def test_what_a_wish_does_to_an_earlier_one(new: str, old: str, expected: str) -
 def test_taking_back_may_come_with_another_wish() -> None:
     assert is_only_taking_back("You can stop with the numbered lists.", LISTS)
     assert not is_only_taking_back("No more numbered lists, talk like a pirate instead.", LISTS)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Please answer in French.", True),
+        ("Too long. At most ten words.", True),
+        ("You forgot to call me buddy.", True),
+        ("No capital letters at all, please.", True),
+        ("You can stop with the lists.", True),
+        ("That is not about what I asked.", False),
+        ("That is wrong.", False),
+        ("It was Canberra.", False),
+    ],
+)
+def test_a_remark_about_one_reply_is_no_wish(said: str, expected: bool) -> None:
+    assert is_wish(said) is expected
