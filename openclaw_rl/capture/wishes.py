@@ -165,11 +165,19 @@ class Wishes:
         with self._db.connect() as connection:
             return [Wish(**row._mapping) for row in connection.execute(query)]
 
-    def view(self, user: str | None, limit: int = 100) -> list[Json]:
-        """For people: newest first, with what became of each."""
-        query = sa.select(wishes).order_by(wishes.c.created_at.desc()).limit(limit)
-        if user is not None:
-            query = query.where(wishes.c.user == user)
-        with self._db.connect() as connection:
-            found = [Wish(**row._mapping) for row in connection.execute(query)]
-        return [{**asdict(wish), "reason": wish.problem} for wish in found]
+
+def view_wishes(ledger: LearnLedger, user: str | None, limit: int = 100) -> list[Json]:
+    """For people: newest first, with what became of each."""
+    query = sa.select(wishes).order_by(wishes.c.created_at.desc()).limit(limit)
+    if user is not None:
+        query = query.where(wishes.c.user == user)
+    with ledger.db.connect() as connection:
+        found = [Wish(**row._mapping) for row in connection.execute(query)]
+    return [{**asdict(wish), "reason": wish.problem} for wish in found]
+
+
+def count_wishes(ledger: LearnLedger) -> dict[str, int]:
+    """By what became of them."""
+    query = sa.select(wishes.c.status, sa.func.count()).group_by(wishes.c.status)
+    with ledger.db.connect() as connection:
+        return {status: int(number) for status, number in connection.execute(query)}

@@ -39,6 +39,7 @@ def describe(status: Json, url: str) -> str:
         f"{status['queues']['judge']} to judge",
         *_funnel(status["funnel"], width),
         f"learning  {_learning(status)}",
+        f"wishes    {_wishes(status.get('wishes'))}",
         f"swap      {_swap(status.get('last_swap'))}",
         f"ledger    {_ledger(status['ledger'])}",
     ]
@@ -74,6 +75,15 @@ def _learning(status: Json) -> str:
         said += f"; last step made version {step['version']} ({checks}), {step['metrics']['total_s']:.1f} s"
     if status["learn"] and not status["learn"]["running"]:
         said += "; the learn process is down"
+    return said
+
+
+def _wishes(wishes: Json | None) -> str:
+    if not wishes:
+        return "none yet"
+    said = ", ".join(f"{number} {status}" for status, number in sorted(wishes.items()))
+    if wishes.get("not learnable"):
+        said += " (the model does not manage these even when told; see the dashboard's Learning page)"
     return said
 
 

@@ -23,6 +23,7 @@ from openclaw_rl.capture.learned import (
 )
 from openclaw_rl.capture.search import SearchIndex
 from openclaw_rl.capture.texts import added
+from openclaw_rl.capture.wishes import count_wishes, view_wishes
 from openclaw_rl.config import to_environment
 from openclaw_rl.processes import health
 from openclaw_rl.serve.compare import Comparer
@@ -83,7 +84,11 @@ class Dashboard:
     def now(self, scope: Scope = EVERYONE) -> Json:
         """What ``/v1/status`` says about the last minute and the last swap."""
         now = time.time()
-        return {"traffic": view_traffic(self._ledgers.serve, now), "last_swap": self._last_swap(scope, now)}
+        return {
+            "traffic": view_traffic(self._ledgers.serve, now),
+            "last_swap": self._last_swap(scope, now),
+            "wishes": count_wishes(self._ledgers.learn),
+        }
 
     def _last_swap(self, scope: Scope, now: float) -> Json | None:
         if scope not in self._swaps:
@@ -95,6 +100,9 @@ class Dashboard:
             "rewards": view_rewards(self._ledgers.policies, user),
             "swaps": view_swaps(self._ledgers.policies),
         }
+
+    def wishes(self, user: str | None) -> Json:
+        return {"data": view_wishes(self._ledgers.learn, user)}
 
     def policies(self, scope: Scope = EVERYONE) -> Json:
         return view_policies(self._ledgers.policies, self._engine.status().version_for(scope), scope)

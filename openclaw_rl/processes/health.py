@@ -33,7 +33,7 @@ def status(system: ServingSystem, scope: Scope = EVERYONE) -> Json:
         busy = bool(system.learning and funnel and _is_busy(system, funnel, learning))
     except Exception:  # the ledger is down; `ledger` below says so
         funnel, learning, busy = None, {"samples": None, "stage": None, "last_step": None}, False
-        now = {"traffic": None, "last_swap": None}
+        now = {"traffic": None, "last_swap": None, "wishes": None}
     _, ready = readiness(system)
     return {
         "version": __version__,

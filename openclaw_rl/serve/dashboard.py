@@ -65,6 +65,10 @@ def dashboard_routes(inspection: Inspection) -> APIRouter:
         done = await inspection.include_session(session_id, limited_to(request), request.state.user)
         return _found(done, "session", session_id)
 
+    @router.get("/v1/wishes", tags=["look in"])
+    def wishes(request: Request) -> Json:
+        return inspection.wishes(limited_to(request))
+
     @router.get("/v1/policies/{version}", tags=["look in"])
     def policy(version: Version, request: Request) -> Json:
         return _found(inspection.policy(version, limited_to(request)), "policy version", str(version))

@@ -68,6 +68,9 @@ class Inspection(Protocol):
 
     def learning(self, user: str | None) -> Json: ...
 
+    def wishes(self, user: str | None) -> Json:
+        """What people asked for, for good, and what became of it."""
+
     def results(self) -> Json: ...
 
     def status(self, scope: Scope = EVERYONE) -> Json: ...

@@ -45,11 +45,17 @@ class System:
         self._http.close()
 
     def ask(
-        self, messages: Sequence[Row], seed: int, *, side: bool = False, tools: Sequence[Row] = ()
+        self,
+        messages: Sequence[Row],
+        seed: int,
+        *,
+        side: bool = False,
+        tools: Sequence[Row] = (),
+        sampling: Row | None = None,
     ) -> Reply:
         """``side``: a question of the examiner's, which nothing is to be learned from."""
         body: Row = {"model": "default", "messages": list(messages), "seed": seed}
-        body |= {"temperature": TEMPERATURE, "max_tokens": MAX_TOKENS}
+        body |= {"temperature": TEMPERATURE, "max_tokens": MAX_TOKENS} if sampling is None else sampling
         if tools:
             body |= {"tools": list(tools), "tool_choice": "required"}
         answer = self._http.post(

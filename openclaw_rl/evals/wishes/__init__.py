@@ -1,1 +1,21 @@
-"""Wishes that nobody tuned for: are they learned, and is nothing else lost?"""
+"""Wishes that nobody tuned for: are they learned, and is nothing else lost?
+
+``openclaw-rl eval wishes`` runs systems as people have them: a strict person with a wish (wish.py) talks
+through the public API (arm.py); between conversations an examiner asks held-out requests of forms that were
+and were not taught, and checkable items (items.py). The untrained model told the wish is the measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of their own, beside those that evaluations share."""
+    group = parser.add_argument_group("wishes")
+    group.add_argument(
+        "--wishes", metavar="NAMES", help="names with commas between, written, or drawn:N [drawn:12]"
+    )
+    group.add_argument("--draw", metavar="TEXT", help="what wishes are drawn by [the commit's hash]")
+    group.add_argument("--items", type=int, default=400, metavar="N", help="checkable items tried [400]")
+    group.add_argument("--note", action="store_true", help="also with a memory note in the system prompt")

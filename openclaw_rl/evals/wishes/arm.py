@@ -21,6 +21,9 @@ from openclaw_rl.serve.auth import KeyRing
 
 PRAISE = ("Thanks, that is exactly how I like it.", "Perfect, thank you!", "Great, just what I wanted.")
 _AT_ONCE = 8
+#: As anybody gets it who does not say how to sample; and an examiner who wants no chance.
+_TALK: Row = {"max_tokens": 128}
+_EXACT: Row = {"max_tokens": 32, "temperature": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ class Person:
         messages: list[Row] = [{"role": "user", "content": request.text}]
         row: Row = {"number": number, "ask": request.text, "turns": []}
         for attempt in range(3):
-            reply = self.system.ask(messages, seed=1000 * self.seed + 10 * number + attempt)
+            seed = 1000 * self.seed + 10 * number + attempt
+            reply = self.system.ask(messages, seed, sampling=_TALK)
             met = all(wish.is_met(reply.text, request) for wish in self.wishes)
             said = instead if instead and not attempt else self._words(reply, request, met, number + attempt)
             row["turns"].append(
@@ -119,6 +123,8 @@ def _drive(
             log.write("turned", {"number": number})
         log.write("conversation", person.converse(number, instead) | {"turned": turned is not None})
         system.wait()
+        if not log.of("given up") and any(wish["reason"] for wish in system.get("/v1/wishes")["data"]):
+            log.write("given up", {"number": number})
         now = _serving(system)
         if now != version:
             version = now
@@ -150,13 +156,17 @@ def held_out(number: int) -> list[Request]:
     ]
 
 
-def look(system: System, wishes: Sequence[Wish], number: int, told: str = "") -> Row:
-    """Replies to held-out requests: which have each wish, are on topic, and whole; in which form."""
+def look(system: System, wishes: Sequence[Wish], number: int, told: str = "", note: str = "") -> Row:
+    """Replies to held-out requests: which have each wish, are on topic, and whole; in which form.
+
+    ``told``: said with each request. ``note``: in the system prompt, as a memory would.
+    """
+    before: list[Row] = [{"role": "system", "content": note}] if note else []
 
     def one(numbered: tuple[int, Request]) -> Row:
         n, request = numbered
         text = f"{request.text}\n\n{told}" if told else request.text
-        reply = system.ask([{"role": "user", "content": text}], seed=n, side=True)
+        reply = system.ask([*before, {"role": "user", "content": text}], n, side=True, sampling=_TALK)
         return {
             "form": "trained" if request.form in TRAINED else "unseen",
             "met": [wish.is_met(reply.text, request) for wish in wishes],
@@ -178,7 +188,7 @@ def answer_items(system: System, items: Sequence[Item], told: str = "") -> list[
         messages = [dict(message) for message in item.messages]
         if told and not item.bound:
             messages[-1]["content"] = f"{messages[-1]['content']}\n\n{told}"
-        return item.is_right(system.ask(messages, seed=0, side=True).text)
+        return item.is_right(system.ask(messages, 0, side=True, sampling=_EXACT).text)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(one, items))

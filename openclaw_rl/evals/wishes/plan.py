@@ -1,0 +1,134 @@
+"""The command ``openclaw-rl eval wishes``: baselines, then arms side by side, then the table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+from tqdm import tqdm
+
+from openclaw_rl.evals.personalize.arm import Server
+from openclaw_rl.evals.personalize.plan import as_hint
+from openclaw_rl.evals.personalize.talk import Log, System
+from openclaw_rl.evals.wishes import report
+from openclaw_rl.evals.wishes.arm import Arm, Rules, answer_items, look, run_arm
+from openclaw_rl.evals.wishes.items import Item, items
+from openclaw_rl.evals.wishes.wish import Wish, drawn, written
+from openclaw_rl.serve.auth import KeyRing
+
+_NOTE = "What this person asked for before, and still wants:\n- "
+
+
+def run(options: argparse.Namespace, home: Path) -> int:
+    out = options.out or home / "evals" / "wishes"
+    out.mkdir(parents=True, exist_ok=True)
+    threads = max(1, (os.cpu_count() or 2) // options.parallel)
+    flags = ("--num-threads", str(threads), "--train-threads", str(threads), *options.serve_flags.split())
+    rules = Rules(
+        conversations=3 if options.quick else options.sessions or 16,
+        short_look=options.held_out // 4,
+        long_look=options.held_out,
+        flags=flags,
+    )
+    wishes = chosen(options)
+    known = baselines(wishes, out, options)
+    arms = [Arm(wish, seed) for seed in range(options.seeds or 1) for wish in wishes]
+    failed = run_all(arms, out, rules, known, options.parallel)
+    text = report.write(out)
+    print(text)
+    print(f"table and raw logs: {out}")
+    return 1 if failed else 0
+
+
+def chosen(options: argparse.Namespace) -> list[Wish]:
+    """By name, all that are written down, or ``drawn:N``: N from the grammar, by the commit's hash."""
+    names = (options.wishes or "drawn:12").split(",")
+    found: list[Wish] = []
+    for name in names:
+        if name == "written":
+            found += written().values()
+        elif name.startswith("drawn"):
+            number = int(name.partition(":")[2] or 12)
+            found += drawn(options.draw or _commit(), number)
+        elif name in written():
+            found.append(written()[name])
+        else:
+            raise ValueError(f"there is no wish {name!r}; known: written, drawn:N, {', '.join(written())}")
+    return found
+
+
+def _commit() -> str:
+    """What nobody could choose: the hash of the code under test."""
+    folder = Path(__file__).parent
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ValueError("not in a git checkout; name what wishes are drawn by: --draw TEXT")
+    return done.stdout.strip()
+
+
+def baselines(wishes: Sequence[Wish], out: Path, options: argparse.Namespace) -> list[Item]:
+    """The untrained model: as it is, told each wish, and with a memory note; the items it gets right."""
+    log = Log(out / "baselines.jsonl")
+    every, missing = items(options.items), []
+    for wish in wishes:
+        if wish.name not in {row["wish"] for row in log.of("told")}:
+            missing.append(wish)
+    if missing or not log.of("items"):
+        home = out / "untrained" / "home"
+        with Server(home, ["--no-learn", "--max-waiting", "10000", *options.serve_flags.split()]) as url:
+            key = KeyRing(home / "keys.json").key_of("default") or ""
+            with closing(System(url, key)) as system:
+                _measure(system, missing, every, log, options)
+    right = log.of("items")[-1]["right"]
+    return [item for item, is_right in zip(every, right, strict=True) if is_right]
+
+
+def _measure(
+    system: System, wishes: Sequence[Wish], every: Sequence[Item], log: Log, options: argparse.Namespace
+) -> None:
+    if not log.of("items"):
+        log.write("items", {"right": answer_items(system, every)})
+        log.write("plain", look(system, wishes, options.held_out))
+    known = [item for item, right in zip(every, log.of("items")[-1]["right"], strict=True) if right]
+    for wish in tqdm(wishes, desc="baselines", unit="wish"):
+        told = as_hint(wish.says[0])
+        right = answer_items(system, known, told)
+        note = look(system, [wish], options.held_out, note=_NOTE + told) if options.note else {"rows": []}
+        row = look(system, [wish], options.held_out, told=told)
+        log.write("told", {"wish": wish.name, "kind": wish.kind, "right": right, "note": note["rows"], **row})
+
+
+def run_all(arms: Sequence[Arm], out: Path, rules: Rules, known: Sequence[Item], parallel: int) -> list[str]:
+    """Every arm to its end; one that breaks is named and does not stop the others."""
+    failed: list[str] = []
+    lock = threading.Lock()
+    with tqdm(total=len(arms) * rules.conversations, unit="conversation", smoothing=0.05) as bar:
+
+        def tick() -> None:
+            with lock:
+                bar.update(1)
+
+        def one(arm: Arm) -> None:
+            folder = out / "arms" / arm.name
+            folder.mkdir(parents=True, exist_ok=True)
+            facts = {"wish": arm.wish.name, "kind": arm.wish.kind, "seed": arm.seed, "says": arm.wish.says}
+            (folder / "arm.json").write_text(json.dumps(facts), encoding="utf-8")
+            try:
+                run_arm(arm, folder, rules, known, tick)
+            except Exception as error:
+                failed.append(arm.name)
+                tqdm.write(f"{arm.name}: {type(error).__name__}: {error}", file=sys.stderr)
+
+        with ThreadPoolExecutor(parallel) as pool:
+            list(pool.map(one, arms))
+    return failed

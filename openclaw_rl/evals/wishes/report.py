@@ -1,0 +1,172 @@
+"""Tables from an evaluation's logs: each arm beside the base that is told the wish."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from openclaw_rl.evals.personalize.talk import Log, Row
+
+#: A wish that the told base meets this often can be learned; learned is at most so far below it.
+MANAGED, BELOW = 0.3, 0.10
+IN_A_ROW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    name: str
+    kind: str
+    told: float
+    """Held-out replies of the told base with the wish, on topic and whole."""
+    plain: float
+    note: float | None
+    now: float
+    trained: float
+    unseen: float
+    reached: int | None
+    """Conversations until two versions in a row were near the told base."""
+    in_a_row: int | None
+    jobs: float
+    """Of the checkable items with a system prompt, kept."""
+    facts: float
+    """Of the plain ones, against the told base."""
+    topic: float
+    topic_before: float
+    broken: float
+    broken_told: float
+    versions: int
+    rejected: int
+    given_up: int | None
+    """Conversations until it said that the model cannot do this."""
+    seconds: float
+
+    @property
+    def managed(self) -> bool:
+        return self.told >= MANAGED
+
+
+def write(out: Path) -> str:
+    results = collect(out)
+    text = table(results)
+    (out / "report.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def collect(out: Path) -> list[Result]:
+    base = Log(out / "baselines.jsonl")
+    told = {row["wish"]: row for row in base.of("told")}
+    every = base.of("items")[-1]["right"]
+    found = []
+    for folder in sorted((out / "arms").iterdir()):
+        log, facts = Log(folder / "log.jsonl"), json.loads((folder / "arm.json").read_text())
+        if log.of("final"):
+            found.append(_result(folder.name, facts, log, told[facts["wish"]], base, every))
+    return found
+
+
+def _result(name: str, facts: Row, log: Log, told: Row, base: Log, every: Sequence[bool]) -> Result:
+    final = log.of("final")[-1]["rows"]
+    end: Row = log.of("end")[-1] if log.of("end") else {"policies": [], "seconds": 0.0}
+    policies = [row for row in end["policies"] if row["version"]]
+    level = _share(told["rows"])
+    bound = [n % 2 == 1 for n in range(len(every)) if every[n]]
+    right = log.of("items")[-1]["right"] if log.of("items") else []
+    now = _kept(right, bound, True), _kept(right, bound, False)
+    then = _kept(told["right"], bound, False)
+    plain = base.of("plain")[-1]["rows"]
+    return Result(
+        name=name,
+        kind=facts["kind"],
+        told=level,
+        plain=0.0,
+        note=_share(told["note"]) if told["note"] else None,
+        now=_share(final),
+        trained=_share([row for row in final if row["form"] == "trained"]),
+        unseen=_share([row for row in final if row["form"] != "trained"]),
+        reached=_reached(log, level),
+        in_a_row=_in_a_row(log),
+        jobs=now[0],
+        facts=now[1] / max(0.01, then),
+        topic=_mean([row["topic"] for row in final]),
+        topic_before=_mean([row["topic"] for row in plain]),
+        broken=_mean([row["degenerate"] for row in final]),
+        broken_told=_mean([row["degenerate"] for row in told["rows"]]),
+        versions=sum(row["status"] in ("serving", "retired") for row in policies),
+        rejected=sum(row["status"] == "rejected" for row in policies),
+        given_up=_given_up(log),
+        seconds=end["seconds"],
+    )
+
+
+def _reached(log: Log, level: float) -> int | None:
+    looks = [(row["number"] + 1, _share(row["rows"]) >= level - BELOW) for row in log.of("look")]
+    pairs = zip(looks, [*looks[1:], (0, _share(log.of("final")[-1]["rows"]) >= level - BELOW)], strict=True)
+    return next((number for (number, near), (_, still) in pairs if near and still), None)
+
+
+def _in_a_row(log: Log) -> int | None:
+    streak = 0
+    for count, row in enumerate(log.of("conversation"), 1):
+        streak = streak + 1 if row["first"] else 0
+        if streak == IN_A_ROW:
+            return count
+    return None
+
+
+def _given_up(log: Log) -> int | None:
+    return next((row["number"] + 1 for row in log.of("given up")), None)
+
+
+def _kept(right: Sequence[bool], bound: Sequence[bool], which: bool) -> float:
+    return _mean([r for r, b in zip(right, bound, strict=True) if b == which]) if right else 0.0
+
+
+def _share(rows: Sequence[Row]) -> float:
+    return _mean([row["met"][0] for row in rows])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def table(results: Sequence[Result]) -> str:
+    head = (
+        "| wish | told base | after | trained / unseen form | reached | three in a row | jobs | facts ÷ told "
+        "| topic before → after | broken (told) | versions (rejected) | said it cannot |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|---|"
+    )
+    lines = [
+        f"| {r.name} | {r.told:.2f} | {r.now:.2f} | {r.trained:.2f} / {r.unseen:.2f} | {r.reached or '–'} | "
+        f"{r.in_a_row or '–'} | {r.jobs:.2f} | {r.facts:.2f} | {r.topic_before:.2f} → {r.topic:.2f} | "
+        f"{r.broken:.2f} ({r.broken_told:.2f}) | {r.versions} ({r.rejected}) | {r.given_up or '–'} |"
+        for r in results
+    ]
+    return "\n".join([head, *lines, "", summary(results)]) + "\n"
+
+
+def summary(results: Sequence[Result]) -> str:
+    managed, others = [r for r in results if r.managed], [r for r in results if not r.managed]
+    lines = [
+        f"{len(results)} arms, {len(managed)} of wishes that the told base meets at least {MANAGED:.0%}."
+    ]
+    if managed:
+        near = [r for r in managed if r.reached is not None]
+        until = [r.reached or 0 for r in near]
+        lines.append(
+            f"Within {BELOW:.2f} of the told base, two versions in a row: {len(near)} of {len(managed)}; "
+            f"conversations until then: {statistics.median(until) if until else '–'} (median). "
+            f"Unseen ÷ trained form: {_mean([r.unseen / max(0.01, r.trained) for r in managed]):.2f}."
+        )
+    if results:
+        lines.append(
+            f"Jobs kept: {_mean([r.jobs for r in results]):.2f} on average, "
+            f"{min(r.jobs for r in results):.2f} at least; "
+            f"facts against the told base: {_mean([r.facts for r in results]):.2f}."
+        )
+    if others:
+        said = sum(r.given_up is not None for r in others)
+        lines.append(f"Of {len(others)} wishes that it does not manage when told, {said} were said so.")
+    return "\n".join(lines)
