@@ -5,6 +5,7 @@ All of it through the public API, as a person and an examiner would. What was lo
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +50,8 @@ class Rules:
     long_look: int = 100
     """At the end."""
     flags: tuple[str, ...] = ()
+    deadline: float = math.inf
+    """On the monotonic clock: arms that are still talking then come to their end."""
 
 
 class Person:
@@ -114,6 +117,8 @@ def _drive(
     if turned is not None:
         person.wishes = [arm.wish, arm.second] if arm.second else []
     for number in range(done, rules.conversations):
+        if time.monotonic() > rules.deadline:
+            break
         instead = ""
         if turned is None and (arm.second or arm.taken_back) and _is_learned(log, rules):
             turned, instead = number, arm.taken_back

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -37,6 +39,7 @@ def run(options: argparse.Namespace, home: Path) -> int:
         short_look=options.held_out // 4,
         long_look=options.held_out,
         flags=flags,
+        deadline=time.monotonic() + 60 * options.minutes if options.minutes else math.inf,
     )
     wishes = chosen(options)
     known = baselines(wishes, out, options)
