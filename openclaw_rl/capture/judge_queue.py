@@ -9,7 +9,7 @@ from openclaw_rl.capture.learn_ledger import LearnLedger, NewTurn, Task
 from openclaw_rl.capture.normalise import is_ephemeral, strip_ephemeral
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.stored import stored_messages
-from openclaw_rl.types import Json, JudgeCase, Message, Verdict
+from openclaw_rl.types import Json, JudgeCase, Message, TurnRecord, Verdict
 
 _PAGE = 500
 
@@ -77,6 +77,7 @@ class LedgerJudgeQueue:
             next_state=following.messages if following else None,
             finish_reason=turn.finish_reason,
             regenerated=events.REGENERATED in known and following is None,
+            own_limit=_is_own_limit(turn),
         )
 
     def settle(self, turn_id: str, verdict: Verdict) -> None:
@@ -88,6 +89,12 @@ class LedgerJudgeQueue:
 
 def _is_judgeable(turn: Json) -> bool:
     return bool(turn["finish_reason"] != "cancelled" and turn["kind"] != "side")
+
+
+def _is_own_limit(turn: TurnRecord) -> bool:
+    """Whether the client itself wanted no longer a reply: neither the default nor the context ended it."""
+    stated = turn.params.get("max_completion_tokens") or turn.params.get("max_tokens")
+    return bool(stated) and turn.sampling.max_tokens >= stated
 
 
 def _without_context(messages: list[Message]) -> list[Message]:

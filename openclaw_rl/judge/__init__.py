@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from openclaw_rl.judge.hints import verbatim_hints
+from openclaw_rl.judge.hints import complains, verbatim_hints
 from openclaw_rl.judge.label import LabelJudge
 from openclaw_rl.judge.llm import EndpointJudge
 from openclaw_rl.judge.model_judge import AnswerJudge, Loaded, ModelJudge
-from openclaw_rl.judge.rules import RULES, Rule, apply_rules
+from openclaw_rl.judge.rules import RULES, CutOff, Rule, apply_rules
 from openclaw_rl.plugins import create
 from openclaw_rl.types import Engine, Judge, JudgeCase, JudgeError, Renderer, Verdict
 
@@ -85,6 +85,8 @@ class RuleFirstJudge:
 
 def _with_hints(verdict: Verdict, case: JudgeCase) -> Verdict:
     if verdict.score >= 0 or not verdict.trainable or not case.next_state:
+        return verdict
+    if verdict.source == f"rule:{CutOff.name}" and not complains(case):
         return verdict
     return replace(verdict, hints=verbatim_hints(case))
 

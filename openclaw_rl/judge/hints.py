@@ -1,8 +1,8 @@
-"""Hints: how the reply should have differed, in the user's words or the environment's facts.
+"""Hints: how the reply should have differed, in the user's words.
 
 ``verbatim_hints`` takes them from a case without a model's help. ``filter_hints`` keeps out what is
-trivial, contradictory or unsafe, whoever proposed it. Instructions inside a tool result (a page, a
-file) never become a hint: a hint must share its words with the user or with an error's line.
+trivial, contradictory, unsafe or no correction, whoever proposed it. What a tool wrote never becomes a
+hint: of its error, only a sentence of ours says that the call failed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from openclaw_rl.judge.corrections import corrects, failure_in_words, sentences
 from openclaw_rl.judge.cues import cue_table
 from openclaw_rl.judge.exchange import Exchange, own_words
 from openclaw_rl.judge.guard import neutralise
@@ -20,7 +21,6 @@ from openclaw_rl.types import JudgeCase
 MAX_HINTS = 3
 _MAX_CHARS = 400
 _MIN_GROUNDED = 0.4
-_SENTENCE = re.compile(r"(?<=[.!?…])\s+|\n+")
 _WORD = re.compile(r"[^\W_]{2,}")
 _CORRECTS = ("wrong", "change", "said", "contrast")
 _EMPTY_WORDS = frozenset(
@@ -55,29 +55,30 @@ _OPPOSITES = tuple(
 
 
 def verbatim_hints(case: JudgeCase) -> tuple[str, ...]:
-    """The user's own correcting sentences, else the line of a tool's error.
+    """The user's own correcting sentences, else that the call of a tool failed.
 
     Where they say what they want, what they say about the reply they got is left out: the teacher reads
     the hint beside the question alone, and answers "That was too long" with an apology.
     """
     exchange = Exchange(case)
-    spoken = _correcting_sentences(exchange.user_text)
-    facts = [f"The tool reported: {line}" for line in error_lines(case)]
-    return filter_hints([spoken] if spoken else facts, case)
+    spoken = _correcting_sentences(exchange.user_text, exchange.request)
+    return filter_hints([spoken] if spoken else failures(case), case)
 
 
-def error_lines(case: JudgeCase) -> list[str]:
+def failures(case: JudgeCase) -> list[str]:
+    """That calls failed, in words of ours."""
     tools = [message for message in case.next_state or () if message.get("role") == "tool"]
     lines = [line for message in tools if (line := error_in(message)) is not None]
-    return [kept for line in lines if (kept := neutralise(line, "tool"))]
+    return list(dict.fromkeys(failure_in_words(line) for line in lines))
 
 
 def filter_hints(hints: Sequence[str], case: JudgeCase) -> tuple[str, ...]:
     """Up to three different hints that are worth learning from."""
     exchange = Exchange(case)
-    source = " ".join([exchange.user_text, exchange.request, *error_lines(case)])
+    source = " ".join([exchange.user_text, exchange.request, *failures(case)])
     kept: list[str] = []
-    for hint in (" ".join(hint.split()) for hint in hints):
+    correcting = [" ".join(s for s in sentences(h) if corrects(s, exchange.request)) for h in hints]
+    for hint in (" ".join(hint.split()) for hint in correcting):
         if hint not in kept and is_safe(hint) and not is_trivial(hint) and is_grounded(hint, source):
             kept.append(hint)
     return tuple(hint for hint in kept if not any(contradict(hint, other) for other in kept))[:MAX_HINTS]
@@ -96,7 +97,7 @@ def is_safe(hint: str) -> bool:
 
 
 def is_grounded(hint: str, source: str) -> bool:
-    """Enough of the hint's words come from the user or from an error, not from elsewhere."""
+    """Enough of the hint's words come from the user, not from elsewhere."""
     words = {word[:5] for word in _WORD.findall(hint.lower()) if word not in _EMPTY_WORDS and len(word) > 3}
     known = {word[:5] for word in _WORD.findall(source.lower())}
     return not words or len(words & known) / len(words) >= _MIN_GROUNDED
@@ -111,15 +112,23 @@ def contradict(first: str, second: str) -> bool:
     return False
 
 
-def _correcting_sentences(text: str) -> str:
-    sentences = [part.strip() for part in _SENTENCE.split(own_words(text)) if part.strip()]
-    if any(_REQUEST.search(s) and not _REMARK.search(s) and not is_trivial(s) for s in sentences):
-        sentences = [s for s in sentences if not _REMARK.search(s)]
-    if len(sentences) <= 3 and sum(map(len, sentences)) <= _MAX_CHARS:
-        return " ".join(sentences)
+def complains(case: JudgeCase) -> bool:
+    """Whether the user's next words show any sign of a complaint; after a cut reply many go on regardless."""
+    return any(_is_telling(sentence) for sentence in sentences(own_words(Exchange(case).user_text)))
+
+
+def _is_telling(sentence: str) -> bool:
     table = cue_table()
-    telling = [s for s in sentences if any(cue.search(s) for name in _CORRECTS for cue in table[name])]
-    chosen = telling[:3]
+    return any(cue.search(sentence) for name in _CORRECTS for cue in table[name])
+
+
+def _correcting_sentences(text: str, request: str) -> str:
+    said = [s for s in sentences(own_words(text)) if corrects(s, request)]
+    if any(_REQUEST.search(s) and not _REMARK.search(s) and not is_trivial(s) for s in said):
+        said = [s for s in said if not _REMARK.search(s)]
+    if len(said) <= 3 and sum(map(len, said)) <= _MAX_CHARS:
+        return " ".join(said)
+    chosen = [s for s in said if _is_telling(s)][:3]
     while chosen and sum(map(len, chosen)) + len(chosen) > _MAX_CHARS:
         chosen.pop()
     return " ".join(chosen)

@@ -191,7 +191,7 @@ def _shown(case: JudgeCase, max_chars: int) -> dict[str, Any]:
     return {
         "request": [_message(message, max_chars) for message in case.messages[-_CONTEXT_MESSAGES:]],
         "reply": _message({**case.reply, "role": "assistant"}, max_chars),
-        "reply_was_cut_off": case.finish_reason == "length",
+        "reply_was_cut_off": case.finish_reason == "length" and not case.own_limit,
         "next_state": None if state is None else [_message(message, max_chars) for message in state],
     }
 

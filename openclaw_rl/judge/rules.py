@@ -91,12 +91,12 @@ class AskedAgain:
 
 
 class CutOff:
-    """Ended by the token limit instead of by the model; praise goes before it in the table."""
+    """Ended by the token limit instead of by the model, unless the client chose it or praises the reply."""
 
     name = "cut_off"
 
     def apply(self, case: JudgeCase) -> Verdict | None:
-        if case.finish_reason != "length" or _praises(case):
+        if case.finish_reason != "length" or case.own_limit or _praises(case):
             return None
         return _verdict(self.name, -1, 0.7, "the reply was cut off at the token limit")
 

@@ -20,6 +20,8 @@ class JudgeCase:
     finish_reason: FinishReason = "stop"
     regenerated: bool = False
     """The same request was asked again after this reply had been delivered."""
+    own_limit: bool = False
+    """Where the reply was cut off, the client had asked for no more tokens than these."""
 
 
 @dataclass(frozen=True, slots=True)

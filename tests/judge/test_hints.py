@@ -1,4 +1,4 @@
-"""Hints come from the user or an error, never from what a tool showed."""
+"""Hints come from the user, never from what a tool wrote."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_what_they_want_without_what_they_say_about_the_reply(said: str, hint: s
     assert verbatim_hints(make_case(user(said))) == (hint,)
 
 
-def test_an_error_gives_its_line_as_a_fact() -> None:
+def test_an_error_is_said_in_words_of_ours() -> None:
     assert verbatim_hints(make_case(tool('{"error": "time must be HH:MM"}'))) == (
-        "The tool reported: time must be HH:MM",
+        "The tool call failed: its arguments were not valid.",
     )
 
 

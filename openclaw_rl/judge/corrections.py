@@ -1,0 +1,72 @@
+"""Which of a user's sentences say how a reply should differ, and what may be said of a tool's error.
+
+A question, a new task, and what is personal or secret are left out: a hint is learned from and kept. A tool's
+own words never become a hint, whoever wrote them; what went wrong is said in words of ours.
+"""
+
+from __future__ import annotations
+
+import re
+
+from openclaw_rl.judge.patterns import read_patterns
+
+_FORMS = {
+    name: re.compile("|".join(f"(?:{form})" for form in forms), re.IGNORECASE)
+    for name, forms in read_patterns("corrections").items()
+}
+#: A sentence ends where none is being quoted.
+_PIECE = re.compile(
+    r"\"[^\"\n]{0,200}\"|“[^”\n]{0,200}”|(?<!\w)'[^'\n]{1,200}'(?!\w)|(?P<end>[.!?…]+(?=\s)|\n+)|.", re.DOTALL
+)
+_CONTENT = re.compile(r"[^\W\d_]{4,}|\d+")
+#: New words that make a request a new one.
+_NEW_WORDS = 2
+_FAILED = "The tool call failed"
+_FAILURES = (
+    (re.compile(r"not found|no such|does(?:n't| not) exist|unknown|\b404\b", re.I), "what it named is not there"),
+    (re.compile(r"denied|permission|forbidden|unauthori[sz]ed|\b40[13]\b", re.I), "it was not permitted"),
+    (re.compile(r"tim(?:ed? ?out|eout)", re.I), "it took too long"),
+    (re.compile(r"invalid|must be|required|missing|expected|syntax|argument|schema|pars|\b4(?:00|22)\b", re.I),
+     "its arguments were not valid"),
+)  # fmt: skip
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text; one that is quoted inside another belongs to it."""
+    found, now = [], ""
+    for piece in _PIECE.finditer(text):
+        now += piece.group()
+        if piece["end"]:
+            found.append(now.strip())
+            now = ""
+    return [sentence for sentence in [*found, now.strip()] if sentence]
+
+
+def corrects(sentence: str, request: str) -> bool:
+    """Whether a sentence may be about the reply to ``request``, and may be kept."""
+    if _FORMS["personal"].search(sentence):
+        return False
+    if _FORMS["question"].search(_unquoted(sentence)):
+        return bool(_FORMS["polite"].search(sentence))
+    return not _is_new_task(sentence, request)
+
+
+def failure_in_words(line: str) -> str:
+    """What a tool's error line says, in words of ours."""
+    why = next((words for sign, words in _FAILURES if sign.search(line)), None)
+    return f"{_FAILED}: {why}." if why else f"{_FAILED}."
+
+
+def _is_new_task(sentence: str, request: str) -> bool:
+    if not (asks := _FORMS["task"].match(sentence)) or _FORMS["about_reply"].search(_unquoted(sentence)):
+        return False
+    return len(_stems(sentence[asks.end() :]) - _stems(request)) >= _NEW_WORDS
+
+
+def _unquoted(sentence: str) -> str:
+    """A quoted question at the end is not one that is asked."""
+    return re.sub(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']+'(?!\w)", "…", sentence)
+
+
+def _stems(text: str) -> set[str]:
+    return {word[:5].lower() for word in _CONTENT.findall(text)}
