@@ -94,7 +94,7 @@ def _is_judgeable(turn: Json) -> bool:
 def _is_own_limit(turn: TurnRecord) -> bool:
     """Whether the client itself wanted no longer a reply: neither the default nor the context ended it."""
     stated = turn.params.get("max_completion_tokens") or turn.params.get("max_tokens")
-    return bool(stated) and turn.sampling.max_tokens >= stated
+    return stated is not None and turn.sampling.max_tokens >= int(stated)
 
 
 def _without_context(messages: list[Message]) -> list[Message]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from openclaw_rl.capture.events import EXCLUDE, INCLUDE
 from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, decode_examples, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger
@@ -33,7 +34,7 @@ class Rehearsal(Versions):
         )
         with self.db.connect() as connection:
             rows = {row.turn_id: row for row in connection.execute(query)}
-        return self._examples([rows[turn_id] for turn_id in ids if turn_id in rows])
+        return self._examples([rows[i] for i in ids if i in rows and self._still_counts(i)])
 
     def pool(self, scope: Scope, wishes: Callable[[str], str], limit: int) -> list[Example]:
         """Earlier examples of what people still wish for, newest first: (user → all they wish for)."""
@@ -51,8 +52,10 @@ class Rehearsal(Versions):
         return [e for e in found if e.source.hint == wishes(e.source.user)][:limit]
 
     def _still_counts(self, turn_id: str) -> bool:
+        """Not if a person excluded it, even if that was not pulled over yet."""
         verdict = self._learn_ledger.verdict(turn_id)
-        return verdict is not None and verdict.source != "exclude"
+        said = [e.kind for e in self._serve_ledger.events_of(turn_id) if e.kind in (EXCLUDE, INCLUDE)]
+        return verdict is not None and verdict.source != EXCLUDE and said[-1:] != [EXCLUDE]
 
     def _accepted(self, limit: int, scope: Scope) -> list[str]:
         """Replies that people accepted and a step learned from: the latest, the users taking turns.
@@ -71,7 +74,7 @@ class Rehearsal(Versions):
         with self.db.connect() as connection:
             found = list(connection.scalars(query))
         said = [(turn_id, self._learn_ledger.verdict(turn_id)) for turn_id in found]
-        still = [turn_id for turn_id, now in said if now and now.score > 0 and now.source != "exclude"]
+        still = [turn_id for turn_id, now in said if now and now.score > 0 and now.source != EXCLUDE]
         return still[:limit]
 
     def _examples(self, rows: Sequence[Any]) -> list[Example]:

@@ -22,13 +22,14 @@ _CONTENT = re.compile(r"[^\W\d_]{4,}|\d+")
 #: New words that make a request a new one.
 _NEW_WORDS = 2
 _FAILED = "The tool call failed"
-_FAILURES = (
-    (re.compile(r"not found|no such|does(?:n't| not) exist|unknown|\b404\b", re.I), "what it named is not there"),
-    (re.compile(r"denied|permission|forbidden|unauthori[sz]ed|\b40[13]\b", re.I), "it was not permitted"),
-    (re.compile(r"tim(?:ed? ?out|eout)", re.I), "it took too long"),
-    (re.compile(r"invalid|must be|required|missing|expected|syntax|argument|schema|pars|\b4(?:00|22)\b", re.I),
-     "its arguments were not valid"),
-)  # fmt: skip
+_FAILURES = {
+    r"not found|no such|does(?:n't| not) exist|unknown|\b404\b": "what it named is not there",
+    r"denied|permission|forbidden|unauthori[sz]ed|\b40[13]\b": "it was not permitted",
+    r"tim(?:ed? ?out|eout)": "it took too long",
+    r"invalid|must be|required|missing|expected|syntax|argument|schema|pars|\b4(?:00|22)\b": (
+        "its arguments were not valid"
+    ),
+}
 
 
 def sentences(text: str) -> list[str]:
@@ -53,7 +54,7 @@ def corrects(sentence: str, request: str) -> bool:
 
 def failure_in_words(line: str) -> str:
     """What a tool's error line says, in words of ours."""
-    why = next((words for sign, words in _FAILURES if sign.search(line)), None)
+    why = next((words for sign, words in _FAILURES.items() if re.search(sign, line, re.I)), None)
     return f"{_FAILED}: {why}." if why else f"{_FAILED}."
 
 

@@ -252,6 +252,7 @@ class LearnWorker:
 
     def _usable(self, policy: Policy) -> list[Example]:
         version, parent = policy.version, policy.parent or BASE_VERSION
+        self._policies.take_out_excluded(version)
         items = self._policies.items(version)
         found = {item.source.turn_ids[0] for item in items}
         self._policies.drop(version, [i for i in self._policies.claimed(version) if i not in found], PRUNED)

@@ -1,0 +1,200 @@
+"""Steps: which samples each takes, and what becomes of them with its version.
+
+A step claims its samples and its version number in one transaction before it starts, so a process that
+dies finds the very same step again, and a sample is never in two.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture import database
+from openclaw_rl.capture.content import to_json
+from openclaw_rl.capture.learn_ledger import EXCLUDED as EXCLUDED_BY_PERSON
+from openclaw_rl.capture.learn_ledger import tasks
+from openclaw_rl.capture.rehearsal import Rehearsal
+from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, policies, samples
+from openclaw_rl.capture.versions import CANDIDATE, READY, REJECTED, TRAINING
+from openclaw_rl.types import EVERYONE, Example, Json, Policy, Scope
+
+EXCLUDED, CLAIMED = "excluded", "claimed"
+PASSED = "passed its checks"
+NOT_WANTED = EXCLUDED_BY_PERSON.reason
+#: Of more people at once, a step hears as many samples as of this many.
+_MOST_USERS = 8
+
+
+class Steps(Rehearsal):
+    """The samples that wait, and those that a step has claimed."""
+
+    def waiting(self, scope: Scope = EVERYONE) -> tuple[int, float, float | None]:
+        """Samples that wait for a step: how many, how strong together, and since when."""
+        query = sa.select(
+            sa.func.count(),
+            sa.func.coalesce(sa.func.sum(samples.c.strength), 0.0),
+            sa.func.min(samples.c.created_at),
+        ).where(samples.c.status == READY, samples.c.scope == scope)
+        with self.db.connect() as connection:
+            number, strength, oldest = connection.execute(query).one()
+        return int(number), float(strength), oldest
+
+    def full_batch(self, batch_size: int, scope: Scope = EVERYONE) -> int:
+        """How many samples make the next batch: ``batch_size``, and half as many for everybody else in it.
+
+        People want different things; a step that heard only one of them undoes what the others taught.
+        Counted along the order of the samples, so that it does not depend on when somebody looks.
+        """
+        query = sa.select(samples.c.user).where(samples.c.status == READY, samples.c.scope == scope)
+        query = query.order_by(samples.c.created_at, samples.c.turn_id).limit(_MOST_USERS * batch_size)
+        users: set[str] = set()
+        more = (batch_size + 1) // 2
+        with self.db.connect() as connection:
+            for number, user in enumerate(connection.scalars(query), 1):
+                users.add(user)
+                if number >= batch_size + more * (len(users) - 1):
+                    return number
+        return batch_size + more * (min(_MOST_USERS, max(1, len(users))) - 1)
+
+    def claim(
+        self, limit: int, parent: int, config_hash: str, replay: int = 0, scope: Scope = EVERYONE
+    ) -> Policy | None:
+        """Take the oldest samples for a new version, and choose up to ``replay`` earlier ones to hear again.
+
+        In the order of their turns: one that is being judged for the first time holds later ones back,
+        so that what a batch holds does not depend on who was judged how fast.
+        """
+        planned = {"replay": self._accepted(replay, scope)} if replay else {}
+        with database.writing(self.db) as connection:
+            held = connection.execute(
+                sa.select(sa.func.min(tasks.c.created_at)).where(
+                    tasks.c.ready.is_not(None), tasks.c.attempts == 0
+                )
+            ).scalar()
+            query = sa.select(samples.c.turn_id).where(samples.c.status == READY, samples.c.scope == scope)
+            if held is not None:
+                query = query.where(samples.c.created_at < held)
+            ids = list(
+                connection.scalars(query.order_by(samples.c.created_at, samples.c.turn_id).limit(limit))
+            )
+            if not ids or (held is not None and len(ids) < limit):
+                return None
+            version = int(connection.execute(sa.select(sa.func.max(policies.c.version))).scalar() or 0) + 1
+            connection.execute(
+                policies.insert().values(
+                    version=version, parent=parent, status=TRAINING, created_at=time.time(),
+                    num_samples=len(ids), config_hash=config_hash, metrics=to_json(planned), gate="{}",
+                    scope=scope,
+                )
+            )  # fmt: skip
+            mine = samples.c.turn_id.in_(ids)
+            connection.execute(samples.update().where(mine).values(status=CLAIMED, step=version))
+            self._count(connection, READY, None, -len(ids))
+            self._count(connection, CLAIMED, None, len(ids))
+            return self._policy(connection, version)
+
+    def items(self, version: int) -> list[Example]:
+        """What a step was given, in the order of the turns; those whose turn was pruned are missing."""
+        query = (
+            sa.select(samples.c.turn_id, samples.c.score, samples.c.data)
+            .where(samples.c.step == version, samples.c.status != EXCLUDED, samples.c.data.is_not(None))
+            .order_by(samples.c.created_at, samples.c.turn_id)
+        )
+        with self.db.connect() as connection:
+            rows = connection.execute(query).all()
+        return self._examples(rows)
+
+    def claimed(self, version: int) -> list[str]:
+        query = sa.select(samples.c.turn_id).where(samples.c.step == version, samples.c.status == CLAIMED)
+        with self.db.connect() as connection:
+            return list(connection.scalars(query))
+
+    def take_out_excluded(self, version: int) -> list[str]:
+        """Claimed turns that a person excluded since: the step goes on without them.
+
+        They are free of it, so that they can be taken back in.
+        """
+        out = [turn_id for turn_id in self.claimed(version) if not self._still_counts(turn_id)]
+        with database.writing(self.db) as connection:
+            for turn_id in out:
+                self._set_aside(connection, turn_id, version, NOT_WANTED, step=None)
+        return out
+
+    def users_of(self, version: int) -> list[str]:
+        """Whose complaints a version was made of."""
+        query = sa.select(samples.c.user).where(samples.c.step == version, samples.c.score < 0).distinct()
+        with self.db.connect() as connection:
+            return sorted(connection.scalars(query))
+
+    def drop(self, version: int, turn_ids: Sequence[str], reason: str) -> None:
+        """Samples that cannot be trained after all, such as those whose turn was pruned or is too old."""
+        with database.writing(self.db) as connection:
+            for turn_id in turn_ids:
+                self._set_aside(connection, turn_id, version, reason, step=version)
+
+    def _set_aside(
+        self, connection: sa.Connection, turn_id: str, version: int, reason: str, step: int | None
+    ) -> None:
+        mine = (samples.c.turn_id == turn_id) & (samples.c.step == version) & (samples.c.status == CLAIMED)
+        done = connection.execute(
+            samples.update().where(mine).values(status=EXCLUDED, reason=reason, step=step)
+        )
+        if done.rowcount:
+            self._count(connection, CLAIMED, None, -1)
+            self._count(connection, EXCLUDED, reason, 1)
+
+    def release(self, version: int) -> None:
+        """A step that could not even begin: its samples wait again, and its number is free."""
+        with database.writing(self.db) as connection:
+            mine = (samples.c.step == version) & (samples.c.status == CLAIMED)
+            done = connection.execute(samples.update().where(mine).values(status=READY, step=None))
+            connection.execute(policies.delete().where(policies.c.version == version))
+            self._count(connection, CLAIMED, None, -done.rowcount)
+            self._count(connection, READY, None, done.rowcount)
+
+    def trained(self, version: int, metrics: Json) -> None:
+        """The step is done and saved; its version waits for the gate."""
+        with database.writing(self.db) as connection:
+            self._update(connection, version, status=CANDIDATE, metrics=to_json(metrics))
+
+    def reject(self, version: int, gate: Json) -> None:
+        """The version never serves; its samples are used up all the same."""
+        with database.writing(self.db) as connection:
+            self._update(connection, version, status=REJECTED, gate=to_json(gate))
+            self._finish_samples(connection, version, EXCLUDED, GATE_REJECTED)
+
+    def publish(self, version: int, gate: Json) -> bool:
+        """Serve a candidate from now on; False if somebody chose another version meanwhile."""
+        with database.writing(self.db) as connection:
+            policy = self._policy(connection, version)
+            assert policy is not None
+            if self._serving(connection, policy.scope) != policy.parent:
+                problem = {
+                    **gate,
+                    "passed": False,
+                    "reason": "the version it was trained from no longer serves",
+                }
+                self._update(connection, version, status=REJECTED, gate=to_json(problem))
+                self._finish_samples(connection, version, EXCLUDED, GATE_REJECTED)
+                return False
+            self._update(connection, version, gate=to_json(gate))
+            self._serve(connection, version, PASSED, policy.scope)
+            self._finish_samples(connection, version, TRAINED, None)
+            return True
+
+    def _finish_samples(
+        self, connection: sa.Connection, version: int, status: str, reason: str | None
+    ) -> None:
+        done = connection.execute(
+            samples.update()
+            .where(samples.c.step == version, samples.c.status == CLAIMED)
+            .values(status=status, reason=reason)
+        )
+        self._count(connection, CLAIMED, None, -done.rowcount)
+        self._count(connection, status, reason, done.rowcount)
+
+    def _count(self, connection: sa.Connection, status: str, reason: str | None, number: int) -> None:
+        name = f"sample:{status}" + (f":{reason}" if reason else "")
+        self._learn_ledger.add_mark(connection, name, number)
