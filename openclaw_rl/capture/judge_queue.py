@@ -19,6 +19,8 @@ class LedgerJudgeQueue:
 
     def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger, idle_s: float) -> None:
         self._serve_ledger, self._learn_ledger, self._idle_s = serve_ledger, learn_ledger, idle_s
+        self._alone: set[str] = set()
+        """Turns being judged that nothing had followed when their case was read."""
 
     def pull(self) -> None:
         """Everything new, page by page."""
@@ -71,6 +73,7 @@ class LedgerJudgeQueue:
             return None
         known = {event.kind: event for event in reversed(self._serve_ledger.events_of(turn_id))}
         following = known.get(events.NEXT_STATE)
+        (self._alone.discard if following else self._alone.add)(turn_id)
         return JudgeCase(
             messages=_without_context(stored_messages(turn.messages)),
             reply=turn.reply,
@@ -81,7 +84,8 @@ class LedgerJudgeQueue:
         )
 
     def settle(self, turn_id: str, verdict: Verdict) -> None:
-        self._learn_ledger.settle(turn_id, verdict)
+        self._learn_ledger.settle(turn_id, verdict, alone=turn_id in self._alone)
+        self._alone.discard(turn_id)
 
     def fail(self, turn_id: str, error: str, now: float) -> None:
         self._learn_ledger.fail(turn_id, error, now)

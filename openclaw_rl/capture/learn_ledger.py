@@ -73,6 +73,9 @@ marks = sa.Table(
     sa.Column("value", sa.Double, nullable=False),
 )
 
+#: As far as verdicts depend on it; ``samples.py`` has the whole table.
+_samples = sa.table("samples", sa.column("turn_id"), sa.column("step"))
+
 _MAX_BACK_OFF_S = 300.0
 
 
@@ -156,11 +159,10 @@ class LearnLedger:
             connection.execute(tasks.update().where(tasks.c.ready.is_not(None)).values(next_try_at=0.0))
             self.set_mark(connection, "flush_asked", event.at)
         elif event.kind in READY_KINDS:
-            # The first thing that made it judgeable stays.
+            # The first thing that made it judgeable stays, unless it was that nothing followed.
+            waits = sa.true() if event.kind == NEXT_STATE else tasks.c.ready.is_(None)
             connection.execute(
-                tasks.update()
-                .where(tasks.c.turn_id == event.turn_id, tasks.c.ready.is_(None))
-                .values(ready=event.kind)
+                tasks.update().where(tasks.c.turn_id == event.turn_id, waits).values(ready=event.kind)
             )
             if event.kind == NEXT_STATE:
                 self._promote(connection, event)
@@ -177,10 +179,19 @@ class LearnLedger:
             connection.execute(self._insert(tasks).on_conflict_do_nothing(), [asdict(task)])
 
     def _promote(self, connection: sa.Connection, event: StoredEvent) -> None:
-        """What the main line continues belongs to it, even if it looked like a side request."""
-        if self._verdict(connection, event.turn_id) is None:
+        """What the main line continues belongs to it, even if it looked like a side request.
+
+        A reaction comes once. A verdict that is there already was reached without it, so the turn is judged
+        again, unless a person has spoken or a step has taken it.
+        """
+        before = self._verdict(connection, event.turn_id)
+        if before is None or not (_is_persons(before) or self._is_claimed(connection, event.turn_id)):
             row = {"turn_id": event.turn_id, "created_at": event.at, "ready": event.kind}
             connection.execute(self._insert(tasks).on_conflict_do_nothing(), [row])
+
+    def _is_claimed(self, connection: sa.Connection, turn_id: str) -> bool:
+        query = sa.select(_samples.c.step).where(_samples.c.turn_id == turn_id)
+        return connection.execute(query).scalar() is not None
 
     def close_idle(self, before: float) -> int:
         """Turns that nothing followed for so long are judged as the last of their session."""
@@ -205,9 +216,15 @@ class LearnLedger:
         with self.db.connect() as connection:
             return list(connection.scalars(query))
 
-    def settle(self, turn_id: str, verdict: Verdict) -> None:
-        """The verdict, and the end of the task; nothing if a user's word came first."""
+    def settle(self, turn_id: str, verdict: Verdict, *, alone: bool = False) -> None:
+        """The verdict, and the end of the task; nothing if a user's word came first.
+
+        ``alone``: no reaction was known when it was judged. If one came meanwhile, it is judged again.
+        """
         with database.writing(self.db) as connection:
+            row = connection.execute(sa.select(tasks.c.ready).where(tasks.c.turn_id == turn_id)).first()
+            if alone and row is not None and row.ready == NEXT_STATE:
+                return
             if connection.execute(tasks.delete().where(tasks.c.turn_id == turn_id)).rowcount:
                 self._add_verdict(connection, turn_id, verdict)
 
@@ -341,6 +358,10 @@ def feedback_verdict(data: Json) -> Verdict:
     return Verdict(
         score, 1.0, FEEDBACK, hints=(text,) if text and score < 0 else (), reason="the user rated this reply"
     )
+
+
+def _is_persons(verdict: Verdict) -> bool:
+    return verdict.source in (FEEDBACK, EXCLUDE)
 
 
 def _state_mark(verdict: Verdict) -> str:
