@@ -16,6 +16,8 @@ def check_training(config: Config, engine: Capabilities, needs: Needs) -> None:
             raise ValueError(f"--trainer {trainer_name} trains adapters only; use --finetune lora")
         if not engine.full_weights:
             raise ValueError(f"--engine {engine_name} loads adapters only; use --finetune lora")
+        if config.train.kl_coefficient:
+            raise ValueError("--kl-coefficient needs the base beside what is trained; use --finetune lora")
     elif not engine.adapters:
         raise ValueError(f"--engine {engine_name} loads no adapters; use --finetune full, or --no-train")
     if config.learn.loss is not None:

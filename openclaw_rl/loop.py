@@ -18,6 +18,7 @@ listening, supervision, loading.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 from openclaw_rl.algo import create_algorithm
@@ -35,7 +36,7 @@ from openclaw_rl.engine.absent import AbsentEngine
 from openclaw_rl.judge.rules import degeneration
 from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
 from openclaw_rl.judge.worker import JudgeWorker
-from openclaw_rl.models import recommended_sampling
+from openclaw_rl.models import fingerprint, recommended_sampling
 from openclaw_rl.processes import learning_parts as learn
 from openclaw_rl.processes import parts
 from openclaw_rl.processes.learning_system import LearningSystem, ServedModel
@@ -64,7 +65,7 @@ def build_serving(config: Config, progress: Callable[[str], None] = lambda line:
     ledgers = parts.open_ledgers(config)
     path = parts.find_model(config, progress)
     engine, renderer = parts.build_engine(config, path), parts.build_renderer(config, path)
-    answerer = parts.build_answerer(config, engine, renderer, recommended_sampling(path))
+    answerer = parts.build_answerer(config, engine, renderer, recommended_sampling(path), fingerprint(path))
     return wire_serving(config, ledgers, engine, answerer)
 
 
@@ -116,6 +117,7 @@ def build_learner(
     """Verdicts → samples → step → checked → served."""
     engine, renderer, algorithm = served.engine, served.renderer, create_algorithm(config.learn)
     check_training(config, engine.capabilities, algorithm.needs)
+    policies.fingerprint = fingerprint(served.path)
     teacher = EngineTeacher(engine, renderer, learn.choose_teacher(config, policies), degeneration)
     prompts = Prompts(renderer, stored_request, is_ephemeral)
     wishes = policies.wishes(relation, is_only_taking_back, is_wish)
@@ -128,7 +130,7 @@ def build_learner(
         Gate(engine, renderer, served.encode, degeneration, bounds),
         engine,
         parts.open_store(config),
-        learn.learn_options(config, algorithm.needs),
+        replace(learn.learn_options(config, algorithm.needs), fingerprint=policies.fingerprint),
         learn.print_progress,
         log_step=learn.step_logger(policies, sink),
     )

@@ -104,6 +104,7 @@ class PolicyLedger(Steps):
                     "strength": max((example.strength for example in examples), default=0.0),
                     "data": encode_examples(examples, turn) if examples else None,
                     "scope": turn.scope,
+                    "fingerprint": turn.fingerprint,
                 }  # fmt: skip
                 connection.execute(samples.insert().values(row))
                 self._count(connection, status, reason, 1)

@@ -12,7 +12,7 @@ from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, decode_examples, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.versions import Versions
-from openclaw_rl.types import Example, Scope
+from openclaw_rl.types import Example, Scope, TurnRecord
 
 #: Complaints whose examples may be heard again.
 _POOL_TURNS = 16
@@ -24,6 +24,15 @@ class Rehearsal(Versions):
     def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> None:
         super().__init__(learn_ledger.db)
         self._serve_ledger, self._learn_ledger = serve_ledger, learn_ledger
+        self.fingerprint = ""
+        """Of the model that is trained; what another one said is not learned from. Empty: any will do."""
+
+    def is_foreign(self, turn: TurnRecord) -> bool:
+        """Whether another model answered."""
+        return bool(self.fingerprint and turn.fingerprint) and turn.fingerprint != self.fingerprint
+
+    def _is_own(self) -> sa.ColumnElement[bool]:
+        return samples.c.fingerprint.in_(("", self.fingerprint)) if self.fingerprint else sa.true()
 
     def replayed(self, version: int) -> list[Example]:
         """What a step that was claimed hears again."""
@@ -41,7 +50,7 @@ class Rehearsal(Versions):
         query = (
             sa.select(samples.c.turn_id, samples.c.score, samples.c.data)
             .where(samples.c.scope == scope, samples.c.score < 0, samples.c.data.is_not(None))
-            .where((samples.c.status == TRAINED) | (samples.c.reason == GATE_REJECTED))
+            .where((samples.c.status == TRAINED) | (samples.c.reason == GATE_REJECTED), self._is_own())
             .order_by(samples.c.created_at.desc(), samples.c.turn_id)
             .limit(_POOL_TURNS)
         )
@@ -68,6 +77,7 @@ class Rehearsal(Versions):
         query = (
             sa.select(samples.c.turn_id)
             .where(samples.c.status == TRAINED, samples.c.score > 0, samples.c.scope == scope)
+            .where(self._is_own())
             .order_by(latest, samples.c.user)
             .limit(2 * limit)
         )

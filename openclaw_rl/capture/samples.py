@@ -41,6 +41,9 @@ samples = sa.Table(
     sa.Column("step", sa.Integer, comment="policies.version it was claimed for"),
     sa.Column("data", sa.LargeBinary),
     scope_column(),
+    sa.Column(
+        "fingerprint", sa.Text, nullable=False, server_default="", comment="of the model that answered"
+    ),
     sa.Index("samples_by_status", "status", "created_at"),
     sa.Index("samples_by_step", "step"),
     sa.Index("samples_by_version", "policy_version", "created_at"),

@@ -122,6 +122,12 @@ class Steps(Rehearsal):
                 self._set_aside(connection, turn_id, version, NOT_WANTED, step=None)
         return out
 
+    def foreign(self, version: int) -> list[str]:
+        """Claimed turns that another model answered."""
+        mine = (samples.c.step == version) & (samples.c.status == CLAIMED)
+        with self.db.connect() as connection:
+            return list(connection.scalars(sa.select(samples.c.turn_id).where(mine, ~self._is_own())))
+
     def users_of(self, version: int) -> list[str]:
         """Whose complaints a version was made of."""
         query = sa.select(samples.c.user).where(samples.c.step == version, samples.c.score < 0).distinct()
@@ -154,16 +160,26 @@ class Steps(Rehearsal):
             self._count(connection, CLAIMED, None, -done.rowcount)
             self._count(connection, READY, None, done.rowcount)
 
+    def failed(self, version: int, problem: str) -> int:
+        """A step broke; how often it has, 0 if there is no such step."""
+        with database.writing(self.db) as connection:
+            if (policy := self._policy(connection, version)) is None:
+                return 0
+            failures = int(policy.metrics.get("failures", 0)) + 1
+            metrics = {**policy.metrics, "failures": failures, "problem": problem}
+            self._update(connection, version, metrics=to_json(metrics))
+            return failures
+
     def trained(self, version: int, metrics: Json) -> None:
         """The step is done and saved; its version waits for the gate."""
         with database.writing(self.db) as connection:
             self._update(connection, version, status=CANDIDATE, metrics=to_json(metrics))
 
-    def reject(self, version: int, gate: Json) -> None:
-        """The version never serves; its samples are used up all the same."""
+    def reject(self, version: int, gate: Json, reason: str = GATE_REJECTED) -> None:
+        """The version never serves; its samples are used up all the same, for ``reason``."""
         with database.writing(self.db) as connection:
             self._update(connection, version, status=REJECTED, gate=to_json(gate))
-            self._finish_samples(connection, version, EXCLUDED, GATE_REJECTED)
+            self._finish_samples(connection, version, EXCLUDED, reason)
 
     def publish(self, version: int, gate: Json) -> bool:
         """Serve a candidate from now on; False if somebody chose another version meanwhile."""

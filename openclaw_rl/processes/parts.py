@@ -59,7 +59,11 @@ def text_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
 
 
 def build_answerer(
-    config: Config, engine: Engine, renderer: Renderer, recommended: Recommended | None = None
+    config: Config,
+    engine: Engine,
+    renderer: Renderer,
+    recommended: Recommended | None = None,
+    fingerprint: str = "",
 ) -> Answerer:
     """The model in this process; ``recommended`` counts where a request does not say how to sample."""
     sampling = recommended or Recommended()
@@ -71,6 +75,7 @@ def build_answerer(
             config.serve.default_max_tokens, sampling.temperature, sampling.top_p, sampling.top_k
         ),
         generate=load_object("generate function", config.serve.generate) if config.serve.generate else None,
+        fingerprint=fingerprint,
     )
 
 

@@ -75,6 +75,7 @@ class Host(Protocol):
 
     capture: Capture
     metrics: Metrics
+    fingerprint: str
 
     def release(self, num_choices: int) -> None: ...
 
@@ -182,6 +183,7 @@ class Exchange:
             },
             continues=self._continues,
             scope=self.request.scope,
+            fingerprint=self._host.fingerprint,
         )
         choice.recorded = True
         await self._host.capture.record(turn, self.request)

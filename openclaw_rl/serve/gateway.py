@@ -25,6 +25,8 @@ class Answerer(Protocol):
     """Who replies: the engine of this process, or a server somewhere else."""
 
     model_name: str
+    fingerprint: str
+    """Of the model's weights; empty where they are not here."""
 
     @property
     def renderer(self) -> Renderer | None:
@@ -57,6 +59,7 @@ class Gateway:
         whose policy answers them."""
         self.answerer, self.capture, self.metrics = answerer, capture, metrics
         self.model_name, self.renderer = answerer.model_name, answerer.renderer
+        self.fingerprint = answerer.fingerprint
         self._max_inflight, self._remembered, self._scope_of = max_inflight, note, scope_of
         self._inflight = 0
         self._background: set[asyncio.Task[None]] = set()

@@ -42,10 +42,11 @@ class ModelAnswerer:
         model_name: str,
         defaults: SamplingParams,
         generate: Generate | None = None,
+        fingerprint: str = "",
     ) -> None:
         """``defaults`` hold where a request does not say."""
         self.engine, self.renderer, self.model_name = engine, renderer, model_name
-        self._defaults, self._generate = defaults, generate
+        self._defaults, self._generate, self.fingerprint = defaults, generate, fingerprint
 
     async def prepare(self, request: ChatRequest) -> ModelReply:
         stated = self.version_of(request.model)

@@ -30,6 +30,7 @@ class UpstreamAnswerer:
     """The Answerer protocol over another server's API."""
 
     renderer: Renderer | None = None
+    fingerprint = ""
 
     def __init__(self, url: str, key: str | None, model_name: str, timeout_s: float) -> None:
         """``timeout_s`` is how long the other server may be silent."""

@@ -42,6 +42,7 @@ SAME_WISH = "said once more: the complaint before it in this conversation teache
 ACCEPTED = "accepted: there is nothing to change"
 NOT_FINITE = "its log-probs are not finite numbers"
 NO_TOKENS = "another server answered, so its tokens are not known"
+OTHER_MODEL = "another model answered than the one that is trained now"
 
 
 class VerdictQueue(Protocol):
@@ -52,6 +53,8 @@ class VerdictQueue(Protocol):
     def judged(self, turn_id: str) -> tuple[TurnRecord, Verdict] | None: ...
 
     def corrected(self, turn: TurnRecord) -> tuple[TurnRecord, Verdict] | None: ...
+
+    def is_foreign(self, turn: TurnRecord) -> bool: ...
 
     def openers(self, user: str, scope: Scope, limit: int) -> list[TurnRecord]: ...
 
@@ -156,6 +159,9 @@ class Sampler:
             return
         if not turn.tokens:
             self._verdicts.settle(seq, turn, verdict, reason=NO_TOKENS)
+            return
+        if self._verdicts.is_foreign(turn):
+            self._verdicts.settle(seq, turn, verdict, reason=OTHER_MODEL)
             return
         if (problem := self._take_up(turn, verdict)) is not None:
             self._verdicts.settle(seq, turn, verdict, reason=problem)

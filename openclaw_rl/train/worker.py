@@ -18,12 +18,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from openclaw_rl.train.gate import Gate, GateResult
-from openclaw_rl.train.lessons import Sampler
+from openclaw_rl.train.lessons import OTHER_MODEL, Sampler
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.publish import follow
 from openclaw_rl.train.queues import PolicyQueue, WishBook
+from openclaw_rl.train.retreat import Retreat
 from openclaw_rl.train.steps import Heard, take_steps
-from openclaw_rl.train.watch import is_worse
 from openclaw_rl.types import (
     BASE_VERSION,
     EVERYONE,
@@ -40,11 +40,11 @@ from openclaw_rl.types import (
 log = logging.getLogger(__name__)
 _GATE_TURNS = 8
 _MANY = 1000
-#: On a version, before it counts as better than the one before a wish.
-_LEAST_VERDICTS = 3
 #: Batches' worth of samples that one step takes, where there is little to learn or far too much.
 _MOST_BATCHES = 4
 PRUNED = "its turn was pruned before the step"
+#: After so many failures a step is given up.
+_MOST_TRIES = 3
 STALE = "it was answered by a version too long ago"
 
 
@@ -64,6 +64,8 @@ class LearnOptions:
     keep_states: int = 4
     """Versions whose optimizer is kept; training from an older one starts with a fresh one."""
     config_hash: str = ""
+    fingerprint: str = ""
+    """Of the model that is trained."""
 
 
 class LearnWorker:
@@ -87,6 +89,7 @@ class LearnWorker:
         self._algorithm, self._gate = algorithm, gate
         self._make_trainer, self._engine, self._store = make_trainer, engine, store
         self._options, self._progress, self._poll_s, self._log_step = options, progress, poll_s, log_step
+        self._retreat = Retreat(policies, wishes, store, options.fingerprint, self._say)
         # One thread for all arithmetic: each further one would get OpenMP workers of its own.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._trainer: Trainer | None = None
@@ -95,6 +98,9 @@ class LearnWorker:
         self._reported: dict[Scope, int] = {}
         self._last_scope: Scope = ""
         self._anchors: list[Example] = []
+
+    def _say(self, line: str) -> None:
+        self._progress(line)
 
     async def run(self) -> None:
         """Until cancelled. An engine or a database that is away is waited for."""
@@ -124,8 +130,8 @@ class LearnWorker:
             return True
         scopes = self._policies.scopes()
         for scope in scopes:
-            await self._watch(scope)
-            await self._leave_wishes(scope)
+            if self._retreat.look(scope):
+                await self._follow()
         policy = self._claim(scopes)
         if policy is None:
             return False
@@ -165,42 +171,8 @@ class LearnWorker:
             limit = min(number, _MOST_BATCHES * size)
         if self._algorithm.needs.generates:  # its step is as long for one complaint as for several
             limit = min(number, _MOST_BATCHES * max(size, _MOST_BATCHES))
-        parent = self._policies.serving(scope)
+        parent = self._retreat.trainable(scope)
         return self._policies.claim(limit, parent, options.config_hash, options.replay, scope)
-
-    async def _watch(self, scope: Scope) -> None:
-        """Back to the version before, if people's verdicts fell significantly with this one."""
-        policies, serving = self._policies, self._policies.serving(scope)
-        policy = policies.policy(serving)
-        if policy is None or policy.parent is None:
-            return
-        if is_worse(policies.scores_of(policy.parent, scope), policies.scores_of(serving, scope)):
-            why = f"rolled back from version {serving}: verdicts fell below those of version {policy.parent}"
-            policies.promote(policy.parent, why, scope)
-            await self._follow()
-            self._progress(why)
-
-    async def _leave_wishes(self, scope: Scope) -> None:
-        """What cannot be had is not pursued: back to the best version so far, or to the one before it."""
-        for wish in self._wishes.ending(scope):
-            serving = self._policies.serving(scope)
-            target = serving if self._wishes.any_active(scope) else self._best_since(wish.served, scope)
-            why = f"back from version {serving}: {wish.problem}"
-            if target != serving:
-                self._policies.promote(target, why, scope)
-                await self._follow()
-                self._progress(why)
-            self._wishes.ended(wish)
-
-    def _best_since(self, before: int, scope: Scope) -> int:
-        """By people's verdicts; the earliest of equally good ones."""
-        versions = [p.version for p in self._policies.list_policies(_MANY, scope) if p.version > before]
-        best, best_mean = before, 0.0
-        for version in sorted(versions):
-            scores = self._policies.scores_of(version, scope)
-            if len(scores) >= _LEAST_VERDICTS and (mean := sum(scores) / len(scores)) > best_mean:
-                best, best_mean = version, mean
-        return best
 
     async def _follow(self) -> None:
         """At once, rather than when the server looks next; while it is away, there is nobody to tell."""
@@ -210,6 +182,24 @@ class LearnWorker:
     # --- one version, from its samples to its end ------------------------------------------------
 
     async def _finish(self, policy: Policy) -> None:
+        """A step that breaks is tried again; one that always does is given up, and learning goes on."""
+        try:
+            await self._bring_to_end(policy)
+        except Exception as error:
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                raise  # the engine is away, the disk is full: not the step's fault
+            self._trainer_version = None
+            problem = str(error).partition("\n")[0] or type(error).__name__
+            if self._policies.failed(policy.version, problem) < _MOST_TRIES:
+                raise
+            log.exception("step %d failed %d times and is given up", policy.version, _MOST_TRIES)
+            self._give_up(policy, f"its step failed {_MOST_TRIES} times: {problem}")
+
+    def _give_up(self, policy: Policy, why: str) -> None:
+        self._policies.reject(policy.version, {"passed": False, "reason": why, "checks": []}, why)
+        self._progress(f"version {policy.version} was given up: {why}")
+
+    async def _bring_to_end(self, policy: Policy) -> None:
         if policy.status == "training":
             if not self._store.exists(policy.version) and not await self._train(policy):
                 return
@@ -253,6 +243,7 @@ class LearnWorker:
     def _usable(self, policy: Policy) -> list[Example]:
         version, parent = policy.version, policy.parent or BASE_VERSION
         self._policies.take_out_excluded(version)
+        self._policies.drop(version, self._policies.foreign(version), OTHER_MODEL)
         items = self._policies.items(version)
         found = {item.source.turn_ids[0] for item in items}
         self._policies.drop(version, [i for i in self._policies.claimed(version) if i not in found], PRUNED)
@@ -294,6 +285,7 @@ class LearnWorker:
             if not self._algorithm.needs.step_examples
             else {},
             "config_hash": self._options.config_hash,
+            "fingerprint": self._options.fingerprint,
             "metrics": {**asdict(report), "scale": taken.scale},
             "created_at": time.time(),
         }

@@ -43,6 +43,8 @@ class TurnRecord:
     """Look-up keys under which later requests find this turn."""
     scope: Scope = EVERYONE
     """Whose policy answered, and whose it teaches."""
+    fingerprint: str = ""
+    """Of the model's weights; empty where they are not here, or not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+ALTER TABLE samples ADD COLUMN fingerprint TEXT NOT NULL DEFAULT '';

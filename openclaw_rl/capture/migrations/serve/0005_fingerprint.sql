@@ -1,0 +1,1 @@
+ALTER TABLE turns ADD COLUMN fingerprint TEXT NOT NULL DEFAULT '';

@@ -1,0 +1,93 @@
+"""Back to an earlier version: when people like a new one less, a wish cannot be had, or weights are gone.
+
+Each is a promotion in the ledger; whoever serves follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.train.queues import PolicyQueue, WishBook
+from openclaw_rl.train.watch import is_worse
+from openclaw_rl.types import BASE_VERSION, Scope
+
+_MANY = 1000
+#: On a version, before it counts as better than the one before a wish.
+_LEAST_VERDICTS = 3
+
+
+class Retreat:
+    """``fingerprint`` is of the model that is trained."""
+
+    def __init__(
+        self,
+        policies: PolicyQueue,
+        wishes: WishBook,
+        store: PolicyStore,
+        fingerprint: str,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._policies, self._wishes, self._store = policies, wishes, store
+        self._fingerprint, self._progress = fingerprint, progress
+
+    def look(self, scope: Scope) -> bool:
+        """Whether another version serves now."""
+        before = self._policies.serving(scope)
+        self._watch(scope)
+        self._leave_wishes(scope)
+        return self._policies.serving(scope) != before
+
+    def trainable(self, scope: Scope) -> int:
+        """The version that serves and can be trained on from.
+
+        Not one whose weights are gone or another model's: the newest before it is served in its place.
+        """
+        serving = version = self._policies.serving(scope)
+        problem = None
+        while version != BASE_VERSION and (found := self._problem_of(version)) is not None:
+            problem, policy = problem or found, self._policies.policy(version)
+            version = (policy.parent if policy else None) or BASE_VERSION
+        if problem is not None:
+            self._go(version, f"back from version {serving}: {problem}", scope)
+        return version
+
+    def _problem_of(self, version: int) -> str | None:
+        if not self._store.has_weights(version):
+            return "its weights are gone"
+        made_from = self._store.manifest(version).get("fingerprint", "")
+        known = made_from and self._fingerprint
+        return "it was trained from another model" if known and made_from != self._fingerprint else None
+
+    def _watch(self, scope: Scope) -> None:
+        """Back to the version before, if people's verdicts fell significantly with this one."""
+        policies, serving = self._policies, self._policies.serving(scope)
+        policy = policies.policy(serving)
+        if policy is None or policy.parent is None:
+            return
+        if is_worse(policies.scores_of(policy.parent, scope), policies.scores_of(serving, scope)):
+            why = f"rolled back from version {serving}: verdicts fell below those of version {policy.parent}"
+            self._go(policy.parent, why, scope)
+
+    def _leave_wishes(self, scope: Scope) -> None:
+        """What cannot be had is not pursued: back to the best version so far, or to the one before it."""
+        for wish in self._wishes.ending(scope):
+            serving = self._policies.serving(scope)
+            target = serving if self._wishes.any_active(scope) else self._best_since(wish.served, scope)
+            if target != serving:
+                self._go(target, f"back from version {serving}: {wish.problem}", scope)
+            self._wishes.ended(wish)
+
+    def _best_since(self, before: int, scope: Scope) -> int:
+        """By people's verdicts; the earliest of equally good ones."""
+        versions = [p.version for p in self._policies.list_policies(_MANY, scope) if p.version > before]
+        best, best_mean = before, 0.0
+        for version in sorted(versions):
+            scores = self._policies.scores_of(version, scope)
+            if len(scores) >= _LEAST_VERDICTS and (mean := sum(scores) / len(scores)) > best_mean:
+                best, best_mean = version, mean
+        return best
+
+    def _go(self, version: int, why: str, scope: Scope) -> None:
+        self._policies.promote(version, why, scope)
+        self._progress(why)
