@@ -33,6 +33,7 @@ from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.capture.stored import stored_request
 from openclaw_rl.config import Config
 from openclaw_rl.engine.absent import AbsentEngine
+from openclaw_rl.judge.corrections import asks_again
 from openclaw_rl.judge.rules import degeneration
 from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
 from openclaw_rl.judge.worker import JudgeWorker
@@ -117,7 +118,7 @@ def build_learner(
     """Verdicts → samples → step → checked → served."""
     engine, renderer, algorithm = served.engine, served.renderer, create_algorithm(config.learn)
     check_training(config, engine.capabilities, algorithm.needs)
-    policies.fingerprint = fingerprint(served.path)
+    policies.fingerprint, policies.asks_again = fingerprint(served.path), asks_again
     teacher = EngineTeacher(engine, renderer, learn.choose_teacher(config, policies), degeneration)
     prompts = Prompts(renderer, stored_request, is_ephemeral)
     wishes = policies.wishes(relation, is_only_taking_back, is_wish)

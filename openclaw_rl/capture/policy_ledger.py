@@ -16,9 +16,12 @@ from itertools import takewhile
 import sqlalchemy as sa
 
 from openclaw_rl.capture import database
-from openclaw_rl.capture.learn_ledger import tasks, verdicts
+from openclaw_rl.capture.learn_ledger import LearnLedger, tasks, verdicts
+from openclaw_rl.capture.normalise import strip_ephemeral
 from openclaw_rl.capture.samples import encode_examples, samples
+from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.steps import CLAIMED, EXCLUDED, Steps
+from openclaw_rl.capture.stored import stored_messages
 from openclaw_rl.capture.versions import READY
 from openclaw_rl.capture.wishes import Wishes
 from openclaw_rl.types import EVERYONE, Example, Json, Scope, TurnRecord, Verdict
@@ -28,6 +31,11 @@ HELD_OUT = "held out, to check new versions with"
 
 class PolicyLedger(Steps):
     """Versions and the samples they are made of. Written by the learn process, and by whoever promotes."""
+
+    def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> None:
+        super().__init__(serve_ledger, learn_ledger)
+        self.asks_again: Callable[[str, str], bool] = lambda request, said: True
+        """Whether somebody who had asked the one and then said the other wants the first answered again."""
 
     def wishes(
         self,
@@ -54,11 +62,11 @@ class PolicyLedger(Steps):
         return None if turn is None or verdict is None else (turn, verdict)
 
     def corrected(self, turn: TurnRecord) -> tuple[TurnRecord, Verdict] | None:
-        """The first of the replies that their reader complained about right before this one, if any."""
+        """The first of the replies that this one was to do better, if their reader complained about them."""
         first = None
-        while turn.continues and _asks_again(turn):
+        while turn.continues and (said := _said_since(turn)):
             before = self.judged(turn.continues)
-            if before is None or before[1].score >= 0:
+            if before is None or before[1].score >= 0 or not self.asks_again(_said_since(before[0]), said):
                 break
             first, turn = before, before[0]
         return first
@@ -200,8 +208,11 @@ class PolicyLedger(Steps):
         )
 
 
-def _asks_again(turn: TurnRecord) -> bool:
-    """Whether only words of its reader came between the reply before and this one: no tool did."""
-    roles = [message.get("role") for message in turn.messages]
-    since = list(takewhile(lambda role: role != "assistant", reversed(roles)))
-    return bool(since) and set(since) == {"user"}
+def _said_since(turn: TurnRecord) -> str:
+    """What its reader said after the reply before; nothing if a tool did, too."""
+    messages = stored_messages(turn.messages)
+    since = list(takewhile(lambda message: message.get("role") != "assistant", reversed(messages)))
+    spoken = [message for message in since if message.get("role") != "system"]
+    if any(message.get("role") != "user" for message in spoken):
+        return ""
+    return "\n".join(strip_ephemeral(message.get("content") or "") for message in reversed(spoken)).strip()

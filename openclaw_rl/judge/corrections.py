@@ -47,9 +47,23 @@ def corrects(sentence: str, request: str) -> bool:
     """Whether a sentence may be about the reply to ``request``, and may be kept."""
     if _FORMS["personal"].search(sentence):
         return False
+    return not _asks_for_something_else(sentence, request)
+
+
+def asks_again(request: str, said: str) -> bool:
+    """Whether somebody who asked for the one and then said the other wants the first done again.
+
+    Not if they go on to something else, even if they complain before.
+    """
+    if said.split()[-len(request.split()) :] == request.split():
+        return True
+    return not any(_asks_for_something_else(sentence, request) for sentence in sentences(said))
+
+
+def _asks_for_something_else(sentence: str, request: str) -> bool:
     if _FORMS["question"].search(_unquoted(sentence)):
-        return bool(_FORMS["polite"].search(sentence))
-    return not _is_new_task(sentence, request)
+        return not _FORMS["polite"].search(sentence)
+    return _is_new_task(sentence, request)
 
 
 def failure_in_words(line: str) -> str:
