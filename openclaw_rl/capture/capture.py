@@ -148,7 +148,8 @@ class LedgerCapture:
         try:
             keys = reply_keys(turn.user, request.messages, turn.reply)
             said = said_key(turn.user, turn.session_id, turn.reply)
-            turn = replace(turn, keys={**keys, "said": said} if said else keys)
+            shared = await self._shared(keys, turn.session_id)
+            turn = replace(turn, keys={**keys, **shared, "said": said} if said else {**keys, **shared})
         except Exception as error:
             log.error("a turn is stored without look-up keys: %s", type(error).__name__)
         self._finder.remember(turn.keys, turn.id, turn.session_id, side=turn.kind == "side")
@@ -157,6 +158,17 @@ class LedgerCapture:
         if ends_session(request):
             self.close_turn(turn.id)
         return durable
+
+    async def _shared(self, keys: dict[str, str], session_id: str) -> dict[str, str]:
+        """Which of the keys another session has, too; as far as memory knows if the ledger cannot be read."""
+        if time.monotonic() >= self._trust_ledger_at:
+            try:
+                look = asyncio.to_thread(self._finder.shared, keys, session_id)
+                return await asyncio.wait_for(look, self._max_wait_s)
+            except Exception as error:
+                log.error("a reply's other sessions could not be looked up: %s", type(error).__name__)
+                self._trust_ledger_at = time.monotonic() + self._pause_s
+        return self._finder.shared(keys, session_id, memory_only=True)
 
     async def delivered(self, turn_id: str, delivered: bool) -> None:
         if known := self._recent.get(turn_id):

@@ -88,6 +88,8 @@ class ConversationKeys:
     """Newest first: the index of an assistant message and the keys a turn would have there."""
     context: str
     """The whole conversation: two requests with the same one ask for the same reply."""
+    cut: bool
+    """It does not begin with a user's words, so something before it was left out."""
 
 
 def conversation_keys(user: str, messages: Sequence[Message]) -> list[tuple[int, dict[str, str]]]:
@@ -101,18 +103,28 @@ def fold_conversation(user: str, messages: Sequence[Message]) -> ConversationKey
     """
     owner = _encode(user)
     chain = digest(b"user", owner)
-    previous = b""
+    previous, first = b"", None
     found: list[tuple[int, dict[str, str]]] = []
     for index, message in enumerate(messages):
         folded = b"" if message["role"] == "system" else meaning(message)
         if not folded:
             continue
+        first = first or message["role"]
         chain = digest(b"chain", chain, folded)
         if message["role"] == "assistant":
-            pair = digest(b"pair", owner, previous, folded)
-            found.append((index, {"chain": chain.hex(), "pair": pair.hex()}))
+            found.append((index, {"chain": chain.hex(), "pair": _pair(owner, previous, folded)}))
         previous = folded
-    return ConversationKeys(found[::-1][:_MAX_REPLIES], digest(b"context", chain).hex())
+    context = digest(b"context", chain).hex()
+    return ConversationKeys(found[::-1][:_MAX_REPLIES], context, cut=first not in (None, "user"))
+
+
+def _pair(owner: bytes, previous: bytes, reply: bytes) -> str:
+    return digest(b"pair", owner, previous, reply).hex()
+
+
+def shared_key(key: str) -> str:
+    """Under which it is noted that a key belongs to turns of several sessions."""
+    return digest(b"shared", bytes.fromhex(key)).hex()
 
 
 def said_key(user: str, session_id: str, reply: Message) -> str | None:
@@ -132,6 +144,8 @@ def reply_keys(user: str, messages: Sequence[Message], reply: Message) -> dict[s
     """The keys under which a turn with this request and reply will be found again."""
     found = conversation_keys(user, [*messages, reply])
     own = found[0][1] if found and found[0][0] == len(messages) else {}
+    if own:  # of a history that begins with this reply, that is all there is
+        own = {**own, "alone": _pair(_encode(user), b"", meaning(reply))}
     called = call_key(user, reply)
     named = {"call": called} if called else {}
     return {**own, **named, "context": fold_conversation(user, messages).context}

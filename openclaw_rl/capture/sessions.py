@@ -3,6 +3,9 @@
 An explicit id wins. Otherwise the request continues the turn whose reply its history holds,
 found by normalised keys: first among recent turns in memory, then by one indexed look-up.
 Otherwise it opens a session. Users never share sessions, whatever their messages say.
+
+Of a history whose beginning was left out, the last words may have been said in several sessions. They
+then name none of them; what else is left of the history may.
 """
 
 from __future__ import annotations
@@ -15,7 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from openclaw_rl.capture.content import digest
-from openclaw_rl.capture.normalise import ConversationKeys, call_key, fold_conversation, said_key
+from openclaw_rl.capture.normalise import (
+    ConversationKeys,
+    call_key,
+    fold_conversation,
+    said_key,
+    shared_key,
+)
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.types import Message
 
@@ -72,7 +81,7 @@ class SessionFinder:
     ) -> Found:
         """Decide the session. Raises only if the ledger is asked and cannot be read."""
         keys = fold_conversation(user, messages)
-        replies, again = self._find(keys, memory_only)
+        replies, again, unsure = self._find(keys, memory_only)
         if not replies:
             replies = self._called(user, messages, keys, memory_only)
         newest = replies[0].session_id if replies else None
@@ -86,11 +95,26 @@ class SessionFinder:
             session_id = newest
         else:
             # The same opening words are a new conversation, unless they are asked once more.
-            session_id = again.session_id if again and keys.replies else new_session_id()
+            asked_again = again and keys.replies and not keys.cut and not unsure
+            session_id = again.session_id if again and asked_again else new_session_id()
         own = tuple(reply for reply in replies if reply.session_id == session_id)
+        if own and unsure:
+            said = {index: said_key(user, session_id, messages[index]) for index in unsure}
+            own = tuple(sorted((*own, *self._known(said, memory_only)), key=lambda reply: -reply.index))
         if stated and not own and keys.replies:
             own = self._said(user, session_id, messages, keys, memory_only)
         return Found(session_id, own, again if again and again.session_id == session_id else None)
+
+    def shared(self, keys: Mapping[str, str], session_id: str, memory_only: bool = False) -> dict[str, str]:
+        """Keys to store beside a turn's own: those of its last words belong to another session, too."""
+        words = {name: keys[name] for name in ("pair", "chain", "alone") if name in keys}
+        known = {} if memory_only else self._ledger.find_by_keys([*words.values()])
+        known |= {key: hit for key in words.values() if (hit := self._recent.get(key))}
+        return {
+            f"shared_{name}": shared_key(key)
+            for name, key in words.items()
+            if key in known and known[key][1] != session_id
+        }
 
     def remember(self, keys: Mapping[str, str], turn_id: str, session_id: str, *, side: bool = False) -> None:
         if side:
@@ -152,22 +176,29 @@ class SessionFinder:
             KnownReply(*known[key], index) for index, key in at.items() if key is not None and key in known
         ]
 
-    def _find(self, keys: ConversationKeys, memory_only: bool) -> tuple[list[KnownReply], KnownReply | None]:
-        """The replies of the history that we know, and the turn that answered just this request."""
-        lookup = [key for _, at in keys.replies for key in at.values()] + [keys.context]
+    def _find(
+        self, keys: ConversationKeys, memory_only: bool
+    ) -> tuple[list[KnownReply], KnownReply | None, list[int]]:
+        """The replies of the history that we know, the turn that answered just this request, and where those
+        replies stand that several sessions have."""
+        lookup = [key for _, at in keys.replies for own in at.values() for key in (own, shared_key(own))]
         known: dict[str, tuple[str, str]] = {}
         newest = keys.replies[0][1]["chain"] if keys.replies else keys.context
         # If the newest is on the side, the one before it counts, and may be older than this process.
         if not memory_only and (newest not in self._recent or self._recent[newest][0] in self._side):
-            known = self._ledger.find_by_keys(lookup)
-        known |= {key: hit for key in lookup if (hit := self._recent.get(key))}
+            known = self._ledger.find_by_keys([*lookup, keys.context])
+        known |= {key: hit for key in [*lookup, keys.context] if (hit := self._recent.get(key))}
         again = known.get(keys.context)
-        replies = [
-            KnownReply(hit[0], hit[1], index)
-            for index, at in keys.replies
-            if (hit := known.get(at["chain"]) or known.get(at["pair"]))
-        ]
-        return replies, KnownReply(again[0], again[1], -1) if again else None
+        replies, unsure = [], []
+        for index, at in keys.replies:
+            # A whole conversation is known by all that was said; of a cut one, others may have as much.
+            shared = {name for name, key in at.items() if shared_key(key) in known}
+            named = [name for name in at if name not in shared or (name == "chain" and not keys.cut)]
+            if hit := next((known[at[name]] for name in named if at[name] in known), None):
+                replies.append(KnownReply(*hit, index))
+            elif shared:
+                unsure.append(index)
+        return replies, KnownReply(*again, -1) if again else None, unsure
 
 
 def explicit_session(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
