@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture import database, reach, schema
 from openclaw_rl.capture.database import batched, unhurried
+from openclaw_rl.capture.forget import forget_words
 from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
@@ -50,8 +51,12 @@ def prune(
     max_bytes: int | None = None,
     dry_run: bool = False,
     keep: Sequence[KeepRule] = (),
+    learn_ledger: LearnLedger | None = None,
 ) -> PruneReport:
-    """Remove sessions idle for ``older_than_s``, and the oldest ones until ``max_bytes`` are left."""
+    """Remove sessions idle for ``older_than_s``, and the oldest ones until ``max_bytes`` are left.
+
+    What the ``learn_ledger`` holds of their words goes first, so that nothing is left if this is interrupted.
+    """
     if older_than_s is None and max_bytes is None:
         raise ValueError("nothing to prune by: give an age (--older-than), a size (--max-gb) or both")
     now = time.time()
@@ -65,6 +70,9 @@ def prune(
         return plan
     report = PruneReport()
     for batch in batched(closed[: plan.sessions], _SESSIONS):
+        if learn_ledger is not None:
+            ids = [turn["id"] for session in batch for turn in ledger.turn_summaries(session.id)]
+            forget_words(learn_ledger, ids)
         _remove_sessions(ledger, [session.seq for session in batch], now - OPEN_S, report)
     _sweep(ledger, report)
     report.bytes_left = plan.bytes_left + plan.bytes - report.bytes

@@ -20,6 +20,8 @@ from openclaw_rl.types import Json, Scope, TurnRecord
 
 ACTIVE, REPLACED, TAKEN_BACK = "active", "replaced", "taken back"
 NOT_LEARNABLE, PAUSED = "not learnable", "paused"
+#: The turn that it began with was pruned, and its text with it.
+PRUNED = "pruned"
 #: The same, until a version from before is served again.
 _GIVING_UP, _PAUSING = "giving up", "pausing"
 #: Replies given with the complaint in their context that must fail before a wish is given up.

@@ -370,6 +370,7 @@ def _prune(options: argparse.Namespace, serve_ledger: Any) -> str:
     report = prune(
         serve_ledger,
         keep=[keep_unfinished(learn_ledger, PolicyLedger(serve_ledger, learn_ledger))],
+        learn_ledger=learn_ledger,
         older_than_s=None if options.older_than is None else options.older_than * 86400,
         max_bytes=None if options.max_gb is None else int(options.max_gb * 1e9),
         dry_run=options.dry_run,
