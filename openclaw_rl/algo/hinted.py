@@ -55,9 +55,9 @@ class Hinted:
     steps: int = 4
     """Optimizer steps a version."""
     step_examples: int = 8
-    anchors: int = 6
+    anchors: int = 8
     """Of what shall stay as it is, beside each step's examples."""
-    scale: float = 0.7
+    scale: float = 0.6
     """Of the learning rate."""
     pool: int = 64
     """Examples of earlier complaints that are heard again while the wishes are the same."""

@@ -26,11 +26,11 @@ PRUNED = "pruned"
 _GIVING_UP, _PAUSING = "giving up", "pausing"
 #: Replies given with the complaint in their context that must fail before a wish is given up.
 _TRIES = 4
-#: Versions after which a wish that still finds complaints is paused.
-_MOST_VERSIONS = 8
+#: Versions after which a wish that still finds complaints is paused; fewer where nothing was ever accepted.
+_MOST_VERSIONS, _MOST_IN_VAIN = 8, 5
 _MOST_WISHES = 4
 CANNOT = "the model does not manage this even when told"
-GOES_NOWHERE = f"paused: {_MOST_VERSIONS} versions did not satisfy it"
+GOES_NOWHERE = "paused: the versions made for it did not satisfy it"
 _PROBLEMS = {NOT_LEARNABLE: CANNOT, _GIVING_UP: CANNOT, PAUSED: GOES_NOWHERE, _PAUSING: GOES_NOWHERE}
 
 wishes = sa.Table(
@@ -134,21 +134,18 @@ class Wishes:
             if turn.created_at > wish.created_at:
                 self._set(wish, accepted=wish.accepted + 1)
 
-    def failed(self, turn: TurnRecord, text: str) -> Wish | None:
-        """A reply that had the wish before its eyes was complained about; the wish, if it ends there."""
-        for wish in self.of_user(turn.user, turn.scope):
-            if self._relate(text, wish.text) == "same":
-                self._set(wish, tried=wish.tried + 1)
-                if wish.tried + 1 >= _TRIES and not wish.accepted:
-                    self._end(wish, _GIVING_UP)
-                    return wish
-        return None
+    def failed(self, turn: TurnRecord) -> None:
+        """A reply that had its reader's wish before its eyes was complained about all the same."""
+        for wish in self.of_user(turn.user, turn.scope)[-1:]:
+            self._set(wish, tried=wish.tried + 1)
+            if wish.tried + 1 >= _TRIES and not wish.accepted:
+                self._end(wish, _GIVING_UP)
 
     def count_version(self, user: str, scope: Scope) -> None:
         """A version was made for all that the person wishes for; too many, and it is left at that."""
         for wish in self.of_user(user, scope):
             self._set(wish, versions=wish.versions + 1)
-            if wish.versions + 1 >= _MOST_VERSIONS:
+            if wish.versions + 1 >= (_MOST_VERSIONS if wish.accepted else _MOST_IN_VAIN):
                 self._end(wish, _PAUSING)
 
     def ending(self, scope: Scope) -> list[Wish]:

@@ -185,7 +185,7 @@ class Gate:
         before, self._on_topic[version] = self._on_topic.get(parent, now.on_topic), now.on_topic
         return [
             _at_most("broken replies", now.broken - max(base.broken, told.broken), bounds.broken),
-            _at_least("on topic", now.on_topic, min(base.on_topic, told.on_topic) - bounds.off_topic),
+            _at_least("on topic", now.on_topic, base.on_topic - bounds.off_topic),
             _at_least("on topic at once", now.on_topic, before - bounds.off_topic_at_once),
             _at_least("specificity", now.specificity, specific),
             _at_most("strangeness", strange, bounds.strangeness),

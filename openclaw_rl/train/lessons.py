@@ -30,6 +30,8 @@ from openclaw_rl.types import (
 _PAGE = 50
 #: A person's own requests that a wish may be taught on.
 _OTHERS = 12
+#: A verdict that says something about what a model can do.
+_SURELY = 0.6
 #: And that a version made for them is checked by.
 _GATE_OWN = 6
 #: Beside an example's.
@@ -92,7 +94,7 @@ class WishBook(Protocol):
 
     def accepted(self, turn: TurnRecord) -> None: ...
 
-    def failed(self, turn: TurnRecord, text: str) -> Wish | None: ...
+    def failed(self, turn: TurnRecord) -> None: ...
 
 
 class Sampler:
@@ -185,20 +187,20 @@ class Sampler:
 
     def _take_up(self, turn: TurnRecord, verdict: Verdict) -> str | None:
         """What a verdict says about its reader's wishes; why nothing is to be trained, if so."""
-        if verdict.score > 0:
+        if verdict.score > 0 and verdict.confidence >= _SURELY:
             self._wishes.accepted(turn)
-        if verdict.score >= 0 or not verdict.hints or not self._algorithm.needs.generates:
+        if verdict.score >= 0 or not self._algorithm.needs.generates:
             return None
-        if not self._wishes.is_wish(verdict.hints[0]):
+        again, before = self._verdicts.corrected(turn), self._wishes.texts(turn.user, turn.scope)
+        if again is not None:
+            self._wishes.failed(turn)
+        if not verdict.hints or not self._wishes.is_wish(verdict.hints[0]):
             return NO_LESSON
-        hint, before = verdict.hints[0], self._wishes.texts(turn.user, turn.scope)
-        again = self._verdicts.corrected(turn) is not None
-        if again:
-            self._wishes.failed(turn, hint)
+        hint = verdict.hints[0]
         wish = self._wishes.take_up(turn, hint, self._verdicts.serving(turn.scope))
         if wish is not None and wish.problem is not None:
             return wish.problem
-        same = again and self._wishes.texts(turn.user, turn.scope) == before
+        same = again is not None and self._wishes.texts(turn.user, turn.scope) == before
         return SAME_WISH if same else None
 
     async def _examples(self, turn: TurnRecord, verdict: Verdict) -> list[Example]:

@@ -9,6 +9,8 @@ from openclaw_rl.types import Algorithm, Batch, Example, Json, Needs, StepReport
 
 #: Of a step's examples, so many are new ones where there are enough.
 _NEW_SHARE = 2 / 3
+#: What is left of a step's size for every version in a row that did not pass.
+_SMALLER, _MOST_CAUTION = 0.7, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class Heard:
     again: list[Example]
     """Heard in earlier versions: accepted replies, or what was taught for the same wishes."""
     anchors: list[Example]
+    caution: int = 0
+    """Versions in a row that did not pass: smaller steps, and more of what shall stay as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,9 @@ def take_steps(
     for _ in range(needs.steps):
         new, again = _choose(needs, heard, chance)
         made = algorithm.batch(new, state)
-        anchors = chance.sample(heard.anchors, min(needs.anchors, len(heard.anchors)))
+        number = needs.anchors * (1 + min(heard.caution, _MOST_CAUTION))
+        anchors = chance.sample(heard.anchors, min(number, len(heard.anchors)))
+        made = replace(made, scale=made.scale * _SMALLER**heard.caution)
         report = trainer.step(replace(made, examples=[*made.examples, *again, *anchors]), parent)
         taken = Taken(report if taken is None else _add(taken.report, report), made.scale, made)
         if not report.finite:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 
 from openclaw_rl.train.gate import Gate, GateResult
 from openclaw_rl.train.lessons import OTHER_MODEL, Sampler
@@ -45,6 +46,7 @@ _MOST_BATCHES = 4
 PRUNED = "its turn was pruned before the step"
 #: After so many failures a step is given up.
 _MOST_TRIES = 3
+WISH_OVER = "what it was to teach is no longer wished for, or was given up"
 STALE = "it was answered by a version too long ago"
 
 
@@ -231,7 +233,7 @@ class LearnWorker:
             return False
         needs = self._algorithm.needs
         if needs.anchors:
-            self._anchors = await self._sampler.anchors(needs.steps * needs.anchors, version)
+            self._anchors = await self._sampler.anchors(2 * needs.steps * needs.anchors, version)
         self._progress(f"step {version}: {len(items)} examples")
         report = await self._in_thread(lambda: self._take_step(policy, items))
         self._progress(
@@ -249,7 +251,14 @@ class LearnWorker:
         self._policies.drop(version, [i for i in self._policies.claimed(version) if i not in found], PRUNED)
         stale = [i.source.turn_ids[0] for i in items if self._is_stale(i, parent, policy.scope)]
         self._policies.drop(version, stale, STALE)
-        return [item for item in items if item.source.turn_ids[0] not in stale]
+        over = [i.source.turn_ids[0] for i in items if self._is_over(i, policy.scope)]
+        self._policies.drop(version, over, WISH_OVER)
+        return [item for item in items if item.source.turn_ids[0] not in {*stale, *over}]
+
+    def _is_over(self, example: Example, scope: Scope) -> bool:
+        """Taught for wishes that are no longer what the person wishes for."""
+        source = example.source
+        return source.kind == "hinted" and source.hint != self._wishes.current(source.user, scope)
 
     def _is_stale(self, example: Example, parent: int, scope: Scope) -> bool:
         answered_by = example.source.policy_version
@@ -272,7 +281,7 @@ class LearnWorker:
             self._trainer_version = parent
         state = trainer.state
         self._trainer_version = None  # neither the one nor the other, should it break here
-        heard = Heard(items, self._again(policy), self._anchors)
+        heard = Heard(items, self._again(policy), self._anchors, self._caution(policy))
         taken = take_steps(trainer, self._algorithm, heard, state, version, parent)
         report = taken.report
         manifest = {
@@ -292,6 +301,11 @@ class LearnWorker:
         self._store.write(version, lambda folder: trainer.save(folder, state), manifest)
         self._trainer_version = version
         return report
+
+    def _caution(self, policy: Policy) -> int:
+        """How many versions in a row did not pass, before this one."""
+        before = [p for p in self._policies.list_policies(_MANY, policy.scope) if p.version < policy.version]
+        return sum(1 for _ in takewhile(lambda p: p.status == "rejected", before))
 
     def _again(self, policy: Policy) -> list[Example]:
         """What this version hears once more: accepted replies, or what was taught for the same wishes."""
