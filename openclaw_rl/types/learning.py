@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import numpy as np
-
 from openclaw_rl.types.base import EVERYONE, FloatArray, IntArray, Json, Scope
 from openclaw_rl.types.capture import TurnRecord
 from openclaw_rl.types.engine import Weights
@@ -141,6 +139,8 @@ def distribution_example(
 
     ``own_share`` of it goes to the token that was given.
     """
+    import numpy as np  # these files are read where there is none
+
     own = np.array([[token] for token in answer.ids], np.int32)
     is_own = answer.top_ids_NK == own
     likely = np.exp(answer.top_logprobs_NK) * (1 - own_share) + is_own * own_share
