@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from openclaw_rl.train.gate import Bounds
 from openclaw_rl.types import EVERYONE
 
 ANN, BEN = "user:ann", "user:ben"
-ANYTHING = Bounds(9, 9, 9, 9, -9, 9, 9)
+ANYTHING = Bounds(9, 9, 9, 9, 9, 9, specificity=-math.inf, strangeness=9, terse=-9, held_out=9)
 
 
 def test_without_entries_everybody_shares_one_policy() -> None:

@@ -32,7 +32,9 @@ from openclaw_rl.types import (
 _MIN_HELD_OUT = 3
 #: Of 122.
 _PLAIN_ITEMS, _BOUND_ITEMS = 24, 24
-_LEAST_SHARE = 0.05
+#: Of the items: below, what the reference gets right is chance.
+_LEAST_SHARE = 0.1
+_LEAST_SPECIFICITY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,8 @@ class Gate:
         self._bounds = bounds or Bounds()
         self._examiner = Examiner(engine, renderer, degeneration)
         self._talks: dict[tuple[str, int, bool], Talk] = {}
-        self._right: dict[tuple[str, int, str], bool] = {}
+        self._right: dict[tuple[str, str], bool] = {}
+        """Of the base: (an item, what it was told) → whether it was answered right."""
         self._on_topic: dict[int, float] = {}
         self._tool_calls: float | None = None
 
@@ -144,19 +147,21 @@ class Gate:
             ("facts", bounds.lost, [item for item in items if not item.bound]),
             ("jobs", bounds.lost_jobs, [item for item in items if item.bound]),
         ):
-            base, told = [await self._share(BASE_VERSION, chosen, text) for text in ("", wish)]
+            reference = min([await self._base_share(chosen, text) for text in ("", wish)])
             # Of what the reference gets right, how much is left: comparable between samples of items.
-            left = await self._share(version, chosen) / max(_LEAST_SHARE, min(base, told))
+            # Who knows next to nothing has nothing to lose.
+            measurable = reference >= _LEAST_SHARE
+            left = _mean(await self._examiner.right(version, chosen)) / reference if measurable else 1.0
             checks.append(_at_least(name, left, 1 - most))
         return checks
 
-    async def _share(self, version: int, items: Sequence[Item], wish: str = "") -> float:
-        """Of the items, those answered right; what was asked before is not asked again."""
-        keys = [(str(item.messages), version, "" if item.bound else wish) for item in items]
+    async def _base_share(self, items: Sequence[Item], wish: str) -> float:
+        """Of the items, those the base gets right; what was asked before is not asked again."""
+        keys = [(str(item.messages), "" if item.bound else wish) for item in items]
         missing = [n for n, key in enumerate(keys) if key not in self._right]
-        right = await self._examiner.right(version, [items[n] for n in missing], wish)
+        right = await self._examiner.right(BASE_VERSION, [items[n] for n in missing], wish)
         self._right |= {keys[n]: is_right for n, is_right in zip(missing, right, strict=True)}
-        return sum(self._right[key] for key in keys) / max(1, len(keys))
+        return _mean([self._right[key] for key in keys])
 
     async def _tools(self, version: int) -> Check:
         if self._tool_calls is None:
@@ -181,8 +186,10 @@ class Gate:
         base = await self._reference(subject, told=False)
         told = await self._reference(subject, told=True)
         strange = now.strangeness - max(base.strangeness, told.strangeness)
-        specific = bounds.specificity * min(base.specificity, told.specificity)
-        before, self._on_topic[version] = self._on_topic.get(parent, now.on_topic), now.on_topic
+        reference = min(base.specificity, told.specificity)
+        # Where the reference itself is hardly specific, a share of it would say nothing.
+        specific = reference - (1 - bounds.specificity) * max(reference, _LEAST_SPECIFICITY)
+        before, self._on_topic[version] = await self._on_topic_of(parent, base, asks), now.on_topic
         return [
             _at_most("broken replies", now.broken - max(base.broken, told.broken), bounds.broken),
             _at_least("on topic", now.on_topic, base.on_topic - bounds.off_topic),
@@ -191,6 +198,14 @@ class Gate:
             _at_most("strangeness", strange, bounds.strangeness),
             _at_least("length", now.length, bounds.terse * min(base.length, told.length)),
         ]
+
+    async def _on_topic_of(self, parent: int, base: Talk, asks: Sequence[Ask]) -> float:
+        """As it was checked; asked again where that was another process."""
+        if parent == BASE_VERSION:
+            return base.on_topic
+        if parent not in self._on_topic:
+            self._on_topic[parent] = (await self._examiner.talk(parent, asks)).on_topic
+        return self._on_topic[parent]
 
     async def _reference(self, subject: Subject, *, told: bool) -> Talk:
         """The base on the same requests; asked once for the same ones."""

@@ -18,7 +18,7 @@ def test_another_host_learns_and_this_one_serves_it(postgres, tmp_path: Path) ->
     shared = [
         "--model", str(tiny_model(tmp_path / "model")), "--renderer", "qwen3", "--kernel", "float",
         "--num-threads", "1", "--ledger-url", url, "--policies", str(tmp_path / "shared" / "policies"),
-        "--batch-size", "2",
+        "--algo", "hybrid", "--batch-size", "2",
     ]  # fmt: skip
     other = tmp_path / "other-host"
     other.mkdir()

@@ -28,7 +28,7 @@ def test_the_examples_make_a_system(tmp_path: Path) -> None:
         def trained() -> bool:
             return bool(client.get("/v1/status").json()["funnel"]["by_state"]["trained"])
 
-        wait_until(trained, f"the example learned something\n{server.log()}", 120)
+        wait_until(trained, f"the example learned something\n{server.log()}", 300)
         session = client.get("/v1/sessions").json()["data"][-1]
         first = client.get(f"/v1/sessions/{session['id']}").json()["turns"][0]
         assert first["verdict"]["reason"].endswith("words")

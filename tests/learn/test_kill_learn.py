@@ -26,7 +26,7 @@ from openclaw_rl.testing import ServerProcess, clean_environment, command, tiny_
 NUM_TURNS, BATCH = 8, 2
 SETTINGS = (
     "--renderer", "qwen3", "--kernel", "float", "--num-threads", "1", "--no-learn",
-    "--batch-size", str(BATCH),
+    "--algo", "hybrid", "--batch-size", str(BATCH),
 )  # fmt: skip
 
 

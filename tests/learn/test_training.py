@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from openclaw_rl.train.worker import LearnWorker
 from openclaw_rl.types import ScoreRequest, TurnRecord
 
 #: Of a network that knows nothing, nothing can be asked but finite weights.
-ANYTHING = Bounds(9, 9, 9, 9, -9, 9, 9)
+ANYTHING = Bounds(9, 9, 9, 9, 9, 9, specificity=-math.inf, strangeness=9, terse=-9, held_out=9)
 
 
 class Stack:
@@ -39,6 +40,7 @@ class Stack:
     def __init__(self, home: Path, model: Path, **settings: Any) -> None:
         stated = {"home": home, "model": str(model), "renderer": "qwen3", "kernel": "float", "device": "cpu"}
         stated |= {
+            "algo": "hybrid",  # praise and plain replies make steps, too: this is about the machinery
             "batch_size": 4,
             "held_out_share": 0.0,
             "num_threads": 1,
@@ -305,12 +307,15 @@ async def test_neutral_turns_and_complaints_without_a_hint_say_why_they_do_not_t
     stack = make(algo="opd-topk")
     neutral = await stack.chat("question", "and another thing")
     praised = await stack.chat("question", "good")
+    unexplained = await stack.chat("question")
+    await stack.http.post("/v1/feedback", json={"id": unexplained, "rating": "down"})
     await stack.judge()
     await run(stack.worker())
     assert "neutral" in (await stack.get(f"/v1/turns/{neutral}"))["reason"]
-    assert "nothing to learn" in (await stack.get(f"/v1/turns/{praised}"))["reason"]
+    assert "accepted" in (await stack.get(f"/v1/turns/{praised}"))["reason"]
+    assert "nothing to learn" in (await stack.get(f"/v1/turns/{unexplained}"))["reason"]
     reasons = (await stack.get("/v1/status"))["funnel"]["by_reason"]
-    assert sum(reasons.values()) == 2
+    assert sum(reasons.values()) == 3
 
 
 async def test_little_to_learn_waits_for_more(make: Make) -> None:
@@ -462,10 +467,10 @@ def plain_logprobs(path: Path, turn: TurnRecord) -> list[float]:
 
 
 class Poisoned:
-    """The default algorithm with batches that are not numbers."""
+    """An algorithm with batches that are not numbers."""
 
     def __init__(self, algorithm: Any) -> None:
-        self._algorithm = algorithm
+        self._algorithm, self.needs = algorithm, algorithm.needs
 
     def batch(self, items: Any, state: Any) -> Any:
         batch = self._algorithm.batch(items, state)

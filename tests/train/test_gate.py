@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,10 +16,12 @@ from openclaw_rl.judge.rules import degeneration
 from openclaw_rl.models import eos_ids
 from openclaw_rl.render import create_renderer
 from openclaw_rl.testing.examples import make_example
-from openclaw_rl.train.gate import Gate, GateResult, load_probes
+from openclaw_rl.train.exam import gate_requests
+from openclaw_rl.train.gate import Gate, GateResult, Subject
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 from openclaw_rl.train.watch import is_worse
 from openclaw_rl.types import (
+    Ask,
     Batch,
     Renderer,
     SamplingParams,
@@ -44,12 +46,12 @@ class Bench:
     renderer: Renderer
     gate: Gate
     folder: Path
-    encode: object
+    encode: Callable[[str], list[int]]
 
     async def turn(self, asked: str, reply: str) -> TurnRecord:
         """A reply as if the base had given it."""
         prompt = self.renderer.render([{"role": "user", "content": asked}])
-        ids = [*self.encode(reply), min(self.renderer.stop_ids)]  # type: ignore[operator]
+        ids = [*self.encode(reply), min(self.renderer.stop_ids)]
         scores = await self.engine.score(ScoreRequest([*prompt, *ids], len(prompt)))
         tokens = [Token(i, lp, lp, (), (), 0) for i, lp in zip(ids, scores.logprobs, strict=True)]
         return TurnRecord(
@@ -84,7 +86,9 @@ class Bench:
     async def check(self, report: StepReport, held_out: Sequence[tuple[TurnRecord, int]] = ()) -> GateResult:
         if report.finite:
             await self.engine.load(Weights.in_folder(1, self.folder))
-        return await self.gate.check(1, 0, report, held_out)
+        prompts = [self.renderer.render([{"role": "user", "content": text}]) for text in gate_requests()[:6]]
+        subject = Subject([Ask(prompt, prompt) for prompt in prompts])
+        return await self.gate.check(1, 0, report, held_out, subject)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -94,19 +98,31 @@ async def engine(model_path: Path) -> AsyncIterator[LocalEngine]:
     await engine.close()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def bench(engine: LocalEngine, model_path: Path, tmp_path: Path) -> AsyncIterator[Bench]:
+@pytest.fixture(scope="module")
+def parts(engine: LocalEngine, model_path: Path) -> tuple[Renderer, Callable[[str], list[int]], Gate]:
+    """A gate asks the base once."""
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     renderer = create_renderer(tokenizer, "llama", None, eos_ids(model_path))
 
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False))
 
+    return renderer, encode, Gate(engine, renderer, encode, degeneration)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def bench(
+    engine: LocalEngine,
+    parts: tuple[Renderer, Callable[[str], list[int]], Gate],
+    model_path: Path,
+    tmp_path: Path,
+) -> AsyncIterator[Bench]:
+    renderer, encode, gate = parts
     yield Bench(
         engine,
         LocalTrainer(model_path, LocalTrainerOptions(train_device="cpu", micro_batch_tokens=512)),
         renderer,
-        Gate(engine, renderer, encode, degeneration, probes=load_probes()[:6]),
+        gate,
         tmp_path / "1",
         encode,
     )
@@ -127,7 +143,7 @@ async def test_a_small_sensible_step_passes(bench: Bench) -> None:
     ]
     result = await bench.check(await bench.train(turns, 0.3, steps=1, rate=1e-3))
     assert result.passed, result.reason
-    assert {check.name for check in result.checks} >= {"finite", "forgetting", "specificity", "strangeness"}
+    assert {check.name for check in result.checks} >= {"finite", "facts", "jobs", "tool calls", "strangeness"}
 
 
 @pytest.mark.slow
@@ -137,7 +153,7 @@ async def test_a_batch_of_degenerate_replies_is_stopped(bench: Bench) -> None:
     turns = [await bench.turn(asked, "ha " * 24) for asked in ASKED]
     result = await bench.check(await bench.train(turns, 1.0, steps=8, rate=3e-3))
     assert not result.passed
-    assert failed(result) & {"degenerate replies", "forgetting", "specificity", "strangeness"}
+    assert failed(result) & {"broken replies", "facts", "specificity", "strangeness"}
     assert any(name in result.reason for name in failed(result))
 
 

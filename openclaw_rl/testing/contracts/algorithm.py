@@ -9,6 +9,8 @@ import pytest
 
 from openclaw_rl.types import (
     Algorithm,
+    Answer,
+    Ask,
     Example,
     IntArray,
     Json,
@@ -40,11 +42,18 @@ def lesson(verdict: Verdict, length: int = 4, hinted: bool = True) -> Lesson:
         "t1", "s1", "ann", "chat", "main", [], None, {}, {}, [1, 2, 3], tokens,
         SamplingParams(16), 0, "stop", 0.0,
     )  # fmt: skip
-    return Lesson(turn, verdict, lambda hint: [1, 2, 3, 4] if hinted else None)
+    asks = [Ask([1, 2, 3, n], [1, 2, 3, n, 4]) for n in range(5, 8)] if hinted else []
+    return Lesson(
+        turn,
+        verdict,
+        lambda hint: [1, 2, 3, 4] if hinted else None,
+        wishes=verdict.hints[:1],
+        asks=lambda wish, number: asks[:number],
+    )
 
 
-class Teacher:
-    """Finds every token of the reply a little less likely, and prefers others."""
+class FakeTeacher:
+    """Finds every token of the reply a little less likely, prefers others, and can answer by itself."""
 
     async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching:
         rows = len(reply_ids)
@@ -52,9 +61,24 @@ class Teacher:
         chances = np.tile(-0.2 - np.arange(8, dtype=np.float32), (rows, 1))
         return Teaching(np.full(ids_NK.shape, -1.5, np.float32), top, chances)
 
+    async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
+        return [self._answer((seed + n) % 10) for n in range(number)]
+
+    def _answer(self, first: int) -> Answer:
+        ids = [20 + first, 31, 32]
+        top = np.array([[i, 50, 51] for i in ids], np.int32)
+        chances = np.tile(np.log(np.array([0.5, 0.3, 0.1], np.float32)), (len(ids), 1))
+        return Answer(ids, [-0.7] * len(ids), top, chances, f"answer {first} it is", finished=True)
+
+    async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int]) -> float:
+        return -1.0 - reply_ids[0] / 100
+
+    def degenerate(self, text: str) -> bool:
+        return False
+
 
 async def learn(algorithm: Algorithm, verdict: str, hinted: bool = True) -> list[Example]:
-    return await algorithm.examples(lesson(_VERDICTS[verdict], hinted=hinted), Teacher())
+    return await algorithm.examples(lesson(_VERDICTS[verdict], hinted=hinted), FakeTeacher())
 
 
 class AlgorithmContract:
@@ -64,6 +88,9 @@ class AlgorithmContract:
         assert isinstance(algorithm.needs, Needs)
         assert algorithm.needs.loss
         assert algorithm.needs.batch_size >= 1
+
+    async def test_something_teaches(self, algorithm: Algorithm) -> None:
+        assert [made for verdict in _VERDICTS for made in await learn(algorithm, verdict)]
 
     @pytest.mark.parametrize("verdict", _VERDICTS)
     async def test_an_example_has_a_signal_for_every_token(self, algorithm: Algorithm, verdict: str) -> None:
@@ -84,8 +111,6 @@ class AlgorithmContract:
 
     async def test_a_batch_holds_every_example(self, algorithm: Algorithm) -> None:
         given = [made for verdict in _VERDICTS for made in await learn(algorithm, verdict)]
-        if not given:
-            return
         state: Json = {}
         batch = algorithm.batch(given, state)
         assert len(batch.examples) == len(given)
