@@ -143,7 +143,8 @@ def test_training_settings_are_checked_before_anything_is_trained(
 @pytest.mark.parametrize(
     ("flags", "per_step", "replayed"),
     [
-        ({}, 2, 4),
+        ({}, 1, 0),
+        ({"algo": "hybrid"}, 2, 4),
         ({"algo": "binary"}, 4, 0),
         ({"batch_size": 7, "replay": 0}, 7, 0),
         ({"algo": "opd", "batch_size": 3}, 3, 0),

@@ -11,8 +11,10 @@ import pytest
 
 from openclaw_rl.models import (
     DEFAULT_MODEL,
+    Recommended,
     _convert_once,
     default_cache_dir,
+    recommended_sampling,
     resolve_model,
 )
 
@@ -30,6 +32,28 @@ def _folder(path: Path, **without: bool) -> Path:
         if not without.get(name.split(".")[0]):
             (path / name).write_text("{}")
     return path
+
+
+# --- how to sample ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        (None, Recommended(0.7, 0.9, 0)),
+        ({"eos_token_id": 2}, Recommended(0.7, 0.9, 0)),
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20}, Recommended(0.6, 0.95, 20)),
+        ({"temperature": 0.6}, Recommended(0.6, 1.0, 0)),  # what its makers leave out is neutral
+        ({"do_sample": False, "temperature": 0.6}, Recommended(0.0, 1.0, 0)),
+        ({"do_sample": None, "temperature": None}, Recommended(0.7, 0.9, 0)),
+    ],
+)
+def test_a_model_says_how_it_wants_to_be_sampled(
+    stated: dict[str, Any] | None, expected: Recommended, tmp_path: Path
+) -> None:
+    if stated is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(stated))
+    assert recommended_sampling(tmp_path) == expected
 
 
 # --- names -----------------------------------------------------------------------------------

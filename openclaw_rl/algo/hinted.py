@@ -50,7 +50,7 @@ class Hinted:
     """So many are given to each."""
     keep: int = 1
     """So many of them are learned from."""
-    own_share: float = 0.3
+    own_share: float = 0.0
     """Of what is aimed at, the kept answer's own token; the rest is all that the told model held likely."""
     steps: int = 4
     """Optimizer steps a version."""
@@ -90,7 +90,9 @@ class Hinted:
         )
         source = Source("hinted", (lesson.turn.id,), lesson.turn.user, lesson.verdict.score, wish)
         return [
-            distribution_example(ask, a, source) for ask, best in zip(asks, kept, strict=True) for a in best
+            distribution_example(ask, answer, source, self.own_share)
+            for ask, best in zip(asks, kept, strict=True)
+            for answer in best
         ]
 
     async def _best(

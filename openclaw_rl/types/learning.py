@@ -132,6 +132,9 @@ class Example:
     scope: Scope = EVERYONE
 
 
+_NEXT_TO_NOTHING = 1e-12
+
+
 def distribution_example(
     ask: Ask, answer: Answer, source: Source, own_share: float = 0.0, weight: float = 1.0
 ) -> Example:
@@ -147,7 +150,9 @@ def distribution_example(
     said = np.exp(np.array([answer.logprobs], np.float32)).T * (1 - own_share) + own_share
     # The given token has a column of its own only where it is not among the likeliest.
     missing = ~is_own.any(axis=1, keepdims=True) & (own_share > 0)
-    signal = np.concatenate([np.where(missing, np.log(said), NO_SIGNAL), np.log(likely)], axis=1)
+    # What nothing is left of stays a finite number.
+    named = np.log(np.maximum(likely, _NEXT_TO_NOTHING))
+    signal = np.concatenate([np.where(missing, np.log(said), NO_SIGNAL), named], axis=1)
     return Example(
         ask.prompt_ids,
         answer.ids,

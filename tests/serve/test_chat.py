@@ -171,11 +171,15 @@ async def test_sampling_parameters_reach_the_engine(
 ) -> None:
     await client.post(URL, json=ask(temperature=0.5, top_p=0.9, top_k=40, seed=-3, max_tokens=5))
     await client.post(URL, json=ask(top_k=-1))
-    given, default = (request.sampling for request in engine.requests)
+    await client.post(URL, json=ask(temperature=1))
+    await client.post(URL, json=ask(top_p=0.5))
+    given, default, *chosen = (request.sampling for request in engine.requests)
     assert (given.temperature, given.top_p, given.top_k) == (0.5, 0.9, 40)
     assert (given.seed, given.max_tokens) == (-3, 5)
-    assert (default.temperature, default.top_p, default.top_k, default.seed) == (1.0, 1.0, 0, None)
+    assert (default.temperature, default.top_p, default.top_k, default.seed) == (0.7, 0.9, 0, None)
     assert default.max_tokens == 1024
+    # Who says one thing has chosen: the others are neutral then.
+    assert [(each.temperature, each.top_p, each.top_k) for each in chosen] == [(1.0, 1.0, 0), (1.0, 0.5, 0)]
 
 
 @pytest.mark.parametrize("stream", [False, True])

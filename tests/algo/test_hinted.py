@@ -1,0 +1,169 @@
+"""Hinted distillation with a teacher whose answers and numbers are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from openclaw_rl.algo.hinted import Hinted, echoes
+from openclaw_rl.types import (
+    NO_SIGNAL,
+    Answer,
+    Ask,
+    IntArray,
+    Lesson,
+    SamplingParams,
+    Source,
+    Teaching,
+    TurnRecord,
+    Verdict,
+    distribution_example,
+)
+
+#: Prompts: as they are, and with the wish.
+ASKS = [Ask([1, n], [1, n, 9]) for n in (5, 6)]
+WISH = "Please answer in one short sentence from now on."
+
+
+def answer(first: int, text: str = "rain is water", finished: bool = True, logprob: float = -1.0) -> Answer:
+    ids = [first, 70]
+    top = np.array([[i, 80, 81] for i in ids], np.int32)
+    chances = np.log(np.array([[0.6, 0.2, 0.1]] * 2, np.float32))
+    return Answer(ids, [logprob] * 2, top, chances, text, finished)
+
+
+@dataclass
+class ScriptedTeacher:
+    """``untold`` and ``elsewhere``: what an answer's tokens are worth without the wish, and after another."""
+
+    answers: Sequence[Answer]
+    untold: Mapping[int, float] = field(default_factory=dict)
+    elsewhere: Mapping[int, float] = field(default_factory=dict)
+    asked: list[list[int]] = field(default_factory=list)
+    broken: tuple[str, ...] = ()
+
+    async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
+        self.asked.append(prompt_ids)
+        return list(self.answers)
+
+    async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int]) -> float:
+        known = self.elsewhere if prompt_ids[-1] == 9 else self.untold
+        return known.get(reply_ids[0], -2.0)
+
+    def degenerate(self, text: str) -> bool:
+        return text in self.broken
+
+    async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching:
+        raise AssertionError("nothing is scored")
+
+
+def lesson(score: int = -1, hints: tuple[str, ...] = (WISH,), wishes: tuple[str, ...] = (WISH,)) -> Lesson:
+    turn = TurnRecord(
+        "t1", "s1", "ann", "chat", "main", [], None, {}, {}, [1, 5], [], SamplingParams(10), 0, "stop", 0.0
+    )
+    asks = ASKS if wishes else [Ask(ask.prompt_ids, ask.prompt_ids) for ask in ASKS]
+    return Lesson(
+        turn,
+        Verdict(score, 1.0, "votes", hints=hints),
+        lambda hint: None,
+        wishes=wishes,
+        asks=lambda wish, number: asks[:number],
+    )
+
+
+async def kept(teacher: ScriptedTeacher, algorithm: Hinted | None = None) -> list[int]:
+    """First tokens of the answers that are learned from on the first request."""
+    made = await (algorithm or Hinted()).examples(lesson(), teacher)
+    return [example.reply_ids[0] for example in made if example.prompt_ids == ASKS[0].prompt_ids]
+
+
+async def test_the_teacher_is_told_and_the_student_is_not() -> None:
+    teacher = ScriptedTeacher([answer(20)])
+    made = await Hinted().examples(lesson(), teacher)
+    assert teacher.asked == [ask.hinted_ids for ask in ASKS]
+    assert [example.prompt_ids for example in made] == [ask.prompt_ids for ask in ASKS]
+    assert {example.source for example in made} == {Source("hinted", ("t1",), "ann", -1, WISH)}
+
+
+@pytest.mark.parametrize(("score", "hints"), [(1, ()), (1, (WISH,)), (0, (WISH,)), (-1, ())])
+async def test_praise_and_complaints_without_a_word_teach_nothing(score: int, hints: tuple[str, ...]) -> None:
+    teacher = ScriptedTeacher([answer(20)])
+    assert await Hinted().examples(lesson(score, hints), teacher) == []
+    assert teacher.asked == []
+
+
+async def test_the_best_answer_is_good_by_both_ratios() -> None:
+    """One shows the wish but fits anything, one fits but would have come anyway, one does both fairly."""
+    teacher = ScriptedTeacher(
+        [answer(20), answer(21), answer(22)],
+        untold={20: -9.0, 21: -1.1, 22: -4.0},
+        elsewhere={20: -1.1, 21: -9.0, 22: -4.0},
+    )
+    assert await kept(teacher) == [22]
+    assert await kept(teacher, Hinted(keep=3)) == [22, 20, 21]
+
+
+async def test_what_says_the_wish_again_is_left_out() -> None:
+    repeated = "Sure, I will answer in one short sentence."
+    assert echoes(repeated, WISH)
+    assert not echoes("Rain is water that falls from clouds.", WISH)
+    assert not echoes("In one short sentence: rain.", WISH)
+    teacher = ScriptedTeacher([answer(20, repeated), answer(21)], untold={20: -9.0}, elsewhere={20: -9.0})
+    assert await kept(teacher) == [21]
+
+
+async def test_what_fell_apart_is_left_out() -> None:
+    teacher = ScriptedTeacher(
+        [answer(20, "ha ha ha"), answer(21)], {20: -9.0}, {20: -9.0}, broken=("ha ha ha",)
+    )
+    assert await kept(teacher) == [21]
+    assert await kept(ScriptedTeacher([answer(20, "ha ha ha")], broken=("ha ha ha",))) == []
+
+
+async def test_unfinished_answers_are_left_out_unless_most_are() -> None:
+    """A wish for long replies makes all of them too long to finish."""
+    cut, whole = answer(20, finished=False), answer(21)
+    best = {"untold": {20: -9.0}, "elsewhere": {20: -9.0}}
+    assert await kept(ScriptedTeacher([cut, whole], **best)) == [21]
+    assert await kept(ScriptedTeacher([cut, cut, whole], **best)) == [20]
+
+
+async def test_without_a_wish_left_the_base_itself_is_what_is_aimed_at() -> None:
+    """The last wish was taken back: the requests are asked as they are."""
+    teacher = ScriptedTeacher([answer(20)])
+    made = await Hinted().examples(lesson(wishes=()), teacher)
+    assert teacher.asked == [ask.prompt_ids for ask in ASKS]
+    assert {example.source.hint for example in made} == {""}
+
+
+@pytest.mark.parametrize("own_share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("first", [20, 21], ids=["among the likeliest", "not among them"])
+def test_what_is_aimed_at_adds_up_to_one(own_share: float, first: int) -> None:
+    """Whole distributions: what no column names goes to the rest."""
+    ids = [first, 70]
+    top = np.array([[20, 80, 81], [70, 80, 81]], np.int32)
+    shares = np.array([[0.6, 0.2, 0.1], [0.5, 0.3, 0.1]], np.float32)
+    own = [0.6 if first == 20 else 0.05, 0.5]
+    given = Answer(ids, list(np.log(own)), top, np.log(shares), "rain is water", True)
+    made = distribution_example(ASKS[0], given, Source("hinted", ("t1",)), own_share)
+    assert np.isfinite(made.signal_NK).all()
+    assert made.ids_NK[:, 0].tolist() == ids
+    aimed = np.where(made.signal_NK == NO_SIGNAL, 0.0, np.exp(made.signal_NK))
+    named = aimed.sum(axis=1)
+    rest = np.array([0.1 if first == 20 else 0.05, 0.1]) * (1 - own_share)
+    if first == 21 and not own_share:
+        rest[0] += 0.05  # the given token has no column of its own then
+    assert named + rest == pytest.approx(1.0)
+    on_own = (aimed * (made.ids_NK == made.ids_NK[:, :1])).sum(axis=1)
+    if own_share:
+        assert on_own == pytest.approx(own_share + (1 - own_share) * np.array(own))
+
+
+async def test_the_share_of_the_kept_token_is_a_setting() -> None:
+    [plain, *_] = await Hinted().examples(lesson(), ScriptedTeacher([answer(20)]))
+    [mixed, *_] = await Hinted(own_share=0.5).examples(lesson(), ScriptedTeacher([answer(20)]))
+    assert np.exp(plain.signal_NK[0, 1]) == pytest.approx(0.6)
+    assert np.exp(mixed.signal_NK[0, 1]) == pytest.approx(0.8)

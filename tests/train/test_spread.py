@@ -1,0 +1,190 @@
+"""Requests that a wish is taught on, and the steps that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.algo.hinted import Hinted
+from openclaw_rl.render import create_renderer
+from openclaw_rl.testing import byte_tokenizer
+from openclaw_rl.train.exam import gate_requests
+from openclaw_rl.train.spread import Prompts, _lines
+from openclaw_rl.train.steps import Heard, take_steps
+from openclaw_rl.types import (
+    Ask,
+    Batch,
+    Example,
+    Json,
+    Message,
+    SamplingParams,
+    StepReport,
+    Tool,
+    TrainerCapabilities,
+    TurnRecord,
+    Weights,
+)
+from tests.train.conftest import make_item
+
+RENDERER = create_renderer(byte_tokenizer(), name="qwen3")
+WISH = "Please answer in French."
+LOOK: Tool = {"name": "look", "parameters": {"type": "object", "properties": {}}}
+
+
+@dataclass
+class Request:
+    messages: list[Message]
+    tools: list[Tool] = field(default_factory=list)
+    thinking: bool | None = None
+
+
+REQUESTS: dict[str, Request] = {}
+
+
+def turn(text: str, tools: Sequence[Tool] = (), before: Sequence[Message] = ()) -> TurnRecord:
+    """A stored turn that asked this."""
+    request = Request([*before, {"role": "user", "content": text}], list(tools))
+    REQUESTS[text] = request
+    return TurnRecord(
+        text, "s", "ann", "chat", "main", [], list(tools) or None, {}, {},
+        RENDERER.render(request.messages, request.tools), [], SamplingParams(64), 0, "stop", 0.0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def prompts() -> Prompts:
+    return Prompts(RENDERER, lambda turn: REQUESTS[turn.id], lambda message: False)
+
+
+def plain(ask: Ask) -> str:
+    return asked(ask.prompt_ids)
+
+
+def asked(ids: Sequence[int]) -> str:
+    """What the user said in a prompt."""
+    text = b"".join(RENDERER.token_bytes(i) for i in ids).decode()
+    return text.rpartition("user\n")[2].partition("<|im_end|>")[0].strip()
+
+
+def test_first_the_request_itself_then_the_persons_others_then_everyday_ones(prompts: Prompts) -> None:
+    own, others = turn("What is rain?"), [turn(f"Question {n}?") for n in range(3)]
+    asks = prompts.asks(own, others, WISH, 8)
+    said = [plain(ask) for ask in asks]
+    assert said[:4] == ["What is rain?", "Question 0?", "Question 1?", "Question 2?"]
+    assert len(said) == len(set(said)) == 8
+    assert set(said[4:]) <= set(_lines("requests.txt"))
+    assert all(asked(ask.hinted_ids) == f"{plain(ask)}\n\n{WISH}" for ask in asks)
+
+
+def test_everyday_ones_are_the_same_whenever_they_are_chosen_and_differ_between_turns(
+    prompts: Prompts,
+) -> None:
+    first, second = turn("What is rain?"), turn("What is snow?")
+    assert prompts.asks(first, [], WISH, 8) == prompts.asks(first, [], WISH, 8)
+    assert prompts.asks(first, [], WISH, 8)[1:] != prompts.asks(second, [], WISH, 8)[1:]
+
+
+def test_half_of_them_at_most_are_the_persons_others(prompts: Prompts) -> None:
+    asks = prompts.asks(turn("What is rain?"), [turn(f"Question {n}?") for n in range(12)], WISH, 8)
+    assert sum(plain(ask).startswith("Question") for ask in asks) == 4
+    assert len(asks) == 8
+
+
+def test_long_ones_and_those_with_tools_are_left_out_of_the_others(prompts: Prompts) -> None:
+    long, tools = turn("What is that? " + "x" * 600), turn("What time is it?", [LOOK])
+    asks = prompts.asks(turn("What is rain?"), [long, tools], WISH, 4)
+    assert [plain(ask) for ask in asks][1:] == [
+        plain(ask) for ask in asks if plain(ask) in _lines("requests.txt")
+    ]
+    # The one complained about is taken, whatever it is.
+    assert prompts.asks(long, [], WISH, 4)[0].prompt_ids == long.prompt_ids
+    assert prompts.asks(tools, [], WISH, 4)[0].prompt_ids == tools.prompt_ids
+
+
+def test_one_that_cannot_be_rebuilt_is_left_out(prompts: Prompts) -> None:
+    own = turn("What is rain?")
+    REQUESTS[own.id] = Request([{"role": "user", "content": "something else"}])
+    asks = prompts.asks(own, [], WISH, 4)
+    assert len(asks) == 4
+    assert own.prompt_ids not in [ask.prompt_ids for ask in asks]
+
+
+def test_without_a_wish_requests_are_asked_as_they_are(prompts: Prompts) -> None:
+    for ask in prompts.asks(turn("What is rain?"), [turn("Question 1?")], "", 6):
+        assert ask.hinted_ids == ask.prompt_ids
+
+
+def test_nothing_is_taught_on_what_versions_are_checked_by() -> None:
+    assert not set(gate_requests()) & set(_lines("requests.txt"))
+
+
+# --- the steps of a version --------------------------------------------------------------------
+
+
+class Listener:
+    """A trainer that writes down what it hears."""
+
+    capabilities = TrainerCapabilities(frozenset({"forward-kl"}))
+    state: Json = {}  # noqa: RUF012
+
+    def __init__(self, breaks_at: int | None = None) -> None:
+        self.heard: list[list[str]] = []
+        self._breaks_at = breaks_at
+
+    def resume(self, weights: Weights | None) -> None:
+        raise AssertionError
+
+    def save(self, folder: Path, state: Json) -> str | None:
+        raise AssertionError
+
+    def step(self, batch: Batch, version: int) -> StepReport:
+        self.heard.append([example.source.turn_ids[0] for example in batch.examples])
+        number = len(batch.examples)
+        finite = len(self.heard) != self._breaks_at
+        return StepReport(0.5, 1.0, finite, 1e-3, number, 10 * number, 5 * number, None, 1.0, 0.1, 0.1, 0.2)
+
+
+def examples(start: int, number: int) -> list[Example]:
+    return [make_item(n, 4, 2) for n in range(start, start + number)]
+
+
+def named(found: Sequence[Example]) -> set[str]:
+    return {example.source.turn_ids[0] for example in found}
+
+
+def test_steps_are_the_same_whenever_they_are_taken() -> None:
+    heard = Heard(examples(0, 12), examples(100, 12), examples(200, 12))
+    runs = [Listener() for _ in range(3)]
+    for trainer, version in zip(runs, (7, 7, 8), strict=True):
+        take_steps(trainer, Hinted(), heard, {}, version, 6)
+    assert runs[0].heard == runs[1].heard != runs[2].heard
+
+
+def test_two_thirds_of_a_step_are_new_and_every_step_holds_anchors() -> None:
+    heard = Heard(examples(0, 12), examples(100, 12), examples(200, 12))
+    trainer, algorithm = Listener(), Hinted(steps=5, step_examples=9, anchors=4)
+    taken = take_steps(trainer, algorithm, heard, {}, 1, 0)
+    assert len(trainer.heard) == 5
+    for step in trainer.heard:
+        counts = [len(set(step) & named(part)) for part in (heard.new, heard.again, heard.anchors)]
+        assert counts == [6, 3, 4]
+    assert (taken.scale, taken.report.num_tokens) == (algorithm.scale, 5 * 13 * 10)
+
+
+def test_where_nothing_is_heard_again_a_step_is_all_new() -> None:
+    trainer = Listener()
+    take_steps(trainer, Hinted(steps=1, step_examples=8, anchors=2), Heard(examples(0, 12), [], []), {}, 1, 0)
+    assert [len(step) for step in trainer.heard] == [8]
+    take_steps(
+        trainer, Hinted(steps=1, step_examples=8), Heard(examples(0, 3), examples(100, 2), []), {}, 1, 0
+    )
+    assert len(trainer.heard[1]) == 5
+
+
+def test_weights_that_are_not_numbers_end_the_steps() -> None:
+    trainer = Listener(breaks_at=2)
+    taken = take_steps(trainer, Hinted(steps=4), Heard(examples(0, 8), [], []), {}, 1, 0)
+    assert (len(trainer.heard), taken.report.finite) == (2, False)
