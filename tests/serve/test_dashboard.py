@@ -292,7 +292,7 @@ def pull(system: ServingSystem) -> None:
 
 async def settle(system: ServingSystem) -> None:
     """The sampler, for turns that it never has to ask anybody about."""
-    sampler = Sampler(system.ledgers.policies, None, None, None, 0.0)  # type: ignore[arg-type]
+    sampler = Sampler(system.ledgers.policies, None, None, None, None, 0.0)  # type: ignore[arg-type]
     for seq, turn_id in system.ledgers.policies.pending(100):
         await sampler._settle(seq, turn_id)
 
