@@ -1,0 +1,75 @@
+"""How long from a complaint to a version that heeds it, and where the time goes.
+
+    python bench/wish.py                # ten complaints to a server of its own
+    python bench/wish.py --complaints 3
+
+One person says ten different wishes of the same kind, each replacing the one before; nothing else is asked meanwhile. A version that
+the gate does not let serve counts with the time until it was rejected, and is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.evals.personalize.arm import Server
+from openclaw_rl.evals.personalize.talk import System
+from openclaw_rl.serve.auth import KeyRing
+
+WORDS = ("Right", "Well", "Listen", "Okay", "So", "Now", "Look", "Sure", "Fine", "Yes")
+
+
+def newest(system: System) -> dict[str, Any]:
+    return max(system.get("/v1/policies")["data"], key=lambda policy: policy["version"])
+
+
+def complain(system: System, number: int) -> dict[str, float | str]:
+    """One conversation with one complaint; what its version took."""
+    before = newest(system)["version"]
+    asked = [{"role": "user", "content": f"Tell me something about the number {number + 2}."}]
+    reply = system.ask(asked, seed=number, sampling={"max_tokens": 48})
+    said = f"Please begin every answer with the word {WORDS[number % len(WORDS)]}."
+    started = time.monotonic()
+    system.ask(
+        [*asked, {"role": "assistant", "content": reply.text}, {"role": "user", "content": said}],
+        seed=number,
+        sampling={"max_tokens": 48},
+    )
+    while (policy := newest(system))["version"] == before or policy["status"] in ("training", "candidate"):
+        time.sleep(0.2)
+    seconds, step = time.monotonic() - started, float(policy["metrics"]["total_s"])
+    return {"seconds": seconds, "step": step, "status": policy["status"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--complaints", type=int, default=10)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "home"
+        with (
+            Server(home, []) as url,
+            closing(System(url, KeyRing(home / "keys.json").key_of("default") or "")) as system,
+        ):
+            rows = [complain(system, number) for number in range(options.complaints)]
+    print(
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    )
+    print("| complaint | to its end, s | the step of it, s | became |\n|---|---|---|---|")
+    for number, row in enumerate(rows, 1):
+        print(f"| {number} | {row['seconds']:.1f} | {row['step']:.1f} | {row['status']} |")
+    print(
+        f"| median | {statistics.median(float(row['seconds']) for row in rows):.1f} | "
+        f"{statistics.median(float(row['step']) for row in rows):.1f} | |"
+    )
+
+
+if __name__ == "__main__":
+    main()
