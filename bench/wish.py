@@ -3,8 +3,8 @@
     python bench/wish.py                # ten complaints to a server of its own
     python bench/wish.py --complaints 3
 
-One person says ten different wishes of the same kind, each replacing the one before; nothing else is asked meanwhile. A version that
-the gate does not let serve counts with the time until it was rejected, and is named.
+One person says ten different wishes of the same kind, each replacing the one before; nothing else is asked
+meanwhile. A version that the gate does not let serve counts with the time until it was rejected, and is named.
 """
 
 from __future__ import annotations
@@ -59,9 +59,8 @@ def main() -> None:
             closing(System(url, KeyRing(home / "keys.json").key_of("default") or "")) as system,
         ):
             rows = [complain(system, number) for number in range(options.complaints)]
-    print(
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    )
+    machine = platform.processor() or platform.machine()
+    print(f"{machine}, {os.cpu_count()} cores, Python {platform.python_version()}")
     print("| complaint | to its end, s | the step of it, s | became |\n|---|---|---|---|")
     for number, row in enumerate(rows, 1):
         print(f"| {number} | {row['seconds']:.1f} | {row['step']:.1f} | {row['status']} |")
