@@ -3,8 +3,8 @@
     python bench/wish.py                # ten complaints to a server of its own
     python bench/wish.py --complaints 3
 
-One person says ten different wishes of the same kind, each replacing the one before; nothing else is asked
-meanwhile. A version that the gate does not let serve counts with the time until it was rejected, and is named.
+One person says ten different wishes of the same kind, each replacing the one before; nothing else is
+asked meanwhile. A version that the gate does not let serve counts until it was rejected, and is named.
 """
 
 from __future__ import annotations
