@@ -97,17 +97,22 @@ class Wishes:
 
     def take_up(self, turn: TurnRecord, text: str, serving: int) -> Wish | None:
         """What a complaint's hint does to the person's wishes; the one it is about, None if it ended some."""
-        mine, ended = None, False
+        mine, ended = None, self._ended_by(turn, text)
         for old in self.of_user(turn.user, turn.scope, (ACTIVE, *_PROBLEMS)):
             relation = self._relate(text, old.text)
             if old.turn_id == turn.id or relation == "same":
                 mine = old
             elif relation in ("takes back", "replaces"):
-                self._end(old, TAKEN_BACK if relation == "takes back" else REPLACED)
+                self._end(old, TAKEN_BACK if relation == "takes back" else REPLACED, turn.created_at)
                 ended = ended or (relation == "takes back" and self._only_back(text, old.text))
         if mine is not None or ended:
             return mine
         return self._add(turn, text, serving)
+
+    def _ended_by(self, turn: TurnRecord, text: str) -> bool:
+        """Whether this very complaint took a wish back already, before a kill."""
+        gone = self.of_user(turn.user, turn.scope, (TAKEN_BACK,))
+        return any(old.ended_at == turn.created_at and self._only_back(text, old.text) for old in gone)
 
     def _add(self, turn: TurnRecord, text: str, serving: int) -> Wish:
         wish = Wish(turn.id, turn.scope, turn.user, text, ACTIVE, turn.created_at, None, serving, 0, 0, 0)
@@ -119,8 +124,9 @@ class Wishes:
             self._end(oldest, REPLACED)
         return wish
 
-    def _end(self, wish: Wish, status: str) -> None:
-        self._set(wish, status=status, ended_at=time.time())
+    def _end(self, wish: Wish, status: str, at: float | None = None) -> None:
+        """``at``: when the reply was given whose complaint ended it."""
+        self._set(wish, status=status, ended_at=time.time() if at is None else at)
 
     def _set(self, wish: Wish, **values: object) -> None:
         with database.writing(self._db) as connection:

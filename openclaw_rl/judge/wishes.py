@@ -100,7 +100,7 @@ def is_only_taking_back(new: str, old: str) -> bool:
 def stems(text: str) -> frozenset[str]:
     """Beginnings of the words that carry the meaning."""
     words = [word.lower() for word in _WORD.findall(text)]
-    return frozenset(word[:5] for word in words if word not in _COMMON)
+    return frozenset((word.rstrip("s") or word)[:5] for word in words if word not in _COMMON)
 
 
 def _about(text: str) -> frozenset[str]:

@@ -79,6 +79,10 @@ class Wish(Protocol):
     """Something that a person asked for, for good."""
 
     @property
+    def turn_id(self) -> str:
+        """Whose reply was complained about first."""
+
+    @property
     def problem(self) -> str | None:
         """Why nothing more is trained for it; None while something is."""
 
@@ -200,7 +204,9 @@ class Sampler:
         wish = self._wishes.take_up(turn, hint, self._verdicts.serving(turn.scope))
         if wish is not None and wish.problem is not None:
             return wish.problem
-        same = again is not None and self._wishes.texts(turn.user, turn.scope) == before
+        # Its own wish, or one that it took back, may be known already from before a kill.
+        known = wish is not None and wish.turn_id != turn.id
+        same = again is not None and known and self._wishes.texts(turn.user, turn.scope) == before
         return SAME_WISH if same else None
 
     async def _examples(self, turn: TurnRecord, verdict: Verdict) -> list[Example]:

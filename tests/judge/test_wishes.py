@@ -27,6 +27,7 @@ FRENCH, LISTS, PIRATE = (
         ("You can stop with the numbered lists.", LISTS, "takes back"),
         ("You don't have to talk like a pirate any more.", PIRATE, "takes back"),
         ("Please answer normally again.", FRENCH, "takes back"),
+        ("You can stop with the lists.", LISTS, "takes back"),
         ("Please answer in French.", LISTS, "other"),
         ("Please end with I hope this helps.", PIRATE, "other"),
         ("Please begin with the words Good question.", "Please answer in one short sentence.", "other"),

@@ -1,0 +1,140 @@
+"""What a person wishes for, in the ledger: the same again, replaced, taken back, given up, paused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.capture.learn_ledger import LearnLedger
+from openclaw_rl.capture.serve_ledger import sqlite_url
+from openclaw_rl.capture.wishes import (
+    ACTIVE,
+    NOT_LEARNABLE,
+    PAUSED,
+    REPLACED,
+    TAKEN_BACK,
+    Wish,
+    Wishes,
+    view_wishes,
+)
+from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
+from openclaw_rl.types import EVERYONE, SamplingParams, TurnRecord
+
+LISTS, FRENCH = "Please give a numbered list.", "Please answer in French."
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[LearnLedger]:
+    ledger = LearnLedger(sqlite_url(tmp_path / "learn.db"))
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture
+def book(ledger: LearnLedger) -> Wishes:
+    return Wishes(ledger, relation, is_only_taking_back, is_wish)
+
+
+def turn(number: int, user: str = "ann") -> TurnRecord:
+    return TurnRecord(
+        f"t{number}", "s", user, "chat", "main", [], None, {}, {}, [1], [], SamplingParams(9), 0, "stop",
+        float(number),
+    )  # fmt: skip
+
+
+def became(ledger: LearnLedger) -> dict[str, str]:
+    return {wish["text"]: wish["status"] for wish in view_wishes(ledger, "ann")}
+
+
+def test_the_same_again_is_one_wish(book: Wishes) -> None:
+    first = book.take_up(turn(1), FRENCH, 0)
+    again = book.take_up(turn(2), "Not in English. Answer in French.", 3)
+    assert first == again == Wish("t1", EVERYONE, "ann", FRENCH, ACTIVE, 1.0, None, 0, 0, 0, 0)
+    assert book.texts("ann", EVERYONE) == (FRENCH,)
+    assert book.texts("ben", EVERYONE) == ()
+
+
+def test_wishes_about_different_things_hold_together(book: Wishes) -> None:
+    book.take_up(turn(1), FRENCH, 0)
+    book.take_up(turn(2), LISTS, 1)
+    assert book.current("ann", EVERYONE) == f"{FRENCH} {LISTS}"
+
+
+def test_one_takes_the_place_of_another(book: Wishes, ledger: LearnLedger) -> None:
+    book.take_up(turn(1), FRENCH, 0)
+    book.take_up(turn(2), "Please answer in Spanish.", 1)
+    assert became(ledger) == {FRENCH: REPLACED, "Please answer in Spanish.": ACTIVE}
+
+
+def test_one_is_taken_back(book: Wishes, ledger: LearnLedger) -> None:
+    book.take_up(turn(1), LISTS, 0)
+    assert book.take_up(turn(2), "You can stop with the numbered lists.", 1) is None
+    assert became(ledger) == {LISTS: TAKEN_BACK}
+    assert book.current("ann", EVERYONE) == ""
+
+
+def test_whatever_was_taken_up_can_be_taken_up_again_after_a_kill(book: Wishes, ledger: LearnLedger) -> None:
+    """The verdict was not settled, so it comes once more."""
+    for number, text in enumerate(
+        (LISTS, FRENCH, "Please answer in Spanish.", "You can stop with the lists.")
+    ):
+        once, after = book.take_up(turn(number), text, 0), became(ledger)
+        assert book.take_up(turn(number), text, 0) == once
+        assert became(ledger) == after
+    assert book.texts("ann", EVERYONE) == ("Please answer in Spanish.",)
+
+
+def test_four_replies_that_knew_of_it_and_failed_end_it(book: Wishes) -> None:
+    book.take_up(turn(1), LISTS, 7)
+    for number in range(2, 6):
+        assert book.texts("ann", EVERYONE) == (LISTS,)
+        book.failed(turn(number))
+    [wish] = book.ending(EVERYONE)
+    assert (wish.served, wish.tried) == (7, 4)
+    assert book.texts("ann", EVERYONE) == ()
+    again = book.take_up(turn(9), LISTS, 8)
+    assert again is not None
+    assert again.problem == "the model does not manage this even when told"
+    book.ended(wish)
+    assert book.ending(EVERYONE) == []
+    assert [w.status for w in book.of_user("ann", EVERYONE, (NOT_LEARNABLE,))] == [NOT_LEARNABLE]
+
+
+def test_a_reply_that_pleased_shows_that_it_can_be_done(book: Wishes) -> None:
+    book.take_up(turn(1), LISTS, 0)
+    book.accepted(turn(0))  # given before the wish: says nothing about it
+    assert book.of_user("ann", EVERYONE)[0].accepted == 0
+    book.accepted(turn(2))
+    for number in range(3, 9):
+        book.failed(turn(number))
+    assert book.texts("ann", EVERYONE) == (LISTS,)
+
+
+@pytest.mark.parametrize(("accepted", "versions"), [(True, 8), (False, 5)])
+def test_versions_that_do_not_satisfy_it_pause_it(book: Wishes, accepted: bool, versions: int) -> None:
+    book.take_up(turn(1), LISTS, 0)
+    if accepted:
+        book.accepted(turn(2))
+    for _ in range(versions):
+        assert book.any_active(EVERYONE)
+        book.count_version("ann", EVERYONE)
+    [wish] = book.ending(EVERYONE)
+    book.ended(wish)
+    assert [w.status for w in book.of_user("ann", EVERYONE, (PAUSED,))] == [PAUSED]
+    assert wish.problem is not None
+    assert wish.problem.startswith("paused")
+
+
+def test_a_person_has_a_few_wishes_at_most(book: Wishes) -> None:
+    texts = [
+        FRENCH,
+        LISTS,
+        "Please talk like a pirate.",
+        "Please end with Bye.",
+        "Please write in lowercase.",
+    ]
+    for number, text in enumerate(texts):
+        book.take_up(turn(number), text, 0)
+    assert book.texts("ann", EVERYONE) == tuple(texts[1:])

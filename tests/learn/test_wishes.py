@@ -1,0 +1,188 @@
+"""From what a person says to what is trained: wishes, remarks, praise, and wishes that cannot be had."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from openclaw_rl.algo.hinted import Hinted
+from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
+from openclaw_rl.capture.normalise import is_ephemeral
+from openclaw_rl.capture.stored import stored_request
+from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
+from openclaw_rl.judge.worker import JudgeWorker
+from openclaw_rl.processes.serving_system import ServingSystem
+from openclaw_rl.testing import WordJudge
+from openclaw_rl.testing.contracts.algorithm import FakeTeacher
+from openclaw_rl.train.lessons import ACCEPTED, NO_LESSON, SAME_WISH, Sampler
+from openclaw_rl.train.spread import Prompts
+from openclaw_rl.types import EVERYONE, JudgeCase, Scope, Verdict
+
+from .conftest import Speaker
+from .test_training import Make, make, run, talk, tiny
+
+__all__ = ["make", "tiny"]
+LISTS = "please give a numbered list"
+
+
+class Complaints(WordJudge):
+    """What follows after "bad:" is the hint."""
+
+    async def evaluate(self, case: JudgeCase) -> Verdict:
+        verdict = await super().evaluate(case)
+        return replace(verdict, hints=tuple(hint.removeprefix("bad: ") for hint in verdict.hints))
+
+
+class Teacher(FakeTeacher):
+    async def prepare(self, scope: Scope) -> None:
+        """The base, always."""
+
+
+def wishes_of(system: ServingSystem) -> Any:
+    return system.ledgers.policies.wishes(relation, is_only_taking_back, is_wish)
+
+
+def sampler_of(system: ServingSystem) -> Sampler:
+    renderer = system.gateway.renderer
+    assert renderer is not None
+    prompts = Prompts(renderer, stored_request, is_ephemeral)
+    algorithm = Hinted(requests=3, answers=2)
+    return Sampler(system.ledgers.policies, algorithm, Teacher(), prompts, wishes_of(system), 0.0)  # type: ignore[arg-type]
+
+
+async def judge(system: ServingSystem) -> None:
+    await system.gateway.drain()
+    queue = LedgerJudgeQueue(system.ledgers.serve, system.ledgers.learn, idle_s=1e12)
+    worker = JudgeWorker(queue, Complaints())
+    while await worker.step():
+        pass
+
+
+async def converse(system: ServingSystem, *said: str) -> list[str]:
+    """The ids of the replies, one for each thing said; the last one is not judged yet."""
+    speaker, messages, ids = Speaker(system), [], []
+    for number, text in enumerate(said):
+        messages.append({"role": "user", "content": text})
+        reply = await speaker.ask(messages, f"reply {number}")
+        messages.append({"role": "assistant", "content": reply["content"]})
+        ids.append(reply["id"])
+        await judge(system)  # one after the other, as they are said
+    return ids
+
+
+async def looked_at(system: ServingSystem, turn_id: str) -> tuple[str, str | None]:
+    turn = await Speaker(system).turn(turn_id)
+    return turn["state"], turn.get("reason")
+
+
+async def test_a_complaint_with_a_wish_is_taught_on_several_requests(system: ServingSystem) -> None:
+    first, _ = await converse(system, "question", f"bad: {LISTS}")
+    await sampler_of(system).run()
+    assert (await looked_at(system, first))[0] == "sampled"
+    assert wishes_of(system).texts("default", EVERYONE) == (LISTS,)
+    policies = system.ledgers.policies
+    policy = policies.claim(8, 0, "", 0, EVERYONE)
+    assert policy is not None
+    made = policies.items(policy.version)
+    assert len(made) == 3
+    assert {example.source.hint for example in made} == {LISTS}
+    turn = system.ledgers.serve.load_turn(first)
+    assert turn is not None
+    assert made[0].prompt_ids == turn.prompt_ids
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"), [("good, thanks", ACCEPTED), ("That is bad.", NO_LESSON)], ids=["praise", "a remark"]
+)
+async def test_praise_and_remarks_make_no_step(system: ServingSystem, said: str, reason: str) -> None:
+    first, _ = await converse(system, "question", said)
+    await sampler_of(system).run()
+    assert await looked_at(system, first) == ("excluded", reason)
+    assert system.ledgers.policies.waiting()[0] == 0
+    assert wishes_of(system).texts("default", EVERYONE) == ()
+
+
+async def test_said_once_more_in_a_conversation_it_is_not_taught_again(system: ServingSystem) -> None:
+    first, second, _ = await converse(system, "question", f"bad: {LISTS}", "bad: a numbered list please")
+    await sampler_of(system).run()
+    assert (await looked_at(system, first))[0] == "sampled"
+    assert await looked_at(system, second) == ("excluded", SAME_WISH)
+    assert wishes_of(system).of_user("default", EVERYONE)[0].tried == 1
+
+
+class Killed(BaseException):
+    """Like kill -9, as far as one process can do it to itself."""
+
+
+@pytest.mark.parametrize("last", ["please answer in French", "you can stop with the lists"])
+async def test_a_kill_between_taking_up_and_settling_loses_and_doubles_nothing(
+    system: ServingSystem, last: str
+) -> None:
+    """The second complaint in a conversation brings a wish of its own, or takes the first one back."""
+    _, second, _ = await converse(system, "question", f"bad: {LISTS}", f"bad: {last}")
+    policies, sampler = system.ledgers.policies, sampler_of(system)
+    settle, calls = policies.settle, []
+
+    def dies(*arguments: Any, **more: Any) -> None:
+        calls.append(arguments[1].id)
+        if arguments[1].id == second:
+            raise Killed
+        settle(*arguments, **more)
+
+    policies.settle = dies  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        await sampler.run()
+    policies.settle = settle  # type: ignore[method-assign]
+    before = wishes_of(system).texts("default", EVERYONE)
+    await sampler_of(system).run()
+    assert wishes_of(system).texts("default", EVERYONE) == before
+    assert before == ((LISTS, last) if "French" in last else ())
+    assert (await looked_at(system, second))[0] == "sampled"
+    assert calls.count(second) == 1
+
+
+# --- what cannot be had -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["given up", "paused"])
+async def test_when_a_wish_ends_the_version_from_before_it_serves_again(make: Make, how: str) -> None:
+    stack = make()
+    turns = await talk(stack, 4)
+    await stack.judge()
+    worker = stack.worker()
+    await run(worker)
+    assert stack.policy_ledger.serving() == 1
+    turn = stack.system.ledgers.serve.load_turn(turns[0])
+    assert turn is not None
+    wishes = stack.policy_ledger.wishes(relation, is_only_taking_back, is_wish)
+    wishes.take_up(turn, "Please sing.", 0)
+    for _ in range(8):
+        if how == "given up":
+            wishes.failed(turn)
+        else:
+            wishes.count_version(turn.user, EVERYONE)
+    await run(worker)
+    assert stack.policy_ledger.serving() == 0
+    assert wishes.ending(EVERYONE) == []
+    assert any("back from version 1" in line for line in stack.said)
+
+
+async def test_while_another_wish_is_pursued_its_version_serves_on(make: Make) -> None:
+    stack = make()
+    turns = await talk(stack, 4)
+    await stack.judge()
+    worker = stack.worker()
+    await run(worker)
+    wishes = stack.policy_ledger.wishes(relation, is_only_taking_back, is_wish)
+    first, second = [stack.system.ledgers.serve.load_turn(turn) for turn in turns[:2]]
+    assert first is not None
+    assert second is not None
+    wishes.take_up(first, "Please answer in French.", 0)
+    wishes.take_up(second, "Please sing.", 0)
+    for _ in range(4):
+        wishes.failed(second)
+    await run(worker)
+    assert wishes.texts(first.user, EVERYONE) == ("Please answer in French.",)
+    assert stack.policy_ledger.serving() == 1
