@@ -178,9 +178,14 @@ class Scheduler:
             if self._should_wait_for_prefix(job, ids):
                 continue
             self.waiting.remove(job)
-            job.cache = self.pool.acquire(
-                ids, job.reusable_prefix, job.version, job.max_length, time.monotonic()
-            )
+            try:
+                job.cache = self.pool.acquire(
+                    ids, job.reusable_prefix, job.version, job.max_length, time.monotonic()
+                )
+            except Exception as error:
+                # Out of memory, most likely: this one is told, the others go on.
+                job.emit(RuntimeError(f"no memory for the request could be had: {error}"))
+                continue
             self.running.append(job)
 
     def _has_place(self, priority: Priority) -> bool:
