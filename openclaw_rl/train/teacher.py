@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import numpy as np
 
@@ -39,6 +40,9 @@ _LEAST_WORDS, _LEAST_DIFFERENT = 3, 0.4
 _WORD = re.compile(r"[^\W_]+")
 
 
+T = TypeVar("T")
+
+
 class EngineTeacher:
     """``choose`` names a scope's teacher as of now; None is the base."""
 
@@ -51,29 +55,48 @@ class EngineTeacher:
     ) -> None:
         self._engine, self._renderer, self._choose = engine, renderer, choose
         self._degeneration = degeneration
-        self._version = BASE_VERSION
+        self._weights: Weights | None = None
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def prepare(self, scope: Scope) -> None:
         """Have a scope's teacher loaded; nothing to do if it is."""
-        weights = self._choose(scope)
-        self._version = BASE_VERSION if weights is None else weights.version
-        if weights is not None:
-            await self._engine.load(weights)
+        self._weights = self._choose(scope)
+        await self._load()
 
     async def prepare_base(self) -> None:
-        self._version = BASE_VERSION
+        self._weights = None
+
+    @property
+    def _version(self) -> int:
+        return BASE_VERSION if self._weights is None else self._weights.version
+
+    async def _load(self) -> None:
+        if self._weights is None:
+            return
+        try:
+            await self._engine.load(self._weights)
+        except ValueError as error:  # no turn's fault
+            raise RuntimeError(f"the teacher, version {self._version}, cannot be loaded: {error}") from error
+
+    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Others load and unload versions, too: the teacher may be gone, and is then loaded again."""
+        try:
+            return await ask()
+        except ValueError:
+            if self._weights is None:
+                raise
+            await self._load()
+            return await ask()
 
     async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching:
-        scores = await self._engine.score(
-            ScoreRequest(
-                [*prompt_ids, *reply_ids],
-                len(prompt_ids),
-                top_k=max(ids_NK.shape[1], _TEACHER_TOP),
-                policy_version=self._version,
-                candidates=ids_NK.tolist(),
-            )
+        request = ScoreRequest(
+            [*prompt_ids, *reply_ids],
+            len(prompt_ids),
+            top_k=max(ids_NK.shape[1], _TEACHER_TOP),
+            policy_version=self._version,
+            candidates=ids_NK.tolist(),
         )
+        scores = await self._asked(lambda: self._engine.score(request))
         return Teaching(
             np.array(scores.candidate_logprobs, np.float32),
             np.array(scores.top_ids, np.int32),
@@ -83,7 +106,7 @@ class EngineTeacher:
     async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int]) -> float:
         request = ScoreRequest([*prompt_ids, *reply_ids], len(prompt_ids), policy_version=self._version)
         async with self._places:
-            scores = await self._engine.score(request)
+            scores = await self._asked(lambda: self._engine.score(request))
         return float(np.mean(scores.logprobs))
 
     async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
@@ -104,8 +127,11 @@ class EngineTeacher:
             top_logprobs=_ANSWER_TOP,
         )
         async with self._places:
-            tokens = [token async for token in self._engine.generate(request)]
+            tokens = await self._asked(lambda: self._generated(request))
         return self._read(tokens)
+
+    async def _generated(self, request: GenerateRequest) -> list[Token]:
+        return [token async for token in self._engine.generate(request)]
 
     def _read(self, tokens: list[Token]) -> Answer:
         detokenizer, stops = self._renderer.detokenizer(), self._renderer.stop_ids
