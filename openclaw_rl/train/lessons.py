@@ -27,7 +27,8 @@ from openclaw_rl.types import (
     distribution_example,
 )
 
-_PAGE = 50
+#: Verdicts dealt with between two looks at whether a step is due; fewer where a teacher answers for each.
+_PAGE, _GENERATED_PAGE = 50, 8
 #: A person's own requests that a wish may be taught on.
 _OTHERS = 12
 #: A verdict that says something about what a model can do.
@@ -120,14 +121,16 @@ class Sampler:
         """Whose teacher is loaded."""
 
     async def run(self) -> int:
-        """Everything that is pending; returns how much that was."""
-        done = 0
-        while pending := self._verdicts.pending(_PAGE):
-            self._prepared = None
-            for seq, turn_id in pending:
-                await self._settle(seq, turn_id)
-            done += len(pending)
-        return done
+        """Some of what is pending; returns how much that was.
+
+        Not all of it: verdicts may come as fast as they are dealt with, and a step that is due must not wait.
+        """
+        limit = _GENERATED_PAGE if self._algorithm.needs.generates else _PAGE
+        pending = await asyncio.to_thread(self._verdicts.pending, limit)
+        self._prepared = None
+        for seq, turn_id in pending:
+            await self._settle(seq, turn_id)
+        return len(pending)
 
     async def anchors(self, number: int, seed: int) -> list[Example]:
         """What shall stay as it is: some of the jobs that no wish concerns, with the base's own answers."""

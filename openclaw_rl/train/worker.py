@@ -128,15 +128,14 @@ class LearnWorker:
         if (unfinished := self._policies.unfinished()) is not None:
             await self._finish(unfinished)
             return True
-        if await self._sampler.run():
-            return True
+        worked = await self._sampler.run() > 0
         scopes = self._policies.scopes()
         for scope in scopes:
-            if self._retreat.look(scope):
+            if await asyncio.to_thread(self._retreat.look, scope):
                 await self._follow()
-        policy = self._claim(scopes)
+        policy = await asyncio.to_thread(self._claim, scopes)
         if policy is None:
-            return False
+            return worked
         await self._finish(policy)
         return True
 
