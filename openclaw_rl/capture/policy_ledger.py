@@ -183,6 +183,21 @@ class PolicyLedger(Steps):
         with self.db.connect() as connection:
             return list(connection.scalars(query))
 
+    def reactions(
+        self, versions: Sequence[int], scope: Scope = EVERYONE, limit: int = 1000
+    ) -> list[tuple[int, str, int]]:
+        """The newest verdicts on what these versions said to a scope, oldest first: version, user, score."""
+        mine = samples.c.policy_version.in_(versions) & (samples.c.scope == scope)
+        query = (
+            sa.select(samples.c.policy_version, samples.c.user, samples.c.score)
+            .where(mine)
+            .order_by(samples.c.created_at.desc(), samples.c.turn_id)
+            .limit(limit)
+        )
+        with self.db.connect() as connection:
+            rows = connection.execute(query).all()
+        return [(row.policy_version, row.user, row.score) for row in reversed(rows)]
+
     def waiting_turns(self, turn_ids: Sequence[str]) -> set[str]:
         """Those of the turns that a step will still need."""
         found: set[str] = set()

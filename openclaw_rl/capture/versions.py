@@ -44,6 +44,16 @@ class Versions:
         with self.db.connect() as connection:
             return [EVERYONE, *sorted(set(connection.scalars(query)) - {EVERYONE})]
 
+    def lineage(self, version: int, scope: Scope = EVERYONE) -> list[int]:
+        """A version and those it was made from, newest first; the last is the base."""
+        query = sa.select(policies.c.version, policies.c.parent).where(policies.c.scope == scope)
+        with self.db.connect() as connection:
+            parents = {row.version: row.parent or BASE_VERSION for row in connection.execute(query)}
+        found = [version]
+        while found[-1] in parents:
+            found.append(parents[found[-1]])
+        return found
+
     def num_between(self, older: int, newer: int, scope: Scope = EVERYONE) -> int:
         """Versions of a scope made after one and up to another: numbers are shared by all scopes."""
         mine = policies.c.scope == scope

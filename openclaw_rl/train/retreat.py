@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.queues import PolicyQueue, WishBook
-from openclaw_rl.train.watch import is_worse
+from openclaw_rl.train.watch import Reaction, better_before
 from openclaw_rl.types import BASE_VERSION, Scope
 
 _MANY = 1000
@@ -30,6 +30,8 @@ class Retreat:
     ) -> None:
         self._policies, self._wishes, self._store = policies, wishes, store
         self._fingerprint, self._progress = fingerprint, progress
+        self._looked: dict[Scope, tuple[int, int]] = {}
+        """Which version served when people's verdicts were last compared, and how many there were."""
 
     def look(self, scope: Scope) -> bool:
         """Whether another version serves now."""
@@ -60,14 +62,18 @@ class Retreat:
         return "it was trained from another model" if known and made_from != self._fingerprint else None
 
     def _watch(self, scope: Scope) -> None:
-        """Back to the version before, if people's verdicts fell significantly with this one."""
-        policies, serving = self._policies, self._policies.serving(scope)
-        policy = policies.policy(serving)
-        if policy is None or policy.parent is None:
+        """Back to the version after which people's verdicts fell significantly."""
+        serving = self._policies.serving(scope)
+        if serving == BASE_VERSION:
             return
-        if is_worse(policies.scores_of(policy.parent, scope), policies.scores_of(serving, scope)):
-            why = f"rolled back from version {serving}: verdicts fell below those of version {policy.parent}"
-            self._go(policy.parent, why, scope)
+        lineage = self._policies.lineage(serving, scope)
+        reactions = [Reaction(*row) for row in self._policies.reactions(lineage, scope)]
+        looked, self._looked[scope] = self._looked.get(scope), (serving, len(reactions))
+        if looked == (serving, len(reactions)):
+            return
+        if (target := better_before(lineage, reactions)) is not None:
+            why = f"rolled back from version {serving}: verdicts have fallen since version {target}"
+            self._go(target, why, scope)
 
     def _leave_wishes(self, scope: Scope) -> None:
         """What cannot be had is not pursued: back to the best version so far, or to the one before it."""

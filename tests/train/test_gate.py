@@ -19,7 +19,6 @@ from openclaw_rl.testing.examples import make_example
 from openclaw_rl.train.exam import gate_requests
 from openclaw_rl.train.gate import Gate, GateResult, Subject
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
-from openclaw_rl.train.watch import is_worse
 from openclaw_rl.types import (
     Ask,
     Batch,
@@ -177,34 +176,3 @@ async def test_weights_that_are_not_numbers_are_never_loaded(bench: Bench) -> No
     result = await bench.check(report)
     assert failed(result) == {"finite"}
     assert 1 not in bench.engine.status().versions
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "worse"),
-    [
-        ([1] * 20, [1] * 50, False),
-        ([1] * 20, [-1] * 8, True),
-        ([1, 0, -1] * 10, [1, 0, -1] * 40, False),
-        ([1, 0, -1] * 10, [-1] * 30, True),
-        ([1] * 7, [-1] * 100, False),  # too little is known of the version before
-        ([-1] * 30, [-1] * 100, False),
-        ([1] * 20, [], False),
-    ],
-)
-def test_verdicts_that_fall_are_noticed_and_those_that_do_not_are_not(
-    before: list[int], after: list[int], worse: bool
-) -> None:
-    assert is_worse(before, after) == worse
-
-
-def test_false_alarms_are_rare() -> None:
-    """Both versions equally good, looked at after every one of 200 verdicts: at most 5 % alarms."""
-    rng = np.random.default_rng(0)
-    draws = [
-        is_worse(
-            rng.choice([-1, 0, 1], 40, p=[0.3, 0.4, 0.3]).tolist(),
-            rng.choice([-1, 0, 1], 200, p=[0.3, 0.4, 0.3]).tolist(),
-        )
-        for _ in range(300)
-    ]
-    assert np.mean(draws) <= 0.05
