@@ -21,6 +21,8 @@ from openclaw_rl.types import EVERYONE, Json, Scope
 _POINTS = 120
 _MAX_SWAPS = 500
 _MAX_ROWS = 5000
+#: Judged turns of a curve.
+_MAX_JUDGED = 12_000
 #: Replies that began this long before or after a swap are looked at.
 _AROUND_S = 60.0
 #: … and those of this long before it say what is usual.
@@ -29,14 +31,13 @@ _TRAFFIC_S = 60.0
 
 
 def view_rewards(policy_ledger: PolicyLedger, user: str | None = None) -> Json:
-    """Judged turns in order, in at most 120 groups of equal size: mean verdict, and how many were what."""
-    mine = sa.true() if user is None else samples.c.user == user
+    """The last judged turns, in at most 120 groups of equal size: mean verdict, and how many were what."""
+    latest = _latest(user)
     with policy_ledger.db.connect() as connection:
-        total = connection.execute(sa.select(sa.func.count()).select_from(samples).where(mine)).scalar_one()
+        total = connection.execute(sa.select(sa.func.count()).select_from(latest)).scalar_one()
         size = max(1, -(-total // _POINTS))
-        place = sa.func.row_number().over(order_by=samples.c.created_at) - 1
-        columns = (samples.c.created_at, samples.c.policy_version, samples.c.score)
-        numbered = sa.select(place.label("place"), *columns).where(mine).subquery()
+        place = sa.func.row_number().over(order_by=latest.c.created_at) - 1
+        numbered = sa.select(place.label("place"), latest).subquery()
         group = (numbered.c.place - numbered.c.place % size).label("first")
         query = (
             sa.select(
@@ -54,6 +55,13 @@ def view_rewards(policy_ledger: PolicyLedger, user: str | None = None) -> Json:
         )
         points = [_point(dict(row._mapping)) for row in connection.execute(query)]
     return {"turns": total, "turns_per_point": size, "points": points}
+
+
+def _latest(user: str | None) -> sa.Subquery:
+    """From an index alone, and no more of it than a curve needs."""
+    columns = (samples.c.created_at, samples.c.policy_version, samples.c.score)
+    query = sa.select(*columns).order_by(samples.c.created_at.desc()).limit(_MAX_JUDGED)
+    return (query if user is None else query.where(samples.c.user == user)).subquery()
 
 
 def _point(row: Json) -> Json:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +16,8 @@ from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.versions import Versions
 from openclaw_rl.types import Example, Scope, TurnRecord
 
+#: People whose accepted replies are heard again.
+_ACTIVE = 32
 #: Complaints whose examples may be heard again.
 _POOL_TURNS = 16
 
@@ -48,14 +52,17 @@ class Rehearsal(Versions):
     def pool(self, scope: Scope, wishes: Callable[[str], str], limit: int) -> list[Example]:
         """Earlier examples of what people still wish for, newest first: (user → all they wish for)."""
         query = (
-            sa.select(samples.c.turn_id, samples.c.score, samples.c.data)
+            sa.select(samples.c.turn_id, samples.c.score, samples.c.data, samples.c.created_at)
             .where(samples.c.scope == scope, samples.c.score < 0, samples.c.data.is_not(None))
-            .where((samples.c.status == TRAINED) | (samples.c.reason == GATE_REJECTED), self._is_own())
-            .order_by(samples.c.created_at.desc(), samples.c.turn_id)
+            .where(self._is_own())
+            .order_by(samples.c.created_at.desc(), samples.c.turn_id.desc())
             .limit(_POOL_TURNS)
         )
         with self.db.connect() as connection:
-            rows = connection.execute(query).all()
+            trained = connection.execute(query.where(samples.c.status == TRAINED)).all()
+            rejected = connection.execute(query.where(samples.c.reason == GATE_REJECTED)).all()
+        newest = sorted([*trained, *rejected], key=lambda row: (row.created_at, row.turn_id), reverse=True)
+        rows = newest[:_POOL_TURNS]
         still = [row for row in rows if self._still_counts(row.turn_id)]
         found = self._examples(still)
         return [e for e in found if e.source.hint == wishes(e.source.user)][:limit]
@@ -66,26 +73,45 @@ class Rehearsal(Versions):
         said = [e.kind for e in self._serve_ledger.events_of(turn_id) if e.kind in (EXCLUDE, INCLUDE)]
         return verdict is not None and verdict.source != EXCLUDE and said[-1:] != [EXCLUDE]
 
-    def _accepted(self, limit: int, scope: Scope) -> list[str]:
-        """Replies that people accepted and a step learned from: the latest, the users taking turns.
+    def _accepted(self, limit: int, scope: Scope, seed: int) -> list[str]:
+        """Replies that people accepted and a step learned from, the latest of each first.
 
-        Not those that were excluded or found wanting since.
+        The people who were active last take turns, in another order for every ``seed``. Not those replies
+        that were excluded or found wanting since.
         """
-        latest = sa.func.row_number().over(
-            partition_by=samples.c.user, order_by=(samples.c.created_at.desc(), samples.c.turn_id)
-        )
-        query = (
-            sa.select(samples.c.turn_id)
-            .where(samples.c.status == TRAINED, samples.c.score > 0, samples.c.scope == scope)
-            .where(self._is_own())
-            .order_by(latest, samples.c.user)
-            .limit(2 * limit)
-        )
         with self.db.connect() as connection:
-            found = list(connection.scalars(query))
-        said = [(turn_id, self._learn_ledger.verdict(turn_id)) for turn_id in found]
-        still = [turn_id for turn_id, now in said if now and now.score > 0 and now.source != EXCLUDE]
-        return still[:limit]
+            people = self._active(connection, scope)
+            random.Random(seed).shuffle(people)
+            share = -(-limit // max(1, len(people)))
+            found = {user: self._latest_accepted(connection, scope, user, 2 * share) for user in people}
+        chosen: list[str] = []
+        for turn_id in (i for row in zip_longest(*found.values()) for i in row if i is not None):
+            if len(chosen) < limit and self._still_pleases(turn_id):
+                chosen.append(turn_id)
+        return chosen
+
+    def _active(self, connection: sa.Connection, scope: Scope) -> list[str]:
+        """The last people whose accepted replies were learned from; a seek for each, not a scan of all."""
+        mine = self._learned(scope)
+        people = sa.select(sa.func.min(samples.c.user).label("user")).where(*mine).cte(recursive=True)
+        following = sa.select(sa.func.min(samples.c.user)).where(*mine, samples.c.user > people.c.user)
+        each = people.union_all(sa.select(following.scalar_subquery()).where(people.c.user.is_not(None)))
+        last = sa.select(sa.func.max(samples.c.created_at)).where(*mine, samples.c.user == each.c.user)
+        query = sa.select(each.c.user).where(each.c.user.is_not(None))
+        query = query.order_by(last.scalar_subquery().desc(), each.c.user).limit(_ACTIVE)
+        return list(connection.scalars(query))
+
+    def _latest_accepted(self, connection: sa.Connection, scope: Scope, user: str, limit: int) -> list[str]:
+        query = sa.select(samples.c.turn_id).where(*self._learned(scope), samples.c.user == user)
+        query = query.where(self._is_own()).order_by(samples.c.created_at.desc()).limit(limit)
+        return list(connection.scalars(query))
+
+    def _learned(self, scope: Scope) -> tuple[sa.ColumnElement[bool], ...]:
+        return (samples.c.scope == scope, samples.c.status == TRAINED, samples.c.score == 1)
+
+    def _still_pleases(self, turn_id: str) -> bool:
+        now = self._learn_ledger.verdict(turn_id)
+        return now is not None and now.score > 0 and now.source != EXCLUDE
 
     def _examples(self, rows: Sequence[Any]) -> list[Example]:
         found = [(self._serve_ledger.load_turn(row.turn_id), row) for row in rows]

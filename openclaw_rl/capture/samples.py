@@ -45,6 +45,10 @@ samples = sa.Table(
         "fingerprint", sa.Text, nullable=False, server_default="", comment="of the model that answered"
     ),
     sa.Index("samples_by_status", "status", "created_at"),
+    # A step's samples, what it hears again, and what its version is checked with.
+    sa.Index("samples_by_scope", "scope", "status", "created_at", "turn_id"),
+    sa.Index("samples_by_score", "scope", "status", "score", "user", "created_at"),
+    sa.Index("samples_by_reason", "scope", "reason", "created_at"),
     sa.Index("samples_by_step", "step"),
     sa.Index("samples_by_version", "policy_version", "created_at"),
     # Whole curves are read from these two alone.

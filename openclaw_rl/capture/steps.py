@@ -66,7 +66,7 @@ class Steps(Rehearsal):
         In the order of their turns: one that is being judged for the first time holds later ones back,
         so that what a batch holds does not depend on who was judged how fast.
         """
-        planned = {"replay": self._accepted(replay, scope)} if replay else {}
+        planned = {"replay": self._accepted(replay, scope, seed=self._next_version())} if replay else {}
         with database.writing(self.db) as connection:
             held = connection.execute(
                 sa.select(sa.func.min(tasks.c.created_at)).where(
@@ -81,7 +81,7 @@ class Steps(Rehearsal):
             )
             if not ids or (held is not None and len(ids) < limit):
                 return None
-            version = int(connection.execute(sa.select(sa.func.max(policies.c.version))).scalar() or 0) + 1
+            version = self._next_version(connection)
             connection.execute(
                 policies.insert().values(
                     version=version, parent=parent, status=TRAINING, created_at=time.time(),
@@ -94,6 +94,13 @@ class Steps(Rehearsal):
             self._count(connection, READY, None, -len(ids))
             self._count(connection, CLAIMED, None, len(ids))
             return self._policy(connection, version)
+
+    def _next_version(self, connection: sa.Connection | None = None) -> int:
+        newest = sa.select(sa.func.max(policies.c.version))
+        if connection is not None:
+            return int(connection.execute(newest).scalar() or 0) + 1
+        with self.db.connect() as own:
+            return self._next_version(own)
 
     def items(self, version: int) -> list[Example]:
         """What a step was given, in the order of the turns; those whose turn was pruned are missing."""

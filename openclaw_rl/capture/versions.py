@@ -54,12 +54,14 @@ class Versions:
             found.append(parents[found[-1]])
         return found
 
-    def num_between(self, older: int, newer: int, scope: Scope = EVERYONE) -> int:
-        """Versions of a scope made after one and up to another: numbers are shared by all scopes."""
-        mine = policies.c.scope == scope
-        query = sa.select(sa.func.count()).where(mine, policies.c.version.between(older + 1, newer))
-        with self.db.connect() as connection:
-            return int(connection.execute(query).scalar_one())
+    def num_between(self, one: int, other: int, scope: Scope = EVERYONE) -> int:
+        """Steps between two versions: back from the one to what both were made from, and on to the other.
+
+        Not a difference of numbers: those are shared by all scopes, and given to rejected versions, too.
+        """
+        ours, theirs = self.lineage(one, scope), self.lineage(other, scope)
+        shared = next(version for version in ours if version in theirs)
+        return ours.index(shared) + theirs.index(shared)
 
     def promote(self, version: int, why: str, scope: Scope = EVERYONE) -> None:
         """Serve this version to its scope from now on, whatever its past; ``why`` is kept with it."""
