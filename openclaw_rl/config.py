@@ -131,7 +131,9 @@ class LearnConfig(_Section):
     min_signal: float = Field(default=0.1, ge=0, le=1)
     """A batch that has less to say than this waits for more."""
     max_staleness: int = Field(default=8, ge=0)
-    """Versions between the one that answered and the one that learns from it."""
+    """Steps between the version that answered and the one that learns from it."""
+    keep_versions: int = Field(default=8, ge=0)
+    """Versions before the one that serves whose weights are kept, beside milestones (0: all of them)."""
     replay: int = Field(default=-1, ge=-1)
     """Replies accepted earlier that a step hears again, the users taking turns (-1: the algorithm's)."""
     sinks: str = "jsonl,prometheus"

@@ -54,6 +54,17 @@ class Versions:
             found.append(parents[found[-1]])
         return found
 
+    def served_s(self, scope: Scope = EVERYONE) -> dict[int, float]:
+        """How long each version has served."""
+        query = sa.select(swaps.c.version, swaps.c.at).where(swaps.c.scope == scope).order_by(swaps.c.seq)
+        with self.db.connect() as connection:
+            rows = connection.execute(query).all()
+        ends = [*(row.at for row in rows[1:]), time.time()]
+        found: dict[int, float] = {}
+        for row, end in zip(rows, ends, strict=False):
+            found[row.version] = found.get(row.version, 0.0) + end - row.at
+        return found
+
     def num_between(self, one: int, other: int, scope: Scope = EVERYONE) -> int:
         """Steps between two versions: back from the one to what both were made from, and on to the other.
 

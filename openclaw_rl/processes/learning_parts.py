@@ -90,7 +90,7 @@ def build_trainer(config: Config, model: Path) -> Trainer:
 def learn_options(config: Config, needs: Needs) -> LearnOptions:
     settings, size = config.learn, step_size(config.learn, needs)
     hashed = {
-        "learn": settings.model_dump(exclude={"policies"}),  # where they lie changes nothing
+        "learn": settings.model_dump(exclude={"policies", "keep_versions"}),  # where they lie changes nothing
         "train": asdict(config.train),
         "model": config.engine.model,
     }
@@ -99,6 +99,8 @@ def learn_options(config: Config, needs: Needs) -> LearnOptions:
         max_age_s=settings.batch_max_age_s,
         min_signal=settings.min_signal,
         max_staleness=settings.max_staleness,
+        keep_versions=settings.keep_versions,
+        teacher_version=settings.teacher_version if settings.teacher == "frozen" else None,
         replay=size.replayed,
         config_hash=hash_of(hashed),
     )

@@ -53,7 +53,10 @@ def promote(
 ) -> None:
     """Name a version by hand, whether or not it passed its checks; ValueError if it cannot serve."""
     if version != BASE_VERSION and not store.has_weights(version):
-        raise ValueError(f"there are no weights of policy version {version}")
+        raise ValueError(
+            f"there are no weights of policy version {version}: they were deleted to save disk "
+            "(--keep-versions), pruned, or never finished; 'openclaw-rl policy list' shows which are left"
+        )
     policy = policies.policy(version)
     if policy is not None and not policy.metrics.get("finite", True):
         raise ValueError(f"version {version} holds numbers that are not finite; choose another version")

@@ -13,6 +13,8 @@ from openclaw_rl.train.watch import Reaction, better_before
 from openclaw_rl.types import BASE_VERSION, Scope
 
 _MANY = 1000
+#: Versions back whose verdicts are compared with.
+_FAR = 200
 #: On a version, before it counts as better than the one before a wish.
 _LEAST_VERDICTS = 3
 
@@ -66,7 +68,7 @@ class Retreat:
         serving = self._policies.serving(scope)
         if serving == BASE_VERSION:
             return
-        lineage = self._policies.lineage(serving, scope)
+        lineage = self._policies.lineage(serving, scope)[:_FAR]
         reactions = [Reaction(*row) for row in self._policies.reactions(lineage, scope)]
         looked, self._looked[scope] = self._looked.get(scope), (serving, len(reactions))
         if looked == (serving, len(reactions)):
@@ -95,5 +97,8 @@ class Retreat:
         return best
 
     def _go(self, version: int, why: str, scope: Scope) -> None:
+        while version != BASE_VERSION and not self._store.has_weights(version):
+            policy = self._policies.policy(version)
+            version = (policy.parent if policy else None) or BASE_VERSION
         self._policies.promote(version, why, scope)
         self._progress(why)

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from itertools import takewhile
 
 from openclaw_rl.train.gate import Gate, GateResult
+from openclaw_rl.train.keep import expendable
 from openclaw_rl.train.lessons import OTHER_MODEL, Sampler
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.publish import follow
@@ -65,6 +66,10 @@ class LearnOptions:
     """Replies accepted earlier that a step hears again, however old; their push ends at the ratio's bound."""
     keep_states: int = 4
     """Versions whose optimizer is kept; training from an older one starts with a fresh one."""
+    keep_versions: int = 8
+    """Versions before the one that serves whose weights are kept; 0 keeps all."""
+    teacher_version: int | None = None
+    """Kept, too: it is asked for hints."""
     config_hash: str = ""
     fingerprint: str = ""
     """Of the model that is trained."""
@@ -218,7 +223,7 @@ class LearnWorker:
         elif self._policies.publish(policy.version, result.to_json()):
             await self._follow()
             self._progress(f"version {policy.version} passed its checks and serves now")
-            self._free_states(policy.scope)
+            self._free_disk(policy.scope)
         else:
             await self._discard(policy, None)
 
@@ -341,11 +346,16 @@ class LearnWorker:
         with suppress(ConnectionError, ValueError):
             await self._engine.unload(policy.version)
 
-    def _free_states(self, scope: Scope) -> None:
-        serving = self._policies.serving(scope)
-        made = [policy.version for policy in self._policies.list_policies(_MANY, scope)]
-        for version in [v for v in made if v <= serving][self._options.keep_states :]:
+    def _free_disk(self, scope: Scope) -> None:
+        options, serving = self._options, self._policies.serving(scope)
+        made = self._policies.list_policies(_MANY, scope)
+        for version in [p.version for p in made if p.version <= serving][options.keep_states :]:
             self._store.forget(version, only_state=True)
+        if options.keep_versions:
+            lineage, served = self._policies.lineage(serving, scope), self._policies.served_s(scope)
+            for version in expendable(made, lineage, served, options.keep_versions):
+                if version != options.teacher_version and self._store.exists(version):
+                    self._store.forget(version, only_state=False)
 
     async def _in_thread(self, work: Callable[[], StepReport]) -> StepReport:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,0 +1,25 @@
+"""Weights that nobody needs any more are deleted; what they were stays known."""
+
+from __future__ import annotations
+
+from .test_poison import HYBRID, learned, worker_of
+from .test_training import Make, make, run, tiny
+
+__all__ = ["make", "tiny"]
+
+
+async def test_old_weights_go_and_promote_says_so(make: Make) -> None:
+    stack = make(**HYBRID, keep_versions=1)
+    worker = worker_of(stack)
+    for _ in range(4):
+        await learned(stack)
+        await run(worker)
+    assert stack.policy_ledger.serving() == 4
+    assert [p.version for p in stack.policy_ledger.list_policies()] == [4, 3, 2, 1]
+    kept = [version for version in range(1, 5) if stack.system.store.has_weights(version)]
+    assert 4 in kept
+    assert len(kept) <= 3  # and the two that served longest
+    [gone, *_] = set(range(1, 5)) - set(kept)
+    refused = await stack.http.post(f"/v1/policies/{gone}/promote")
+    assert refused.status_code >= 400
+    assert "deleted to save disk" in refused.text
