@@ -45,9 +45,14 @@ def sentences(text: str) -> list[str]:
 
 def corrects(sentence: str, request: str) -> bool:
     """Whether a sentence may be about the reply to ``request``, and may be kept."""
-    if _FORMS["personal"].search(sentence):
+    if is_personal(sentence):
         return False
     return not _asks_for_something_else(sentence, request)
+
+
+def is_personal(text: str) -> bool:
+    """Whether a text holds what is nobody else's business: names, addresses, numbers, secrets."""
+    return bool(_FORMS["personal"].search(text))
 
 
 def asks_again(request: str, said: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from openclaw_rl.judge.corrections import is_personal
 from openclaw_rl.judge.hints import contradict
 
 Relation = Literal["same", "replaces", "takes back", "other"]
@@ -72,7 +73,7 @@ _REMARKS = re.compile(
 
 def is_wish(text: str) -> bool:
     """Whether a hint says how replies shall be from now on; others are about one reply alone."""
-    if _REMARKS.search(text):
+    if _REMARKS.search(text) or is_personal(text):
         return False
     return bool(_ASKS_FOR.search(text) or _about(text) or _TAKES_BACK.search(text))
 

@@ -10,6 +10,7 @@ from openclaw_rl.judge import RulesJudge
 from openclaw_rl.judge.corrections import sentences
 from openclaw_rl.judge.hints import filter_hints, verbatim_hints
 from openclaw_rl.judge.rules import apply_rules
+from openclaw_rl.judge.wishes import is_wish
 from openclaw_rl.types import JudgeCase
 
 
@@ -107,3 +108,8 @@ def test_a_quoted_sentence_belongs_to_the_one_around_it() -> None:
         'Begin with "Hi! You there?" please.',
         "Thanks!",
     ]
+
+
+def test_what_is_personal_is_no_wish_whoever_passes_it_on() -> None:
+    assert is_wish("Please answer in French.")
+    assert not is_wish("Please always answer to my address: my address is 12 Elm Street.")
