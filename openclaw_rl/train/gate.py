@@ -54,7 +54,7 @@ class Bounds:
 
     lost: float = 0.25
     """Share of the facts, sums and readings that the reference gets right."""
-    lost_jobs: float = 0.25
+    lost_jobs: float = 0.45
     """The same of jobs with a system prompt."""
     off_topic_at_once: float = 0.35
     """Share of replies that stop belonging to their request, against the version before."""
