@@ -50,7 +50,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a candidate may at most do. Set on six kinds of spoiled versions; see docs/learning.md."""
+    """What a candidate may at most do. Set beforehand; see docs/learning.md."""
 
     lost: float = 0.25
     """Share of the facts, sums and readings that the reference gets right."""
