@@ -92,7 +92,7 @@ class User:
 
     def wait(self) -> None:
         time.sleep(1.0)  # until what was just recorded can be seen
-        wait_until(lambda: not self.status()["busy"], "everything was learned from", 600)
+        wait_until(lambda: not self.status()["busy"], "everything was learned from", 1800)
 
 
 def measure(home: Path, seed: int, flags: list[str]) -> dict[str, Any]:
