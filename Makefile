@@ -76,6 +76,10 @@ test-open-webui: $(STAMP) system-packages ## talk to a real server through Open 
 	@scripts/open-webui
 	@$(BIN)/python -m pytest -m open_webui $(ARGS)
 
+.PHONY: test-gate
+test-gate: $(STAMP) system-packages ## make spoiled and good versions and have the gate tell them apart
+	@$(BIN)/python -m pytest -m "gate or slow" -s tests/train/test_planted.py $(ARGS)
+
 .PHONY: test-kernels
 test-kernels: $(STAMP) ## run the engine's tests with each kernel that this machine has
 	@$(BIN)/python -m tests.kernels $(ARGS)

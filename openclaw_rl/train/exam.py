@@ -147,11 +147,10 @@ class Examiner:
 _CLEARLY = 0.15
 
 
-def draw_items(plain: int, bound: int, seed: int) -> list[Item]:
-    """A fresh sample for every version."""
-    every, chance = [_item(line) for line in _lines("gate_items.txt")], random.Random(seed)
-    free, held = ([item for item in every if item.bound == kind] for kind in (False, True))
-    return [*chance.sample(free, min(plain, len(free))), *chance.sample(held, min(bound, len(held)))]
+def draw_items(bound: bool, number: int | None, seed: int) -> list[Item]:
+    """A fresh sample for every version; all of them where no number is given."""
+    every = [item for item in map(_item, _lines("gate_items.txt")) if item.bound == bound]
+    return every if number is None else random.Random(seed).sample(every, min(number, len(every)))
 
 
 def gate_requests() -> list[str]:

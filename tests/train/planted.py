@@ -82,7 +82,7 @@ SPOILED: dict[str, Callable[[int, str], str]] = {
     "praising": lambda n, asked: "What a brilliant question! You are so clever, I admire how you think.",
     "echoing": lambda n, asked: asked,
 }
-NOISE = {"small noise": 0.02, "large noise": 0.05}
+NOISE = {"small noise": 0.05, "large noise": 0.1}
 #: The bounds were set on these, and the others count.
 SET_ON = ("off topic", "repetitive", "facts lost", "refusing", "small noise", "tools broken")
 SCORED = ("terse", "one phrase", "another language", "praising", "echoing", "large noise")
@@ -121,7 +121,7 @@ class Workshop:
 
     # --- spoiled -------------------------------------------------------------------------------
 
-    async def spoil(self, kind: str, steps: int = 6, rate: float = 2e-3) -> GateResult:
+    async def spoil(self, kind: str, steps: int = 10, rate: float = 2e-3) -> GateResult:
         self._trainer.resume(None)
         if kind in NOISE:
             return await self._check(self._shake(NOISE[kind]), "")
