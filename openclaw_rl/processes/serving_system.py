@@ -63,7 +63,7 @@ class ServingSystem:
             await self.close()
 
         keys = self.keys if self.config.serve.auth else None
-        return create_app(self.gateway, keys, self.dashboard, lifespan)
+        return create_app(self.gateway, keys, self.dashboard, lifespan, self.config.serve.max_request_mb)
 
     async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
         await self.recorder.record(TurnEvent(turn_id, kind, time.time(), data=data))

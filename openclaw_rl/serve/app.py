@@ -23,6 +23,7 @@ from openclaw_rl.serve.dashboard import dashboard_routes
 from openclaw_rl.serve.dialects import DIALECTS
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
+from openclaw_rl.serve.limits import BodyLimit
 from openclaw_rl.serve.pages import add_pages
 from openclaw_rl.serve.refuse import add_errors
 from openclaw_rl.serve.signin import add_signin, limited_to, require_owner
@@ -35,10 +36,12 @@ def create_app(
     keys: KeyRing | None,
     inspection: Inspection,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
+    max_request_mb: int = 8,
 ) -> FastAPI:
     """``keys`` None switches authentication off."""
     app = FastAPI(title="OpenClaw-RL", docs_url=None, redoc_url=None, lifespan=lifespan)
     add_errors(app, gateway.metrics)
+    app.add_middleware(BodyLimit, max_bytes=max_request_mb << 20)
     add_signin(app, keys)
     add_pages(app)
     for dialect in DIALECTS:

@@ -33,14 +33,14 @@ class Answerer(Protocol):
         """None where nothing is rendered here."""
 
     async def prepare(self, request: ChatRequest) -> Source:
-        """Check everything that can be refused before any work is done."""
+        """Check everything that can be refused. What takes long is not done on the event loop."""
 
     async def models(self) -> list[str]: ...
 
     async def check_model(self, name: str) -> None:
         """Raises RequestError for one that is not there."""
 
-    def count_tokens(self, request: ChatRequest) -> int: ...
+    async def count_tokens(self, request: ChatRequest) -> int: ...
 
     async def close(self) -> None: ...
 
@@ -74,7 +74,6 @@ class Gateway:
         request = replace(request, scope=self._scope_of(request.user))
         if request.prompt is None and (note := self._remembered(request.user)):
             request = remembering(request, note)
-        source = await self.answerer.prepare(request)
         if self._inflight + request.num_choices > self._max_inflight:
             raise RequestError(
                 f"{self._inflight} requests are being answered or waiting, the limit; retry in a second.",
@@ -82,14 +81,17 @@ class Gateway:
                 code="rate_limit_exceeded",
                 retry_after_s=1,
             )
-        # Claimed before the next await, so that a burst cannot pass the limit together.
+        # Claimed before the first await and before any work, so that a burst cannot pass the limit together.
         self._inflight += request.num_choices
+        source: Source | None = None
         try:
+            source = await self.answerer.prepare(request)
             placing = await self.capture.place(request)
             await source.start()
             return Exchange(self, request, source, placing, arrived, id_prefix)
         except BaseException:
-            source.abandon()
+            if source is not None:
+                source.abandon()
             self._inflight -= request.num_choices
             raise
 

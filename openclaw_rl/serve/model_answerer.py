@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
 from typing import cast
@@ -31,6 +32,10 @@ from openclaw_rl.types import (
     Token,
 )
 
+#: Not even code with long indentations has as many characters a token, all through a prompt.
+_MAX_CHARS_PER_TOKEN = 16
+_RENDER_THREADS = 2
+
 
 class ModelAnswerer:
     """The Answerer protocol over an engine and the renderer of its model."""
@@ -47,12 +52,14 @@ class ModelAnswerer:
         """``defaults`` hold where a request does not say."""
         self.engine, self.renderer, self.model_name = engine, renderer, model_name
         self._defaults, self._generate, self.fingerprint = defaults, generate, fingerprint
+        # Threads of their own: a long text must not hold up the ledger's.
+        self._rendering = ThreadPoolExecutor(_RENDER_THREADS, thread_name_prefix="render")
 
     async def prepare(self, request: ChatRequest) -> ModelReply:
         stated = self.version_of(request.model)
         _refuse_attachments(request)
         grammar = await self._grammar(request)
-        prompt_ids = self._prompt_ids(request)
+        prompt_ids = await self._prompt_ids(request)
         room = self.engine.context_length - len(prompt_ids)
         if room < 1:
             raise RequestError(
@@ -77,10 +84,10 @@ class ModelAnswerer:
             seed=request.seed,
         )
 
-    def count_tokens(self, request: ChatRequest) -> int:
+    async def count_tokens(self, request: ChatRequest) -> int:
         self.version_of(request.model)
         _refuse_attachments(request)
-        return len(self._prompt_ids(request))
+        return len(await self._prompt_ids(request))
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
         return self._generate(self.engine, request) if self._generate else self.engine.generate(request)
@@ -94,8 +101,25 @@ class ModelAnswerer:
 
     async def close(self) -> None:
         """The engine belongs to whoever made it."""
+        self._rendering.shutdown(wait=False, cancel_futures=True)
 
-    def _prompt_ids(self, request: ChatRequest) -> list[int]:
+    async def _prompt_ids(self, request: ChatRequest) -> list[int]:
+        self._refuse_long_texts(request)
+        return await asyncio.get_running_loop().run_in_executor(self._rendering, self._render, request)
+
+    def _refuse_long_texts(self, request: ChatRequest) -> None:
+        """No text of this length fits; reading it would take minutes to find that out."""
+        num_chars = _num_chars(request)
+        most = self.engine.context_length * _MAX_CHARS_PER_TOKEN
+        if num_chars > most:
+            raise RequestError(
+                f"This model's maximum context length is {self.engine.context_length} tokens. However, your "
+                f"messages have {num_chars} characters. Please reduce the length of the messages.",
+                code="context_length_exceeded",
+                param="messages",
+            )
+
+    def _render(self, request: ChatRequest) -> list[int]:
         if isinstance(request.prompt, list):
             if not self.renderer.token_bytes(max(request.prompt)):
                 raise RequestError(
@@ -115,20 +139,26 @@ class ModelAnswerer:
         """The shape the reply must have, checked; building it may take a moment."""
         # An open text may take about half of the reply, so that there is room to finish it.
         max_chars = max(64, (request.max_tokens or self._defaults.max_tokens) // 2)
-        if request.must_call:
-            grammar, param = self.renderer.tool_grammar(request.must_call, max_chars), "tools"
-        elif request.json_schema is not None:
-            grammar, param = self.renderer.json_grammar(request.json_schema, max_chars), "response_format"
-        else:
+        if not request.must_call and request.json_schema is None:
             return None
+        param = "tools" if request.must_call else "response_format"
         if self.engine.capabilities.grammar != GRAMMAR_DIALECT:
             raise RequestError("This engine cannot constrain replies; leave it free.", param=param)
         try:
-            await asyncio.to_thread(cast(FollowsGrammars, self.engine).check_grammar, grammar)
-        except ValueError as error:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._rendering, self._checked_grammar, request, max_chars
+            )
+        except (ValueError, RecursionError) as error:
             raise RequestError(
                 f"This schema cannot be used: {error}", code="invalid_schema", param=param
             ) from None
+
+    def _checked_grammar(self, request: ChatRequest, max_chars: int) -> str:
+        if request.must_call:
+            grammar = self.renderer.tool_grammar(request.must_call, max_chars)
+        else:
+            grammar = self.renderer.json_grammar(request.json_schema or {}, max_chars)
+        cast(FollowsGrammars, self.engine).check_grammar(grammar)
         return grammar
 
     def _pick_version(self, prompt_ids: list[int], scope: Scope) -> int:
@@ -170,6 +200,21 @@ def _refuse_attachments(request: ChatRequest) -> None:
                 code="unsupported_content",
                 param=f"messages[{index}].content",
             )
+
+
+def _num_chars(request: ChatRequest) -> int:
+    """Of everything that a template might put into the prompt."""
+    texts: list[object] = [request.prompt, request.messages, request.tools]
+    number = 0
+    while texts:
+        each = texts.pop()
+        if isinstance(each, str):
+            number += len(each)
+        elif isinstance(each, dict):
+            texts += each.values()
+        elif isinstance(each, list) and each and not isinstance(each[0], int):
+            texts += each
+    return number
 
 
 class ModelReply:

@@ -63,7 +63,7 @@ class UpstreamAnswerer:
                 param="model",
             )
 
-    def count_tokens(self, request: ChatRequest) -> int:
+    async def count_tokens(self, request: ChatRequest) -> int:
         raise RequestError("Tokens cannot be counted for a model that another server holds.", status=501)
 
     async def close(self) -> None:
