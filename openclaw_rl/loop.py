@@ -74,7 +74,7 @@ def wire_serving(
     config: Config, ledgers: Ledgers, engine: Engine, answerer: Answerer, scopes: Scopes | None = None
 ) -> ServingSystem:
     """Whatever keeps the protocols may stand in for the engine and for who answers."""
-    recorder, memory = Recorder(ledgers.serve), HintMemory(ledgers.serve, ledgers.learn)
+    recorder, memory = Recorder(ledgers.serve), HintMemory(ledgers.serve, ledgers.learn, is_wish)
     gateway = Gateway(
         answerer,
         LedgerCapture(ledgers.serve, recorder),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Callable
 
 import sqlalchemy as sa
 
@@ -22,10 +23,13 @@ _HEAD = "What this person asked for before, and still wants:"
 
 
 class HintMemory:
-    """The newest hints of each user, each once."""
+    """The newest wishes of each user, each once."""
 
-    def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> None:
-        self._serve_ledger, self._db = serve_ledger, learn_ledger.db
+    def __init__(
+        self, serve_ledger: ServeLedger, learn_ledger: LearnLedger, is_wish: Callable[[str], bool]
+    ) -> None:
+        """``is_wish`` tells what somebody asked for from what is said of one reply or of a tool."""
+        self._serve_ledger, self._db, self._is_wish = serve_ledger, learn_ledger.db, is_wish
         self._last = 0
         #: Replaced, never changed: a request may be reading while the background writes.
         self._hints: OrderedDict[str, tuple[str, ...]] = OrderedDict()
@@ -53,7 +57,9 @@ class HintMemory:
         turn = self._serve_ledger.turn_summary(turn_id)
         if turn is None:
             return
-        new = [" ".join(hint.split())[:_MAX_CHARS] for hint in hints]
+        new = [" ".join(hint.split())[:_MAX_CHARS] for hint in hints if self._is_wish(hint)]
+        if not new:
+            return
         known = [hint for hint in self._hints.get(turn["user"], ()) if hint not in new]
         self._hints[turn["user"]] = tuple([*known, *new][-_NUM_HINTS:])
         self._hints.move_to_end(turn["user"])

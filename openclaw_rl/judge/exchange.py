@@ -16,6 +16,13 @@ from openclaw_rl.types import JudgeCase, Message
 
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _QUOTE = re.compile(r"^\s*>.*$", re.MULTILINE)
+#: Agents without tool messages put a tool's output into the user's; what people add has a tag of its own.
+_OUTPUT = re.compile(
+    r"^[^\S\n]*(?:\[\w+(?: for [^\n]{0,300})?\] Result:|(?:Observation|Tool (?:output|result)s?"
+    r"|Command output|Function (?:output|result)s?):|<(?:tool_response|tool_results?|function_results?|observation)>).*\Z",
+    re.DOTALL | re.MULTILINE | re.IGNORECASE,
+)
+_FEEDBACK = re.compile(r"<(feedback|user_message|answer)>(.*?)</\1>", re.DOTALL)
 
 
 def text_of(message: Message) -> str:
@@ -39,6 +46,17 @@ def shorten(text: str, max_chars: int) -> str:
 def own_words(text: str) -> str:
     """A user's text without code and quotations of others."""
     return _QUOTE.sub(" ", _CODE.sub(" ", text))
+
+
+def split_output(message: Message) -> tuple[str, str]:
+    """What a person says in a message, and what a tool does."""
+    text = text_of(message)
+    if message.get("role") != "user":
+        return "", text
+    if (output := _OUTPUT.search(text)) is None:
+        return text, ""
+    feedback = [said for _, said in _FEEDBACK.findall(output.group())]
+    return "\n".join([text[: output.start()], *feedback]).strip(), output.group()
 
 
 @dataclass(frozen=True)
@@ -67,17 +85,22 @@ class Exchange:
     def results(self) -> list[str]:
         """Whatever is not a person's word: tool results and other observations."""
         states = self.case.next_state or []
-        return [neutralise(text_of(message), "tool") for message in states if message.get("role") != "user"]
+        outputs = [(message, split_output(message)[1]) for message in states]
+        return [
+            neutralise(text, "tool") for message, text in outputs if text or message.get("role") != "user"
+        ]
 
     @cached_property
     def user_text(self) -> str:
         states = self.case.next_state or []
-        texts = [neutralise(text_of(message)) for message in states if message.get("role") == "user"]
+        texts = [neutralise(split_output(message)[0]) for message in states if message.get("role") == "user"]
         return "\n".join(text for text in texts if text)
 
     @property
     def has_user(self) -> bool:
-        return any(message.get("role") == "user" for message in self.case.next_state or ())
+        """Whether a person said something; an output in a user's message is none of theirs."""
+        users = [split_output(m) for m in self.case.next_state or () if m.get("role") == "user"]
+        return any(said or not output for said, output in users)
 
     def reply_line(self, max_chars: int) -> str:
         calls = " ".join(f"{name} {arguments}" for name, arguments in self.calls)

@@ -73,9 +73,13 @@ def failures(case: JudgeCase) -> list[str]:
 
 
 def filter_hints(hints: Sequence[str], case: JudgeCase) -> tuple[str, ...]:
-    """Up to three different hints that are worth learning from."""
+    """Up to three different hints that are worth learning from; where nobody said a word, only our own."""
     exchange = Exchange(case)
-    source = " ".join([exchange.user_text, exchange.request, *failures(case)])
+    said, failed = own_words(exchange.user_text), failures(case)
+    if exchange.results and not said.strip():
+        return tuple(hint for hint in hints if hint in failed)[:MAX_HINTS]
+    # Beside a tool's words, those of the request are no proof that a person wants something.
+    source = " ".join([said, *([] if exchange.results else [exchange.request]), *failed])
     kept: list[str] = []
     correcting = [" ".join(s for s in sentences(h) if corrects(s, exchange.request)) for h in hints]
     for hint in (" ".join(hint.split()) for hint in correcting):
