@@ -19,7 +19,8 @@ _QUOTE = re.compile(r"^\s*>.*$", re.MULTILINE)
 #: Agents without tool messages put a tool's output into the user's; what people add has a tag of its own.
 _OUTPUT = re.compile(
     r"^[^\S\n]*(?:\[\w+(?: for [^\n]{0,300})?\] Result:|(?:Observation|Tool (?:output|result)s?"
-    r"|Command output|Function (?:output|result)s?):|<(?:tool_response|tool_results?|function_results?|observation)>).*\Z",
+    r"|Command output|Function (?:output|result)s?):|"
+    r"<(?:tool_response|tool_results?|function_results?|observation)>).*\Z",
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
 )
 _FEEDBACK = re.compile(r"<(feedback|user_message|answer)>(.*?)</\1>", re.DOTALL)
