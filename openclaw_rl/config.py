@@ -147,6 +147,8 @@ class LearnConfig(_Section):
 class LedgerConfig(_Section):
     ledger_url: str | None = None
     """sqlite:///PATH or postgresql://…; by default a SQLite file in the data folder."""
+    redact: Literal["off", "mask", "drop"] = "mask"
+    """Turns with a key, password, card or IBAN: off keeps them as sent, mask masks it, drop keeps none."""
 
 
 class Config(_Section):

@@ -30,6 +30,7 @@ from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.normalise import is_ephemeral
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.recorder import Recorder
+from openclaw_rl.capture.redact import create_redactor
 from openclaw_rl.capture.stored import stored_request
 from openclaw_rl.config import Config
 from openclaw_rl.engine.absent import AbsentEngine
@@ -74,7 +75,8 @@ def wire_serving(
     config: Config, ledgers: Ledgers, engine: Engine, answerer: Answerer, scopes: Scopes | None = None
 ) -> ServingSystem:
     """Whatever keeps the protocols may stand in for the engine and for who answers."""
-    recorder, memory = Recorder(ledgers.serve), HintMemory(ledgers.serve, ledgers.learn, is_wish)
+    recorder = Recorder(ledgers.serve, redact=create_redactor(config.ledger.redact))
+    memory = HintMemory(ledgers.serve, ledgers.learn, is_wish)
     gateway = Gateway(
         answerer,
         LedgerCapture(ledgers.serve, recorder),

@@ -31,6 +31,8 @@ INCLUDE = "include"
 """They want it after all."""
 EXCLUDE_SESSION, INCLUDE_SESSION = "exclude_session", "include_session"
 """The same two about the session that this turn opened, and about its turns to come."""
+SECRET = "secret"
+"""What followed the reply held a secret: this turn is not learned from."""
 FLUSH = "flush"
 """Work off now what waits; about no turn in particular."""
 
@@ -97,7 +99,7 @@ def store_events(
 def _count_sides(connection: sa.Connection, seqs: Sequence[int]) -> int:
     """Continued turns belong to the main line, however they looked when they came."""
     turns = schema.turns
-    side = sa.and_(turns.c.kind == "side", turns.c.finish_reason != "cancelled")
+    side = sa.and_(turns.c.kind == "side", turns.c.finish_reason != "cancelled", turns.c.secrets == "")
     queries = (sa.select(sa.func.count()).where(turns.c.seq.in_(batch), side) for batch in batched(seqs))
     return sum(connection.execute(query).scalar_one() for query in queries)
 

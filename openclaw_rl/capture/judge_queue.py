@@ -46,6 +46,7 @@ class LedgerJudgeQueue:
                     _is_judgeable(t),
                     excluded=t["session"] in marked
                     and events.is_excluded(self._serve_ledger.events_of(t["id"]), session_excluded=True),
+                    secret=bool(t["secrets"]),
                 )
                 for t in page
             ]

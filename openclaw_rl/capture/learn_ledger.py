@@ -28,6 +28,7 @@ from openclaw_rl.capture.events import (
     INCLUDE_SESSION,
     NEXT_STATE,
     READY_KINDS,
+    SECRET,
     StoredEvent,
 )
 from openclaw_rl.capture.migrate import LEARN
@@ -90,6 +91,8 @@ class NewTurn:
     """False for side requests and replies that were never finished."""
     excluded: bool = False
     """Of a session that is not to be learned from."""
+    secret: bool = False
+    """It held one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,9 @@ class LearnLedger:
                 else:
                     self._take(connection, event)
             for turn in turns:
-                if turn.excluded and turn.judgeable and self._verdict(connection, turn.id) is None:
+                if turn.secret:
+                    self._add_verdict(connection, turn.id, HELD_SECRET)
+                elif turn.excluded and turn.judgeable and self._verdict(connection, turn.id) is None:
                     self._add_verdict(connection, turn.id, EXCLUDED)
             if turns:
                 self.set_mark(connection, "cursor_turns", turns[-1].seq)
@@ -153,6 +158,8 @@ class LearnLedger:
             self._add_verdict(connection, event.turn_id, feedback_verdict(event.data))
         elif event.kind == EXCLUDE:
             self._add_verdict(connection, event.turn_id, EXCLUDED)
+        elif event.kind == SECRET:
+            self._add_verdict(connection, event.turn_id, HELD_SECRET)
         elif event.kind in (EXCLUDE_SESSION, INCLUDE_SESSION):
             pass  # its turns so far have events of their own, and new ones come marked
         elif event.kind == FLUSH:
@@ -258,7 +265,7 @@ class LearnLedger:
     # --- looking in --------------------------------------------------------------------------
 
     def verdict(self, turn_id: str) -> Verdict | None:
-        """The one that counts: an exclusion, the newest word of a user, or the newest verdict."""
+        """The one that counts: a secret, an exclusion, the newest word of a user, or the newest verdict."""
         with self.db.connect() as connection:
             return self._verdict(connection, turn_id)
 
@@ -270,7 +277,7 @@ class LearnLedger:
         stands = sa.and_(
             source != INCLUDE, sa.or_(source != EXCLUDE, verdicts.c.seq > taken_back.scalar_subquery())
         )
-        by_user = sa.case((source == EXCLUDE, 0), (source == FEEDBACK, 1), else_=2)
+        by_user = sa.case((source == SECRET, 0), (source == EXCLUDE, 1), (source == FEEDBACK, 2), else_=3)
         query = sa.select(verdicts).where(mine, stands).order_by(by_user, verdicts.c.seq.desc())
         row = connection.execute(query.limit(1)).first()
         if row is None:
@@ -347,6 +354,8 @@ class LearnLedger:
 
 #: A verdict like any other, so that what waits for a step is settled anew; it teaches nothing.
 EXCLUDED = Verdict(0, 1.0, EXCLUDE, reason="a person excluded it from training")
+#: The one verdict that nobody can overrule.
+HELD_SECRET = Verdict(0, 1.0, SECRET, trainable=False, reason="a secret was found in it or after it")
 #: Only takes an exclusion back; never the verdict that counts.
 INCLUDED = Verdict(0, 1.0, INCLUDE, reason="a person took it back in")
 
@@ -361,7 +370,7 @@ def feedback_verdict(data: Json) -> Verdict:
 
 
 def _is_persons(verdict: Verdict) -> bool:
-    return verdict.source in (FEEDBACK, EXCLUDE)
+    return verdict.source in (FEEDBACK, EXCLUDE, SECRET)
 
 
 def _state_mark(verdict: Verdict) -> str:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from openclaw_rl.capture.serve_ledger import Entry, ServeLedger
@@ -58,9 +59,15 @@ class Recorder:
     """Writes entries to one ledger from one thread; ``record`` returns when they are durable."""
 
     def __init__(
-        self, ledger: ServeLedger, backlog: int = 1000, max_wait_s: float = 5.0, retry_s: float = 1.0
+        self,
+        ledger: ServeLedger,
+        backlog: int = 1000,
+        max_wait_s: float = 5.0,
+        retry_s: float = 1.0,
+        redact: Callable[[Entry], list[Entry]] = lambda entry: [entry],
     ) -> None:
-        self._ledger = ledger
+        """``redact`` says what is written in place of an entry; it runs in the writer's thread."""
+        self._ledger, self._redact = ledger, redact
         self._limit, self._max_wait_s, self._retry_s = backlog, max_wait_s, retry_s
         # Guards everything below; never held while the ledger is being used.
         self._changed = threading.Condition()
@@ -132,7 +139,7 @@ class Recorder:
         try:
             if self._log_is_long:
                 self._checkpoint()
-            self._ledger.append([pending.entry for pending in batch])
+            self._ledger.append([entry for pending in batch for entry in self._redact(pending.entry)])
         except ValueError as error:
             if len(batch) > 1:
                 # One malformed entry must not hold up the others: it alone is refused and counted.

@@ -130,8 +130,8 @@ class ServeLedger:
         keys = {bytes.fromhex(key): seqs[turn.id] for turn in turns for key in turn.keys.values()}
         _add(connection, self._statements.key, [{"key": key, "turn": seq} for key, seq in keys.items()])
         counters.update(f"finish_{turn.finish_reason}" for turn in turns)
-        counters["side"] += sum(turn.kind == "side" and turn.finish_reason != "cancelled" for turn in turns)
-        counters.update(turns=len(turns), last_turn=len(turns))
+        sides = [t for t in turns if t.kind == "side" and t.finish_reason != "cancelled" and not t.secrets]
+        counters.update(side=len(sides), turns=len(turns), last_turn=len(turns))
         self.set_counters(connection, counters)
         return seqs
 
@@ -228,7 +228,7 @@ class ServeLedger:
         query = sa.select(table.c.id, table.c.user, table.c.opened_at).where(table.c.id == session_id)
         with self.db.connect() as connection:
             row = connection.execute(query).first()
-        return None if row is None else dict(row._mapping)
+        return dict(row._mapping) if row else None
 
     def turn_summary(self, turn_id: str) -> Json | None:
         """The light columns of a turn, and whether it was delivered."""
@@ -252,18 +252,19 @@ class ServeLedger:
             return [dict(row._mapping) for row in connection.execute(query)]
 
     def openers(self, user: str, scope: Scope, limit: int) -> list[str]:
-        """A person's newest turns that continue no other, side requests left out."""
+        """A person's newest turns that continue no other; no side requests, and none with a secret."""
         turns = schema.turns
         query = sa.select(turns.c.id).where(
-            turns.c.user == user, turns.c.scope == scope, turns.c.kind != "side", turns.c.continues.is_(None)
-        )
+            turns.c.user == user, turns.c.scope == scope, turns.c.kind != "side", turns.c.continues.is_(None),
+            turns.c.secrets == "",
+        )  # fmt: skip
         with self.db.connect() as connection:
             return list(connection.scalars(query.order_by(turns.c.seq.desc()).limit(limit)))
 
     def turns_after(self, seq: int, limit: int) -> list[Json]:
         """Light columns of the turns stored after number ``seq``, in order."""
         turns = schema.turns
-        names = ("seq", "id", "session", "kind", "finish_reason", "created_at")
+        names = ("seq", "id", "session", "kind", "finish_reason", "created_at", "secrets")
         columns = (turns.c[name] for name in names)
         query = sa.select(*columns).where(turns.c.seq > seq).order_by(turns.c.seq).limit(limit)
         with self.db.connect() as connection:

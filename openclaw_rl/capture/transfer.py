@@ -9,7 +9,7 @@ the sampled tokens. docs/ledger.md describes every field.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, TextIO
 
@@ -73,7 +73,9 @@ def _next_state(following: TurnRecord) -> list[Json]:
     return added[::-1]
 
 
-def import_sessions(ledger: ServeLedger, lines: Iterable[str]) -> int:
+def import_sessions(
+    ledger: ServeLedger, lines: Iterable[str], redact: Callable[[Entry], list[Entry]] = lambda entry: [entry]
+) -> int:
     """Add what is not there yet; returns the number of turns read. Stops at the first bad line."""
     number = 0
     batch: list[Entry] = []
@@ -83,6 +85,7 @@ def import_sessions(ledger: ServeLedger, lines: Iterable[str]) -> int:
         try:
             session = [entry for turn in json.loads(line)["turns"] for entry in _read_turn(turn)]
             number += _num_turns(session)
+            session = [kept for entry in session for kept in redact(entry)]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             _append(ledger, batch)
             raise ValueError(

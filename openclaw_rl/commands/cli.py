@@ -6,7 +6,7 @@ import argparse
 import faulthandler
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -245,6 +245,10 @@ def _configure(options: argparse.Namespace) -> Config:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    if config.ledger.redact != "off":
+        from openclaw_rl.secret_scan import mask_logs
+
+        mask_logs()
     # Their request lines hold addresses and nothing that helps.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     return config
@@ -329,54 +333,6 @@ def _policy(options: argparse.Namespace) -> int:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from openclaw_rl.capture import transfer
-    from openclaw_rl.processes.parts import open_serve_ledger
+    from openclaw_rl.commands import data
 
-    serve_ledger = open_serve_ledger(_config(options))
-    try:
-        if options.action == "check":
-            problems = serve_ledger.check_integrity()
-            print("\n".join(problems) or "the ledger is sound")
-            return 1 if problems else 0
-        if options.action == "prune":
-            print(_prune(options, serve_ledger))
-        elif options.action == "export":
-            with (
-                nullcontext(sys.stdout)
-                if options.file == "-"
-                else open(options.file, "w", encoding="utf-8") as file
-            ):
-                number = transfer.export_sessions(serve_ledger, file)
-            print(f"{number} sessions exported", file=sys.stderr)
-        else:
-            with (
-                nullcontext(sys.stdin)
-                if options.file == "-"
-                else open(options.file, encoding="utf-8") as file
-            ):
-                number = transfer.import_sessions(serve_ledger, file)
-            print(f"{number} turns imported", file=sys.stderr)
-        return 0
-    finally:
-        serve_ledger.close()
-
-
-def _prune(options: argparse.Namespace, serve_ledger: Any) -> str:
-    from openclaw_rl.capture.policy_ledger import PolicyLedger
-    from openclaw_rl.capture.prune import keep_unfinished, prune
-    from openclaw_rl.processes.parts import open_learn_ledger
-
-    learn_ledger = open_learn_ledger(_config(options))
-    report = prune(
-        serve_ledger,
-        keep=[keep_unfinished(learn_ledger, PolicyLedger(serve_ledger, learn_ledger))],
-        learn_ledger=learn_ledger,
-        older_than_s=None if options.older_than is None else options.older_than * 86400,
-        max_bytes=None if options.max_gb is None else int(options.max_gb * 1e9),
-        dry_run=options.dry_run,
-    )
-    return (
-        f"{'would remove' if options.dry_run else 'removed'} {report.sessions} sessions with {report.turns} "
-        f"turns and {report.content_rows} rows of content, {report.bytes / 1e6:.1f} MB; "
-        f"{report.bytes_left / 1e6:.1f} MB stay; {report.file_bytes_freed / 1e6:.1f} MB of disk given back"
-    )
+    return data.run(options, _config(options))

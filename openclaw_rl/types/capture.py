@@ -45,6 +45,8 @@ class TurnRecord:
     """Whose policy answered, and whose it teaches."""
     fingerprint: str = ""
     """Of the model's weights; empty where they are not here, or not known."""
+    secrets: str = ""
+    """Kinds of secrets that were found in it and masked, such as ``aws-key``; nothing is learned from it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,97 @@
+"""Secrets are taken out before anything is kept: of a turn, of what is said about it later, and of feedback.
+
+A turn that held one is stored with its words masked and without its tokens, which would spell them again,
+and says which kinds it held; nothing is learned from it. Its look-up keys are hashes of what was really sent,
+so that its conversation still goes on. With ``drop`` it is not stored at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from openclaw_rl.capture import events
+from openclaw_rl.capture.content import to_json
+from openclaw_rl.capture.events import TurnEvent
+from openclaw_rl.capture.serve_ledger import Entry
+from openclaw_rl.secret_scan import find_secrets, mask
+from openclaw_rl.types import Json, TurnRecord
+
+#: Messages known to hold no secret: a history is sent again with every request.
+_REMEMBERED = 50_000
+
+
+class Redactor:
+    """What is stored in place of an entry."""
+
+    def __init__(self, drop: bool = False) -> None:
+        self._drop = drop
+        self._clean: OrderedDict[bytes, None] = OrderedDict()
+
+    def __call__(self, entry: Entry) -> list[Entry]:
+        """ValueError where it could not be searched: what nobody looked at is not kept."""
+        try:
+            if isinstance(entry, TurnRecord):
+                return self._turn(entry)
+            return self._event(entry) if isinstance(entry, TurnEvent) else [entry]
+        except Exception as error:
+            raise ValueError(f"the search for secrets failed: {type(error).__name__}") from error
+
+    def _turn(self, turn: TurnRecord) -> list[Entry]:
+        parts = {"messages": turn.messages, "tools": turn.tools, "params": turn.params, "reply": turn.reply}
+        kinds = self._kinds(*turn.messages, *(turn.tools or ()), turn.params, turn.reply)
+        if not kinds:
+            return [turn]
+        if self._drop:
+            return []
+        masked: dict[str, Any] = {name: _masked(part) for name, part in parts.items()}
+        return [replace(turn, **masked, prompt_ids=[], tokens=[], secrets=", ".join(sorted(kinds)))]
+
+    def _event(self, event: TurnEvent) -> list[Entry]:
+        if not self._kinds(*(event.messages or ()), event.data):
+            return [event]
+        if event.kind == events.FEEDBACK:
+            # The rating counts; words that hold a secret are no hint.
+            return [replace(event, data={**event.data, "text": None})]
+        found = TurnEvent(event.turn_id, events.SECRET, event.at)
+        if self._drop:
+            return [found]
+        return [found, replace(event, messages=_masked(event.messages), data=_masked(event.data))]
+
+    def _kinds(self, *values: Json) -> set[str]:
+        kinds: set[str] = set()
+        for value in values:
+            key = hashlib.blake2b(to_json(value).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            if key in self._clean:
+                self._clean.move_to_end(key)
+            elif found := {kind for text in _texts(value) for kind in (f.kind for f in find_secrets(text))}:
+                kinds |= found
+            else:
+                self._clean[key] = None
+        while len(self._clean) > _REMEMBERED:
+            self._clean.popitem(last=False)
+        return kinds
+
+
+def create_redactor(mode: str) -> Callable[[Entry], list[Entry]]:
+    """Of ``--redact``: off, mask or drop."""
+    return (lambda entry: [entry]) if mode == "off" else Redactor(drop=mode == "drop")
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return [text for item in (*value.items(),) for part in item for text in _texts(part)]
+    return [text for item in value for text in _texts(item)] if isinstance(value, list) else []
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, dict):
+        return {mask(key): _masked(item) for key, item in value.items()}
+    return [_masked(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,62 @@
+"""``openclaw-rl data``: turns out, in, checked and pruned."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import nullcontext
+
+from openclaw_rl.capture import transfer
+from openclaw_rl.capture.policy_ledger import PolicyLedger
+from openclaw_rl.capture.prune import keep_unfinished, prune
+from openclaw_rl.capture.redact import create_redactor
+from openclaw_rl.capture.serve_ledger import ServeLedger
+from openclaw_rl.config import Config
+from openclaw_rl.processes.parts import open_learn_ledger, open_serve_ledger
+
+
+def run(options: argparse.Namespace, config: Config) -> int:
+    serve_ledger = open_serve_ledger(config)
+    try:
+        if options.action == "check":
+            problems = serve_ledger.check_integrity()
+            print("\n".join(problems) or "the ledger is sound")
+            return 1 if problems else 0
+        if options.action == "prune":
+            print(_prune(options, config, serve_ledger))
+        elif options.action == "export":
+            _export(options.file, serve_ledger)
+        else:
+            _import(options.file, config, serve_ledger)
+        return 0
+    finally:
+        serve_ledger.close()
+
+
+def _export(path: str, serve_ledger: ServeLedger) -> None:
+    with nullcontext(sys.stdout) if path == "-" else open(path, "w", encoding="utf-8") as file:
+        number = transfer.export_sessions(serve_ledger, file)
+    print(f"{number} sessions exported", file=sys.stderr)
+
+
+def _import(path: str, config: Config, serve_ledger: ServeLedger) -> None:
+    with nullcontext(sys.stdin) if path == "-" else open(path, encoding="utf-8") as file:
+        number = transfer.import_sessions(serve_ledger, file, create_redactor(config.ledger.redact))
+    print(f"{number} turns imported", file=sys.stderr)
+
+
+def _prune(options: argparse.Namespace, config: Config, serve_ledger: ServeLedger) -> str:
+    learn_ledger = open_learn_ledger(config)
+    report = prune(
+        serve_ledger,
+        keep=[keep_unfinished(learn_ledger, PolicyLedger(serve_ledger, learn_ledger))],
+        learn_ledger=learn_ledger,
+        older_than_s=None if options.older_than is None else options.older_than * 86400,
+        max_bytes=None if options.max_gb is None else int(options.max_gb * 1e9),
+        dry_run=options.dry_run,
+    )
+    return (
+        f"{'would remove' if options.dry_run else 'removed'} {report.sessions} sessions with {report.turns} "
+        f"turns and {report.content_rows} rows of content, {report.bytes / 1e6:.1f} MB; "
+        f"{report.bytes_left / 1e6:.1f} MB stay; {report.file_bytes_freed / 1e6:.1f} MB of disk given back"
+    )
