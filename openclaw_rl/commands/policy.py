@@ -188,11 +188,8 @@ class _Commands:
         if version == BASE_VERSION:
             return None
         self._policy(version)
-        if not self.store.has_weights(version):
-            raise ValueError(
-                f"there are no weights of version {version} in {self.store.path(version)} "
-                "(pruned, or never finished); 'openclaw-rl policy list' shows which are on disk"
-            )
+        if (problem := self.store.problem(version)) is not None:
+            raise ValueError(problem)
         return self.store.path(version)
 
     def _row(self, entry: Json) -> tuple[str, ...]:

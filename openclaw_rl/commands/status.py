@@ -73,6 +73,8 @@ def _learning(status: Json) -> str:
     if step:
         checks = "passed" if step["gate"].get("passed") else step["gate"].get("reason") or "being checked"
         said += f"; last step made version {step['version']} ({checks}), {step['metrics']['total_s']:.1f} s"
+    if problem := status["policy"]["problem"]:
+        said += f"; an earlier version serves: {problem}"
     if status["learn"] and not status["learn"]["running"]:
         said += "; the learn process is down"
     return said

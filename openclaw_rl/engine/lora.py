@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.numpy import load_file  # here, so that the first swap does not wait for it
 
 from openclaw_rl.types.lora import ADAPTER_FILE
@@ -81,7 +82,10 @@ def load_adapter(
     config = json.loads((path / "adapter_config.json").read_text())
     if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("modules_to_save"):
         raise ValueError(f"{path} is not a plain LoRA adapter; the local engine loads PEFT LoRA only.")
-    tensors = load_file(path / ADAPTER_FILE)
+    try:
+        tensors = load_file(path / ADAPTER_FILE)
+    except SafetensorError as error:
+        raise ValueError(f"{path / ADAPTER_FILE} is damaged: {error}") from None
     used: set[str] = set()
     adapter = Adapter()
     for layer in range(num_layers):

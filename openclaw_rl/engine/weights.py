@@ -92,14 +92,19 @@ def _rope(config: Any) -> tuple[torch.Tensor, float]:
 
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:
     """All tensors of the folder's safetensors files, memory-mapped."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     files = sorted(path.glob("*.safetensors"))
     if not files:
         raise ValueError(f"{path} holds no .safetensors file; convert the checkpoint to safetensors first.")
     tensors: dict[str, torch.Tensor] = {}
     for file in files:
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 (safe_open is no mapping)
-                tensors[name] = opened.get_tensor(name)
+        try:
+            with safe_open(file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118 (safe_open is no mapping)
+                    tensors[name] = opened.get_tensor(name)
+        except SafetensorError as error:
+            raise ValueError(
+                f"{file} is damaged ({error}); remove its folder, and the next start gets the model again"
+            ) from None
     return tensors

@@ -29,7 +29,7 @@ from openclaw_rl.processes import health
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.pulse import Pulse
 from openclaw_rl.text import well_formed
-from openclaw_rl.types import BASE_VERSION, EVERYONE, NO_SIGNAL, Example, Json, Scope, TurnRecord
+from openclaw_rl.types import EVERYONE, NO_SIGNAL, Example, Json, Scope, TurnRecord
 
 log = logging.getLogger(__name__)
 _MAX_FOUND = 1000
@@ -256,16 +256,14 @@ class Dashboard:
         loaded = self._engine.status().versions
         if version in loaded:
             return
-        if version != BASE_VERSION and not self._store.has_weights(version):
-            raise ValueError(f"there are no weights of policy version {version}")
         if len(loaded) > _MAX_LOADED:
             raise ValueError("too many versions are in memory; try again in two minutes")
-        await self._engine.load(self._store.weights(version))
+        await self._engine.load(await asyncio.to_thread(self._store.weights, version))
 
     async def export(self, version: int, kind: str) -> Json:
         """By a process of its own: merging takes memory and time that serving should not give."""
-        if not self._store.has_weights(version):
-            raise LookupError(f"there are no weights of policy version {version}")
+        if (lack := await asyncio.to_thread(self._store.problem, version)) is not None:
+            raise LookupError(lack)
         target = self._config.home / "exports" / f"version-{version}-{kind}"
         target = target.with_suffix(".gguf") if kind == "gguf" else target
         if target.exists():

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 def readiness(system: ServingSystem) -> tuple[bool, Json]:
     health = system.recorder.health()
     learning = None if system.learning is None else asdict(system.learning)
-    well = health.ok and (system.learning is None or system.learning.running)
-    return True, {"status": "ok" if well else "degraded", "ledger": asdict(health), "learn": learning}
+    well = health.ok and (system.learning is None or system.learning.running) and not system.policy_problem
+    return True, {
+        "status": "ok" if well else "degraded",
+        "ledger": asdict(health),
+        "learn": learning,
+        "policy": {"problem": system.policy_problem},
+    }
 
 
 def status(system: ServingSystem, scope: Scope = EVERYONE) -> Json:
@@ -54,6 +59,7 @@ def status(system: ServingSystem, scope: Scope = EVERYONE) -> Json:
         "engine": {"cached_tokens": engine.cached_tokens, "context_length": system.engine.context_length},
         "ledger": asdict(health),
         "learn": ready["learn"],
+        "policy": ready["policy"],
         "stage": learning["stage"],
         "last_step": learning["last_step"],
         **now,

@@ -46,6 +46,8 @@ class ServingSystem:
     started_at: float = field(default_factory=time.time)
     learning: ChildHealth | None = field(default=None)
     """Of the learn process; None when this server runs without one."""
+    policy_problem: str | None = field(default=None)
+    """Why the version that the ledger names is not the one that serves."""
     _retired_since: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,7 +89,12 @@ class ServingSystem:
     async def follow(self) -> None:
         """Serve the versions that the ledger names, and let go of those that nobody needs."""
         before = self.engine.status()
-        named = await publish.follow(self.ledgers.policies, self.engine, self.store.weights)
+        try:
+            named = await publish.follow(self.ledgers.policies, self.engine, self.store.weights)
+        except (ValueError, OSError) as error:
+            self.policy_problem = str(error).partition("\n")[0]
+            raise
+        self.policy_problem = None
         used = {BASE_VERSION, *named.values(), *before.serving.values()}
         for version in set(before.versions) - used:
             policy = await asyncio.to_thread(self.ledgers.policies.policy, version)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -267,7 +268,11 @@ class LocalTrainer:
         if not (folder / TRAINER_STATE).exists():
             log.warning("version %s is trained on with a new optimizer: its own was freed", folder.name)
             return
-        saved = torch.load(folder / TRAINER_STATE, map_location="cpu", weights_only=True)
+        try:
+            saved = torch.load(folder / TRAINER_STATE, map_location="cpu", weights_only=True)
+        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            log.warning("version %s is trained on with a new optimizer: %s", folder.name, error)
+            return
         if self._average is not None and saved["average"] is not None:
             self._average = [a.to(self.device) for a in saved["average"]]
         self._optimizer.load_state_dict(saved["optimizer"])

@@ -1,7 +1,11 @@
-"""Versions on disk: ``policies/<n>/`` appears whole or not at all, with a manifest that says what it is."""
+"""Versions on disk: ``policies/<n>/`` appears whole or not at all, with a manifest that says what it is.
+
+The manifest holds a checksum of every file. Weights that are not what was written are not given out.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -20,6 +24,7 @@ AVERAGE = "average"
 class PolicyStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._checked: dict[int, tuple[object, str | None]] = {}
 
     def path(self, version: int) -> Path:
         return self.folder / str(version)
@@ -28,18 +33,55 @@ class PolicyStore:
         return (self.path(version) / MANIFEST).exists()
 
     def has_weights(self, version: int) -> bool:
+        """Whole, and as they were written."""
+        return self.problem(version) is None
+
+    def problem(self, version: int) -> str | None:
+        """Why a version's weights cannot be used, in words; read again only if a file is another one."""
         folder = self.path(version)
         if not self.exists(version):
-            return False
-        is_here = (folder / ADAPTER_FILE).exists() or any(folder.glob("model*.safetensors"))
-        return is_here or "uri" in self.manifest(version)
+            return (
+                f"there are no weights of policy version {version} in {folder}: they were deleted to save "
+                "disk (--keep-versions), pruned, or never finished; 'openclaw-rl policy list' shows which are left"
+            )
+        stamp = _stamp(folder)
+        if version not in self._checked or self._checked[version][0] != stamp:
+            self._checked[version] = stamp, self._damage(version)
+        return self._checked[version][1]
+
+    def _damage(self, version: int) -> str | None:
+        folder = self.path(version)
+        remedy = (
+            "restore its folder from a backup, or choose another version with 'openclaw-rl policy promote'"
+        )
+        try:
+            manifest = self.manifest(version)
+        except ValueError:
+            return f"{folder / MANIFEST} is damaged; {remedy}"
+        if "uri" in manifest:
+            return None
+        known: dict[str, str] = manifest.get("files", {})
+        for name, checksum in known.items():
+            if not (folder / name).exists():
+                return f"{folder / name} is missing; {remedy}"
+            if _checksum(folder / name) != checksum:
+                return f"{folder / name} is damaged: it is not what was written; {remedy}"
+        # Versions of earlier releases have no checksums.
+        if not (folder / ADAPTER_FILE).exists() and not any(folder.glob("model*.safetensors")):
+            return f"{folder} holds no weights; {remedy}"
+        return None
 
     def num_bytes(self, version: int) -> int:
         return sum(file.stat().st_size for file in self.path(version).rglob("*") if file.is_file())
 
     def weights(self, version: int) -> Weights:
-        """Where an engine or a trainer finds them: in the version's folder, or where its manifest says."""
-        manifest = self.manifest(version) if self.exists(version) else {}
+        """Where an engine or a trainer finds them: in the version's folder, or where its manifest says.
+
+        ValueError if they are gone or damaged.
+        """
+        if (problem := self.problem(version)) is not None:
+            raise ValueError(problem)
+        manifest = self.manifest(version)
         uri = manifest.get("uri")
         scope = manifest.get("scope", EVERYONE)
         return Weights(version, uri, scope) if uri else Weights.in_folder(version, self.path(version), scope)
@@ -54,6 +96,8 @@ class PolicyStore:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         uri = save(work)
+        files = {str(file.relative_to(work)): _checksum(file) for file in _weights_in(work)}
+        manifest = {**manifest, "files": files} if files else manifest
         (work / MANIFEST).write_text(json.dumps({**manifest, "uri": uri} if uri else manifest, indent=2))
         _sync(work)
         shutil.rmtree(final, ignore_errors=True)
@@ -81,6 +125,25 @@ class PolicyStore:
             # First: half a folder must not pass for a version.
             (self.path(version) / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(self.path(version), ignore_errors=True)
+
+
+def _weights_in(folder: Path) -> list[Path]:
+    """All that has to be as it was written; the trainer's state may be freed."""
+    return sorted(f for f in folder.rglob("*") if f.is_file() and f.name not in (TRAINER_STATE, MANIFEST))
+
+
+def _checksum(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _stamp(folder: Path) -> list[tuple[str, int, int, int]]:
+    files = [(file, file.stat()) for file in _weights_in(folder)]
+    manifest = (folder / MANIFEST).stat()
+    return [
+        (MANIFEST, manifest.st_ino, manifest.st_size, manifest.st_mtime_ns),
+        *((str(file), stat.st_ino, stat.st_size, stat.st_mtime_ns) for file, stat in files),
+    ]
 
 
 def _sync(folder: Path) -> None:

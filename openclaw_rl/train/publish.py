@@ -30,33 +30,41 @@ async def follow(
 ) -> dict[Scope, int]:
     """Serve to every scope what the ledger names, the base where it names nothing; returns what it names.
 
-    A version that cannot be had costs its own scope only; the first such error is raised at the end.
+    A version that cannot be had costs its own scope only, which is served the newest before it that can; the
+    first such error is raised at the end.
     """
     named, status = await asyncio.to_thread(policies.serving_table), engine.status()
     problems: list[Exception] = []
     for scope in {**status.serving, **named}:
-        version = named.get(scope, BASE_VERSION)
-        try:
-            if version != status.version_for(scope):
-                if version not in status.versions:
-                    await engine.load(weights_of(version))
-                await engine.serve_version(version, scope)
-        except (ValueError, OSError) as problem:
-            problems.append(problem)
+        version: int | None = named.get(scope, BASE_VERSION)
+        while version is not None:
+            try:
+                if version != status.version_for(scope):
+                    if version not in engine.status().versions:
+                        await engine.load(await asyncio.to_thread(weights_of, version))
+                    await engine.serve_version(version, scope)
+                break
+            except (ValueError, OSError) as problem:
+                problems.append(problem)
+                version = await asyncio.to_thread(_before, policies, version)
     if problems:
         raise problems[0]
     return named
+
+
+def _before(policies: PolicyTable, version: int) -> int | None:
+    if version == BASE_VERSION:
+        return None
+    policy = policies.policy(version)
+    return (policy.parent if policy else None) or BASE_VERSION
 
 
 def promote(
     policies: PolicyTable, store: PolicyStore, version: int, why: str, scope: Scope = EVERYONE
 ) -> None:
     """Name a version by hand, whether or not it passed its checks; ValueError if it cannot serve."""
-    if version != BASE_VERSION and not store.has_weights(version):
-        raise ValueError(
-            f"there are no weights of policy version {version}: they were deleted to save disk "
-            "(--keep-versions), pruned, or never finished; 'openclaw-rl policy list' shows which are left"
-        )
+    if version != BASE_VERSION and (problem := store.problem(version)) is not None:
+        raise ValueError(problem)
     policy = policies.policy(version)
     if policy is not None and not policy.metrics.get("finite", True):
         raise ValueError(f"version {version} holds numbers that are not finite; choose another version")

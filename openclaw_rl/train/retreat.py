@@ -58,7 +58,7 @@ class Retreat:
 
     def _problem_of(self, version: int) -> str | None:
         if not self._store.has_weights(version):
-            return "its weights are gone"
+            return "its weights are damaged" if self._store.exists(version) else "its weights are gone"
         made_from = self._store.manifest(version).get("fingerprint", "")
         known = made_from and self._fingerprint
         return "it was trained from another model" if known and made_from != self._fingerprint else None
