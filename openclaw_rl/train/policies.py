@@ -41,8 +41,8 @@ class PolicyStore:
         folder = self.path(version)
         if not self.exists(version):
             return (
-                f"there are no weights of policy version {version} in {folder}: they were deleted to save "
-                "disk (--keep-versions), pruned, or never finished; 'openclaw-rl policy list' shows which are left"
+                f"there are no weights of policy version {version} in {folder}: they were deleted "
+                "(--keep-versions), pruned, or never finished; 'openclaw-rl policy list' shows which are left"
             )
         stamp = _stamp(folder)
         if version not in self._checked or self._checked[version][0] != stamp:
@@ -51,9 +51,7 @@ class PolicyStore:
 
     def _damage(self, version: int) -> str | None:
         folder = self.path(version)
-        remedy = (
-            "restore its folder from a backup, or choose another version with 'openclaw-rl policy promote'"
-        )
+        remedy = "restore it from a backup, or choose another: 'openclaw-rl policy list' shows which are left"
         try:
             manifest = self.manifest(version)
         except ValueError:
