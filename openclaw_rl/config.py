@@ -62,6 +62,8 @@ class ServeConfig(_Section):
     """Base URL (with /v1) of a server that answers instead; its key: OPENCLAW_RL_UPSTREAM_API_KEY."""
     upstream_timeout_s: float = Field(default=300, gt=0)
     """How long that server may be silent."""
+    store_false: Literal["not-retrievable", "off-the-record"] = "not-retrievable"
+    """What store: false in a request means: kept and learned from but not given out, or not kept at all."""
     hint_memory: bool = False
     """Add what was learned of a user to the system prompt of their later requests."""
 

@@ -28,6 +28,7 @@ from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.normalise import is_ephemeral
+from openclaw_rl.capture.off_the_record import OffTheRecord
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.capture.redact import create_redactor
@@ -54,6 +55,7 @@ from openclaw_rl.train.spread import Prompts
 from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.train.worker import LearnWorker
 from openclaw_rl.types import Engine, Sink
+from openclaw_rl.users import Users
 
 # --- serve: answer and capture ---------------------------------------------------------------
 
@@ -77,9 +79,12 @@ def wire_serving(
     """Whatever keeps the protocols may stand in for the engine and for who answers."""
     recorder = Recorder(ledgers.serve, redact=create_redactor(config.ledger.redact))
     memory = HintMemory(ledgers.serve, ledgers.learn, is_wish)
+    users, store_false = Users.in_home(config.home), config.serve.store_false == "off-the-record"
     gateway = Gateway(
         answerer,
-        LedgerCapture(ledgers.serve, recorder),
+        OffTheRecord(
+            LedgerCapture(ledgers.serve, recorder), lambda user: users.of(user).off_the_record, store_false
+        ),
         max_inflight=config.engine.max_running + config.serve.max_waiting,
         metrics=Metrics(),
         note=memory.note if config.serve.hint_memory else lambda user: None,

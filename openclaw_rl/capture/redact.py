@@ -28,6 +28,7 @@ class Redactor:
     """What is stored in place of an entry."""
 
     def __init__(self, drop: bool = False) -> None:
+        find_secrets("loaded now, so that whatever is missing is said at the start")
         self._drop = drop
         self._clean: OrderedDict[bytes, None] = OrderedDict()
 

@@ -12,13 +12,15 @@ from openclaw_rl.commands.client import Server
 from openclaw_rl.config import Config
 from openclaw_rl.types import Json
 
-HELP = "/good, /bad, /fix TEXT (what it should have done), /new (conversation), /help, /quit"
+HELP = (
+    "/good, /bad, /fix TEXT (what it should have done), /new (conversation), /off (the record), /help, /quit"
+)
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
     with Server(config) as server:
         print(f"{server.get('/v1/status')['model']} at {server.url}. {HELP}", file=sys.stderr)
-        Chat(server, sys.stdout).run(_lines())
+        Chat(server, sys.stdout, options.off_the_record).run(_lines())
     return 0
 
 
@@ -32,13 +34,14 @@ def _lines() -> Iterable[str]:
 
 
 class Chat:
-    def __init__(self, server: Server, out: TextIO) -> None:
-        self._server, self._out = server, out
+    def __init__(self, server: Server, out: TextIO, off_the_record: bool = False) -> None:
+        self._server, self._out, self._off = server, out, off_the_record
         self._commands: dict[str, Callable[[str], None]] = {
             "/good": lambda text: self._rate("up", ""),
             "/bad": lambda text: self._rate("down", text),
             "/fix": self._fix,
             "/new": lambda text: self._start(),
+            "/off": lambda text: self._switch(),
             "/help": lambda text: self._say(HELP),
         }
         self._version: str | None = None
@@ -63,6 +66,12 @@ class Chat:
         self._messages: list[Json] = []
         self._session, self._turn = f"chat-{secrets.token_hex(8)}", ""
 
+    def _switch(self) -> None:
+        """A new conversation, since the one so far would be the history of what follows."""
+        self._off = not self._off
+        self._start()
+        self._say("[off the record: nothing is kept]" if self._off else "[on the record]")
+
     def _ask(self, text: str) -> None:
         self._messages.append({"role": "user", "content": text})
         body = {
@@ -74,7 +83,8 @@ class Chat:
         }
         said = ""
         try:
-            with self._server.stream("/v1/chat/completions", body) as (headers, events):
+            stated = {"x-off-the-record": "1"} if self._off else {}
+            with self._server.stream("/v1/chat/completions", body, stated) as (headers, events):
                 self._note_version(headers.get("x-policy-version", "?"))
                 for event in events:
                     if "error" in event:
@@ -104,6 +114,8 @@ class Chat:
     def _rate(self, rating: str, text: str) -> None:
         if not self._turn:
             raise ValueError("there is no reply yet")
+        if self._off:
+            raise ValueError("nothing is learned from what is off the record; /off changes that")
         self._server.post(
             "/v1/feedback", {"id": self._turn, "rating": rating, **({"text": text} if text else {})}
         )

@@ -63,13 +63,14 @@ def _parser() -> argparse.ArgumentParser:
     keys.add_argument("user", nargs="?", help="the user the key names")
     _add_settings(keys, only=("home",))
 
+    _add_users(commands)
     link = _command(commands, "connect", "point a client at this server", _connect)
     link.add_argument("client", choices=tuple(CLIENTS), help=", ".join(c.title for c in CLIENTS.values()))
     link.add_argument("--write", action="store_true", help="change the client's settings; shown, and kept")
     link.add_argument("--undo", action="store_true", help="take that back")
     link.add_argument("--context", type=int, metavar="TOKENS", help="the model's, where it is not known")
     link.add_argument("--user", default="default", help="whose key the client gets [default]")
-    _add_settings(link, only=("home", "host", "port", "model", "served_model_name", "default_max_tokens"))
+    _add_settings(link, only=_CONNECT)
 
     policy = _command(commands, "policy", "versions of the weights: look, choose, export", _policy)
     policy.add_argument("action", choices=("list", "show", "diff", "promote", "rollback", "export", "prune"))
@@ -91,6 +92,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_CONNECT = ("home", "host", "port", "model", "served_model_name", "default_max_tokens", "store_false")
+
+
+def _add_users(commands: Any) -> None:
+    users = _command(
+        commands, "users", "people: keys, groups, limits, what is kept", _terminal("users", "run")
+    )
+    actions = users.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_settings(actions.add_parser("list", help="everybody who has a key"), only=("home",))
+    for name, text in (
+        ("add", "make a key for somebody"),
+        ("group", "let somebody share a group's policy"),
+        ("quota", "limit what somebody may use"),
+        ("record", "keep what somebody says, or nothing of it"),
+    ):
+        action = actions.add_parser(name, help=text, description=text)
+        action.add_argument("name", help="the user")
+        if name == "group":
+            action.add_argument("group", help="its name, or none")
+        elif name == "quota":
+            action.add_argument("--requests-per-minute", metavar="N", help="a number, or none")
+            action.add_argument(
+                "--tokens-per-day", metavar="N", help="prompts and replies; a number, or none"
+            )
+        elif name == "record":
+            action.add_argument("record", choices=("on", "off"))
+        _add_settings(action, only=("home",))
+
+
 def _add_terminal(commands: Any) -> None:
     """What talks to a running server."""
     status = _command(commands, "status", "what a running server is doing", _terminal("status", "run"))
@@ -99,6 +129,7 @@ def _add_terminal(commands: Any) -> None:
     chat = _command(
         commands, "chat", "talk to the served model, and tell it what you think", _terminal("chat", "run")
     )
+    chat.add_argument("--off-the-record", action="store_true", help="nothing is kept or learned from")
     sessions = _command(
         commands, "sessions", "conversations, or one of them", _terminal("sessions", "sessions")
     )
@@ -300,6 +331,7 @@ def _connect(options: argparse.Namespace) -> None:
     name = config.serve.served_model_name or short_name(config.engine.model)
     url = announced(config.home) or f"http://{config.serve.host}:{config.serve.port}"
     known = {"model": name, "max_tokens": config.serve.default_max_tokens, **_served(url, key)}
+    known["keeps_store_false"] = config.serve.store_false == "not-retrievable"
     if options.context:
         known["context_length"] = options.context
     connect.run(options.client, Server(url, key, **known), print, write=options.write, undo=options.undo)

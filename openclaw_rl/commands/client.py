@@ -44,10 +44,12 @@ class Server:
             raise ValueError(f"the server at {self.url} does not answer: {error}") from None
 
     @contextmanager
-    def stream(self, path: str, body: Json) -> Iterator[tuple[httpx.Headers, Iterator[Json]]]:
+    def stream(
+        self, path: str, body: Json, headers: dict[str, str] | None = None
+    ) -> Iterator[tuple[httpx.Headers, Iterator[Json]]]:
         """The answer's headers, and its events as they come."""
         try:
-            with self._http.stream("POST", path, json=body, timeout=300) as answer:
+            with self._http.stream("POST", path, json=body, headers=headers, timeout=300) as answer:
                 if answer.is_error:
                     answer.read()
                     _check(answer)

@@ -28,6 +28,16 @@ CLIENTS: dict[str, Client] = {
     "cline": Cline(),
 }
 
+#: These send it with every request.
+_SENDS_STORE_FALSE = ("codex",)
+_LEARNED = (
+    "# This client sends store: false. Its turns are kept here and learned from, and not given out by id;\n"
+    "# --store-false off-the-record keeps nothing of them."
+)
+_NOT_KEPT = (
+    "# This client sends store: false: nothing is kept or learned (--store-false not-retrievable: all is)."
+)
+
 
 def run(
     name: str,
@@ -40,6 +50,8 @@ def run(
 ) -> None:
     """Print the set-up, write it, or take it back. ``home`` is where the client keeps its settings."""
     client = CLIENTS[name]
+    if name in _SENDS_STORE_FALSE and not undo:
+        say(_LEARNED if server.keeps_store_false else _NOT_KEPT)
     if not write and not undo:
         say(client.explain(server))
         return

@@ -21,6 +21,8 @@ class Server:
     model: str
     context_length: int = 8192
     max_tokens: int = 1024
+    keeps_store_false: bool = True
+    """Whether requests with ``store: false`` are kept and learned from."""
 
     @property
     def base_url(self) -> str:

@@ -107,7 +107,7 @@ class Exchange:
         self.id = f"{id_prefix}{secrets.token_hex(12)}"
         self.request, self.source, self.arrived = request, source, arrived
         self.session_id = placing.session_id
-        self._continues, self._kind = placing.continues, placing.kind
+        self._continues, self._kind, self._recorded = placing.continues, placing.kind, placing.recorded
         self._host, self._released = host, False
         self._choices = [_Choice() for _ in range(request.num_choices)]
 
@@ -118,6 +118,7 @@ class Exchange:
             # Clients may state any text as session id; a header holds printable ASCII only.
             "x-session-id": quote(self.session_id, safe=string.printable[:-6], errors="replace"),
             "x-request-id": self.id,
+            **({} if self._recorded else {"x-off-the-record": "1"}),
         }
 
     @property

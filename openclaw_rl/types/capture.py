@@ -90,6 +90,8 @@ class Placement:
     continues: str | None
     """The turn whose reply is the newest one in this request's history."""
     kind: TurnKind = "unknown"
+    recorded: bool = True
+    """False where nothing of it is kept."""
 
 
 class Capture(Protocol):

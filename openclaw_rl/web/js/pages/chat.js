@@ -8,6 +8,7 @@ import { listen, onChange } from "../live.js";
 let history = [];
 let sessionId = newSession();
 const turns = new Map();
+let offTheRecord = false;
 
 function newSession() {
   return `try-${[...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
@@ -23,7 +24,8 @@ export async function render(main, { keep }) {
   const form = h("form", { class: "composer", onsubmit: (event) => { event.preventDefault(); ask(); } },
     h("div", { class: "field" }, h("label", { for: "say", class: "visually-hidden" }, "Your message"), text), send);
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Try it"), version,
-    h("div", { class: "actions" }, h("button", { type: "button", onclick: startAnew }, "New conversation")),
+    h("div", { class: "actions" }, h("label", {}, h("input", { type: "checkbox", id: "off-the-record", checked: offTheRecord || null,
+      onchange: (event) => { offTheRecord = event.target.checked; startAnew(); } }), " Off the record"), h("button", { type: "button", onclick: startAnew }, "New conversation")),
     h("p", { class: "lead" }, "Talk to the model. What you say next, and your 👍, 👎 and corrections, are what it learns from.")),
   h("div", { class: "chat" }, log, form));
   for (const entry of history) log.append(entry.element);
@@ -58,12 +60,16 @@ export async function render(main, { keep }) {
         said.append(piece);
         if (nearEnd()) entry.element.scrollIntoView({ block: "end" });
         if (event.error) throw new Error(event.error.message);
-      }, { headers: { "x-session-id": sessionId }, onOpen: (headers) => { answered = headers.get("x-policy-version"); } });
+      }, { headers: { "x-session-id": sessionId, ...(offTheRecord ? { "x-off-the-record": "1" } : {}) }, onOpen: (headers) => { answered = headers.get("x-policy-version"); } });
       const state = h("span", {});
       fill(under, pill(answered === "0" ? "base" : `version ${answered}`), state);
-      entry.element.append(feedback(id, refresh));
+      if (offTheRecord) {
+        fill(state, pill("off the record"));
+      } else {
+        entry.element.append(feedback(id, refresh));
+        turns.set(id, state);
+      }
       entry.element.scrollIntoView({ block: "end" });
-      turns.set(id, state);
     } catch (error) {
       fill(under, pill(error.message, "bad"));
       if (!entry.content) history.pop();

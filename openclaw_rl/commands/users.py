@@ -1,0 +1,59 @@
+"""``openclaw-rl users``: who has a key, whose policy answers them, and what they may use."""
+
+from __future__ import annotations
+
+import argparse
+
+from openclaw_rl.config import Config
+from openclaw_rl.serve.auth import KeyRing
+from openclaw_rl.users import Users
+
+
+def run(options: argparse.Namespace, config: Config) -> int:
+    config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keys, users = KeyRing.in_home(config.home), Users.in_home(config.home)
+    if options.action == "list":
+        for user in keys.users:
+            print(_line(user, users))
+        return 0
+    if options.action == "add":
+        print(f"{options.name}: {keys.add(options.name)}")
+        return 0
+    if keys.key_of(options.name) is None:
+        raise ValueError(f"no user {options.name!r}; 'openclaw-rl users add {options.name}' makes one")
+    if options.action == "group":
+        users.change(options.name, group=None if options.group == "none" else options.group)
+    elif options.action == "record":
+        users.change(options.name, off_the_record=options.record == "off")
+    else:
+        limits = {
+            "requests_per_minute": options.requests_per_minute,
+            "tokens_per_day": options.tokens_per_day,
+        }
+        given = {name: value for name, value in limits.items() if value is not None}
+        if not given:
+            raise ValueError(
+                "say which: --requests-per-minute N, --tokens-per-day N; 'none' takes a limit away"
+            )
+        users.change(options.name, **{name: read_limit(value) for name, value in given.items()})
+    print(_line(options.name, users))
+    return 0
+
+
+def read_limit(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is no limit: a whole number, or 'none'")
+    return int(text)
+
+
+def _line(user: str, users: Users) -> str:
+    person = users.of(user)
+    facts = [
+        f"group {person.group}" if person.group else "",
+        "off the record" if person.off_the_record else "",
+        f"{person.requests_per_minute} requests a minute" if person.requests_per_minute else "",
+        f"{person.tokens_per_day} tokens a day" if person.tokens_per_day else "",
+    ]
+    return ", ".join([user, *filter(None, facts)])

@@ -1,0 +1,84 @@
+"""What the owner decided about people: their group, their limits, and whether they are kept on record.
+
+One small file in the data folder. It is read again when it changes, so that a decision counts at once, in
+every process. Who has a key is in ``keys.json``; somebody without an entry here has no group and no limits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+_GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    group: str | None = None
+    """Whose members share one policy."""
+    off_the_record: bool = False
+    """Nothing of theirs is kept."""
+    requests_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    """Prompts and replies together."""
+
+
+class Users:
+    """The decisions of one data folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp: tuple[int, int] | None = None
+        self._people: dict[str, Person] = {}
+
+    @classmethod
+    def in_home(cls, home: Path) -> Users:
+        return cls(home / "users.json")
+
+    def of(self, user: str) -> Person:
+        self._reload()
+        return self._people.get(user, Person())
+
+    def change(self, user: str, **changes: Any) -> Person:
+        """Keep what is not named; ValueError for a value that cannot be meant."""
+        person = replace(self.of(user), **changes)
+        if person.group is not None and not _GROUP.fullmatch(person.group):
+            raise ValueError(
+                f"{person.group!r} is no group: up to 64 letters, digits and . _ @ - are allowed"
+            )
+        limits = (person.requests_per_minute, person.tokens_per_day)
+        if any(limit is not None and limit < 1 for limit in limits):
+            raise ValueError("a limit is 1 or more; 'none' takes it away")
+        self._write({**self._people, user: person})
+        return person
+
+    def forget(self, user: str) -> None:
+        self._reload()
+        self._write({name: person for name, person in self._people.items() if name != user})
+
+    def _reload(self) -> None:
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            self._people, self._stamp = {}, None
+            return
+        stamp = status.st_ino, status.st_mtime_ns
+        if stamp != self._stamp:
+            try:
+                stored = json.loads(self.path.read_text())
+                self._people = {user: Person(**facts) for user, facts in stored.items()}
+            except (ValueError, TypeError, AttributeError) as error:
+                raise ValueError(f"{self.path} cannot be read ({error}); repair it, or remove it") from None
+            self._stamp = stamp
+
+    def _write(self, people: dict[str, Person]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        stored = {user: asdict(person) for user, person in people.items() if person != Person()}
+        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(stored, file, indent=1)
+        temporary.replace(self.path)
