@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from openclaw_rl.capture import events
 from openclaw_rl.capture.classify import classify, next_state_after
 from openclaw_rl.capture.events import TurnEvent
-from openclaw_rl.capture.normalise import reply_keys, said_key
+from openclaw_rl.capture.normalise import opening_key, reply_keys, said_key, setting_of
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.capture.serve_ledger import Delivery, ServeLedger
 from openclaw_rl.capture.sessions import Found, KnownReply, SessionFinder, new_session_id
@@ -63,6 +63,8 @@ class LedgerCapture:
                 has_tools=bool(request.tools),
                 continued_had_tools=self._had_tools(reply.turn_id) if reply else None,
             )
+            if kind == "side" and found.claim:
+                self._finder.release(found.claim)
             if kind != "side":
                 for event in await self._learned(request, found, reply, side_replies):
                     self._note(event)
@@ -91,6 +93,8 @@ class LedgerCapture:
         """The newest reply of the conversation itself, and where younger ones on its side stand."""
         side_replies: set[int] = set()
         for reply in found.replies:
+            if reply.left_out and (await self._fate(reply.turn_id))[1] is False:
+                continue  # it never arrived, so what stands there now is no reaction to it
             if await self._kind(reply.turn_id) != "side":
                 return reply, side_replies
             side_replies.add(reply.index)
@@ -115,7 +119,7 @@ class LedgerCapture:
             learned.append(TurnEvent(reply.turn_id, events.NEXT_STATE, now, following))
         if found.again:
             created_at, delivered = await self._fate(found.again.turn_id)
-            if not delivered:
+            if not delivered or (found.retry and now - created_at < _REGENERATION_S):
                 learned.append(TurnEvent(found.again.turn_id, events.RETRIED, now))
             elif now - created_at < _REGENERATION_S and any(
                 m["role"] == "assistant" for m in request.messages
@@ -146,10 +150,14 @@ class LedgerCapture:
 
     async def record(self, turn: TurnRecord, request: ChatRequest) -> bool:
         try:
-            keys = reply_keys(turn.user, request.messages, turn.reply)
-            said = said_key(turn.user, turn.session_id, turn.reply)
+            setting = setting_of(request.messages, request.body)
+            keys = reply_keys(turn.user, request.messages, turn.reply, setting)
+            named = {"said": said_key(turn.user, turn.session_id, turn.reply)}
+            if request.body.get("prompt_cache_key"):
+                named["opening"] = opening_key(turn.user, turn.session_id, request.messages)
             shared = await self._shared(keys, turn.session_id)
-            turn = replace(turn, keys={**keys, **shared, "said": said} if said else {**keys, **shared})
+            present = {name: key for name, key in named.items() if key}
+            turn = replace(turn, keys={**keys, **shared, **present})
         except Exception as error:
             log.error("a turn is stored without look-up keys: %s", type(error).__name__)
         self._finder.remember(turn.keys, turn.id, turn.session_id, side=turn.kind == "side")

@@ -32,7 +32,8 @@ _SIDE_MARKS = (
 #: A summary of a transcript that stands in the message itself.
 _TRANSCRIPT = ("<conversation>", "</conversation>")
 #: How agents and chat windows ask for a title, a summary or suggestions about a conversation.
-_ABOUT = r"(?:chat|conversation|dialog(?:ue)?|session|thread|transcript)\b"
+_NAMES = r"chat|conversation|dialog(?:ue)?|session|thread|transcript"
+_ABOUT = rf"(?:{_NAMES})\b"
 _SIDE_TASKS = re.compile(
     r"^(?:#+\s*Task:?\s*)?(?:please\s+)?(?:generate|create|write|suggest|provide|give)\b.{0,60}\b"
     r"(?:title|tags?|emoji|follow-?up questions?)\b.{0,80}\b"
@@ -42,6 +43,14 @@ _SIDE_TASKS = re.compile(
     r"(?:this|the|our|above|following|preceding)\b.{0,30}\b" + _ABOUT,
     re.IGNORECASE | re.DOTALL,
 )
+
+#: What is made of a history, and how it is named: looser than above, for requests that lost their tools.
+_PRODUCT = re.compile(
+    r"\b(?:summar(?:y|ies|i[sz]e)|title|recap|compact(?:ion)?|condense|hand-?off|checkpoint|memor(?:y|ies)"
+    r"|follow-?up questions?|key (?:facts|points|insights))\b",
+    re.IGNORECASE,
+)
+_HISTORY = re.compile(rf"\b(?:so far|above|history|messages|{_NAMES})\b", re.IGNORECASE)
 
 
 def classify(
@@ -71,9 +80,10 @@ def classify(
         and _is_side_task(messages[0]["content"] or "")
     ):
         return "side"
-    # The same agent suddenly without its tools, asking about its own history: a summary or title.
+    # The same agent suddenly without its tools: on the side if it asks for something about its own history.
+    # Graph frameworks ask the person's next question so, too.
     if continued_had_tools and not has_tools and last is not None and last["role"] in ("user", "system"):
-        return "side"
+        return "side" if _is_about_history(strip_ephemeral(last["content"] or "")) else "unknown"
     return "unknown"
 
 
@@ -93,6 +103,10 @@ def _is_side_task(text: str) -> bool:
     if text.startswith(opening) and "summar" in text.rpartition(closing)[2].lower():
         return True
     return bool(_SIDE_TASKS.match(text))
+
+
+def _is_about_history(text: str) -> bool:
+    return bool(_PRODUCT.search(text) and _HISTORY.search(text))
 
 
 def next_state_after(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from openclaw_rl.capture.content import digest, to_json
 from openclaw_rl.types import Message
@@ -35,9 +36,18 @@ _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 _TIMESTAMP = re.compile(r"^\s*\[[^\]\n]*\d{1,2}:\d{2}[^\]\n]*\]\s*")
 #: As the server makes them, without the underscores that some clients take out.
 _OWN_CALL = re.compile(r"call[0-9a-z]{16,}t\d+")
+#: The same where some client wrote a call down as text.
+_WRITTEN_CALL = re.compile(r"\bcall_?[0-9a-z]{16,}t\d+\b")
 _RUNTIME = re.compile(r"^Runtime: agent=.*$", re.MULTILINE)
+#: Times, counters and ids, which differ in every request of one agent.
+_NUMBERED_WORD = re.compile(r"\w*\d\w*")
 #: Requests rarely drop more than this many replies from the end of their history.
 _MAX_REPLIES = 8
+#: How clients mark what they cut off, and below how many characters a text is no evidence by itself.
+_CUT_MARK = re.compile(r"(?:\.{3,}|…|[\[(<][^\])>]{0,40}(?:truncat|omitt|cut)[^\])>]{0,40}[\])>])\s*\Z")
+_SHORT = 16
+#: Replies that a client rewrote or left out are looked for among this many of the newest.
+_MAX_CHANGED = 3
 
 
 def strip_ephemeral(text: str) -> str:
@@ -81,15 +91,28 @@ def _encode(text: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A conversation up to where a reply is wanted. Two requests with the same one ask for the same reply."""
+
+    asked: str
+    """With what is asked of the model besides."""
+    context: str
+    """Whatever is asked of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConversationKeys:
     """Under which keys a conversation's replies, and the conversation as it stands, are found."""
 
     replies: list[tuple[int, dict[str, str]]]
     """Newest first: the index of an assistant message and the keys a turn would have there."""
-    context: str
-    """The whole conversation: two requests with the same one ask for the same reply."""
+    asked: Asked
     cut: bool
     """It does not begin with a user's words, so something before it was left out."""
+    before: dict[int, Asked]
+    """What the newest replies answered, by where they stand: a client may have rewritten them."""
+    unanswered: list[tuple[int, Asked]]
+    """Newest first: what a reply would have answered that was left out after the message at an index."""
 
 
 def conversation_keys(user: str, messages: Sequence[Message]) -> list[tuple[int, dict[str, str]]]:
@@ -97,25 +120,62 @@ def conversation_keys(user: str, messages: Sequence[Message]) -> list[tuple[int,
     return fold_conversation(user, messages).replies
 
 
-def fold_conversation(user: str, messages: Sequence[Message]) -> ConversationKeys:
+def fold_conversation(user: str, messages: Sequence[Message], setting: bytes = b"") -> ConversationKeys:
     """``chain`` covers everything up to and including a reply; ``pair`` only what directly preceded
-    it and the reply, and so survives an edited or compacted past.
+    it and the reply, and so survives an edited or compacted past. ``setting`` as of ``setting_of``.
     """
     owner = _encode(user)
     chain = digest(b"user", owner)
     previous, first = b"", None
     found: list[tuple[int, dict[str, str]]] = []
+    before: dict[int, Asked] = {}
+    unanswered: list[tuple[int, Asked]] = []
+    last_index = -1
     for index, message in enumerate(messages):
         folded = b"" if message["role"] == "system" else meaning(message)
         if not folded:
             continue
         first = first or message["role"]
+        asked = _asked(chain, setting)
         chain = digest(b"chain", chain, folded)
         if message["role"] == "assistant":
             found.append((index, {"chain": chain.hex(), "pair": _pair(owner, previous, folded)}))
-        previous = folded
-    context = digest(b"context", chain).hex()
-    return ConversationKeys(found[::-1][:_MAX_REPLIES], context, cut=first not in (None, "user"))
+            before[index], unanswered = asked, []
+        elif last_index >= 0 and last_index not in before:
+            unanswered.append((last_index, asked))
+        previous, last_index = folded, index
+    newest = [index for index, _ in found[-_MAX_CHANGED:]]
+    return ConversationKeys(
+        found[::-1][:_MAX_REPLIES],
+        _asked(chain, setting),
+        cut=first not in (None, "user"),
+        before={index: before[index] for index in newest},
+        unanswered=unanswered[::-1][:_MAX_CHANGED],
+    )
+
+
+def _asked(chain: bytes, setting: bytes) -> Asked:
+    return Asked(digest(b"asked", chain, setting).hex(), digest(b"context", chain).hex())
+
+
+def setting_of(messages: Sequence[Message], body: Mapping[str, Any]) -> bytes:
+    """What is asked of the model besides the conversation: instructions, tools and the shape of the reply.
+
+    A router, a guardrail and the agent itself read the same messages and are asked for different things.
+    """
+    said = [
+        " ".join(_NUMBERED_WORD.sub("", strip_ephemeral(message.get("content") or "")).split())
+        for message in messages
+        if message["role"] == "system"
+    ]
+    tools = sorted(
+        str(tool["function"].get("name"))
+        for tool in body.get("tools") or []
+        if isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping)
+    )
+    choice = body.get("tool_choice")
+    forced = None if choice in (None, "auto", "none") else choice
+    return digest(_encode(to_json([said, tools, forced, body.get("response_format")])))
 
 
 def _pair(owner: bytes, previous: bytes, reply: bytes) -> str:
@@ -135,12 +195,33 @@ def said_key(user: str, session_id: str, reply: Message) -> str | None:
 
 def call_key(user: str, reply: Message) -> str | None:
     """For a reply that called tools under ids of ours, which nobody else can have: it survives any past."""
-    ids = [re.sub(r"\W|_", "", call.get("id") or "") for call in reply.get("tool_calls") or []]
+    ids = [call.get("id") or "" for call in reply.get("tool_calls") or []]
+    ids = [
+        re.sub(r"\W|_", "", call_id) for call_id in ids or _WRITTEN_CALL.findall(reply.get("content") or "")
+    ]
     ours = next((call_id for call_id in ids if _OWN_CALL.fullmatch(call_id)), None)
     return digest(b"call", _encode(user), _encode(ours)).hex() if ours else None
 
 
-def reply_keys(user: str, messages: Sequence[Message], reply: Message) -> dict[str, str]:
+def is_rewritten(given: Message, reply: Message) -> bool:
+    """Whether a message of a history is a reply as some client keeps it: with text around it, cut, or in
+    lower case. A person's own edit is neither."""
+    stated, kept = (_bare_words(message) for message in (given, reply))
+    if not stated or not kept:
+        return False
+    if len(kept) < _SHORT:
+        return stated.startswith(kept) or stated.endswith(kept)
+    cut = _CUT_MARK.sub("", stated).rstrip()
+    return kept in stated or (len(cut) >= _SHORT and kept.startswith(cut))
+
+
+def _bare_words(message: Message) -> str:
+    return " ".join(_THINKING.sub("", strip_ephemeral(message.get("content") or "")).casefold().split())
+
+
+def reply_keys(
+    user: str, messages: Sequence[Message], reply: Message, setting: bytes = b""
+) -> dict[str, str]:
     """The keys under which a turn with this request and reply will be found again."""
     found = conversation_keys(user, [*messages, reply])
     own = found[0][1] if found and found[0][0] == len(messages) else {}
@@ -148,4 +229,11 @@ def reply_keys(user: str, messages: Sequence[Message], reply: Message) -> dict[s
         own = {**own, "alone": _pair(_encode(user), b"", meaning(reply))}
     called = call_key(user, reply)
     named = {"call": called} if called else {}
-    return {**own, **named, "context": fold_conversation(user, messages).context}
+    return {**own, **named, **asdict(fold_conversation(user, messages, setting).asked)}
+
+
+def opening_key(user: str, session_id: str, messages: Sequence[Message]) -> str | None:
+    """For a session by the words it began with."""
+    spoken = (meaning(message) for message in messages if message["role"] == "user")
+    first = next((folded for folded in spoken if folded), None)
+    return digest(b"opening", _encode(user), _encode(session_id), first).hex() if first else None

@@ -5,16 +5,21 @@ found by normalised keys: first among recent turns in memory, then by one indexe
 Otherwise it opens a session. Users never share sessions, whatever their messages say.
 
 Of a history whose beginning was left out, the last words may have been said in several sessions. They
-then name none of them; what else is left of the history may.
+then name none of them; what else is left of the history may. Whole conversations that are the same word for
+word are continued one by one: each gets a reaction of its own.
+
+A reply that a client changed is known by what it answered and by what is left of it; one that a client left
+out, by the question that is asked once more with something after it.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from openclaw_rl.capture.content import digest
@@ -22,10 +27,14 @@ from openclaw_rl.capture.normalise import (
     ConversationKeys,
     call_key,
     fold_conversation,
+    is_rewritten,
+    opening_key,
     said_key,
+    setting_of,
     shared_key,
 )
 from openclaw_rl.capture.serve_ledger import ServeLedger
+from openclaw_rl.capture.twins import Claim, Twins
 from openclaw_rl.types import Message
 
 _RECENT = 20_000
@@ -33,6 +42,10 @@ _RECENT = 20_000
 _HEADERS = ("x-session-id", "x-session-affinity", "session_id")
 #: Names a session too, but what the history says goes before it: a resumed one may have a new name.
 _CLAUDE_CODE = "x-claude-code-session-id"
+#: OpenAI's and Anthropic's clients count how often they have tried the same request before.
+_RETRIES = "x-stainless-retry-count"
+#: A request that says it is a retry is one of a request this recent.
+_RETRY_S = 600.0
 #: OpenClaw numbers the requests of a session in some of them: ``<session id>:<n>``.
 _NUMBERED = re.compile(r"^(.+):\d+$")
 _RUNTIME_ID = re.compile(r"^Runtime: agent=.*\bsessionId=([\w-]{8,64})", re.MULTILINE)
@@ -46,6 +59,8 @@ class KnownReply:
     session_id: str
     index: int
     """Where the reply stands in the request's messages."""
+    left_out: bool = False
+    """It does not: it would have been after the message at ``index``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +69,10 @@ class Found:
     replies: tuple[KnownReply, ...]
     """Replies of the history that are ours, newest first."""
     again: KnownReply | None
-    """A turn of this session that answered the very same conversation before."""
+    """A turn of this session that answered the very same request before."""
+    retry: bool = False
+    """The client says that it has got no reply to this request so far."""
+    claim: Claim | None = None
 
     @property
     def continues(self) -> str | None:
@@ -70,6 +88,8 @@ class SessionFinder:
         self._recent: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self._side: OrderedDict[str, None] = OrderedDict()
         self._owners: OrderedDict[str, str] = OrderedDict()
+        self._asked: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._twins = Twins(_RECENT)
 
     def place(
         self,
@@ -80,30 +100,64 @@ class SessionFinder:
         memory_only: bool = False,
     ) -> Found:
         """Decide the session. Raises only if the ledger is asked and cannot be read."""
-        keys = fold_conversation(user, messages)
-        replies, again, unsure = self._find(keys, memory_only)
-        if not replies:
-            replies = self._called(user, messages, keys, memory_only)
-        newest = replies[0].session_id if replies else None
+        keys = fold_conversation(user, messages, setting_of(messages, body))
         stated = explicit_session(headers, body) or runtime_session(messages)
-        named = body.get("prompt_cache_key") or headers.get(_CLAUDE_CODE)
-        if not stated and isinstance(named, str) and newest in (None, named):
-            stated = named if _PLAIN.fullmatch(named) else None
-        if stated:
-            session_id = self._owned(user, stated, memory_only)
-        elif newest:
-            session_id = newest
-        else:
+        stated = self._owned(user, stated, memory_only) if stated else None
+        known = self._find(user, messages, keys, stated, memory_only)
+        newest = known.replies[0].session_id if known.replies else None
+        again, retry = known.again, headers.get(_RETRIES, "0") not in ("", "0")
+        session_id = stated or self._named(user, newest, messages, headers, body, memory_only) or newest
+        if session_id is None and retry:
+            session_id = self._tried(keys.asked.asked)
+        if session_id is None:
             # The same opening words are a new conversation, unless they are asked once more.
-            asked_again = again and keys.replies and not keys.cut and not unsure
+            asked_again = again and keys.replies and not keys.cut and not known.unsure
             session_id = again.session_id if again and asked_again else new_session_id()
-        own = tuple(reply for reply in replies if reply.session_id == session_id)
-        if own and unsure:
-            said = {index: said_key(user, session_id, messages[index]) for index in unsure}
+        own = tuple(reply for reply in known.replies if reply.session_id == session_id)
+        if own and known.unsure:
+            said = {index: said_key(user, session_id, messages[index]) for index in known.unsure}
             own = tuple(sorted((*own, *self._known(said, memory_only)), key=lambda reply: -reply.index))
         if stated and not own and keys.replies:
             own = self._said(user, session_id, messages, keys, memory_only)
-        return Found(session_id, own, again if again and again.session_id == session_id else None)
+        self._asked[keys.asked.asked] = session_id, time.monotonic()
+        while len(self._asked) > _RECENT:
+            self._asked.popitem(last=False)
+        again = again if again and again.session_id == session_id else None
+        return Found(session_id, own, again, retry, known.claim)
+
+    def release(self, claim: Claim) -> None:
+        """The request was on the side, so its conversation still waits to be continued."""
+        self._twins.release(claim)
+
+    def _named(
+        self,
+        user: str,
+        newest: str | None,
+        messages: Sequence[Message],
+        headers: Mapping[str, str],
+        body: Mapping[str, Any],
+        memory_only: bool,
+    ) -> str | None:
+        """The session of a name that need not be one's, unless the history says otherwise."""
+        cache_key = body.get("prompt_cache_key")
+        name = cache_key or headers.get(_CLAUDE_CODE)
+        if not isinstance(name, str) or not _PLAIN.fullmatch(name) or newest not in (None, name):
+            return None
+        # Some applications have one cache key for all conversations. A name is taken by the first; later
+        # histories without a reply of ours are of the same one if they begin alike and go on.
+        taken = name in self._owners or (not memory_only and self._ledger.session(name) is not None)
+        session_id = self._owned(user, name, memory_only)
+        if newest is None and cache_key and taken:
+            opening = opening_key(user, session_id, messages)
+            spoken = [message for message in messages if message["role"] != "system"]
+            if len(spoken) < 2 or not self._known({0: opening}, memory_only):
+                return None
+        return session_id
+
+    def _tried(self, asked: str) -> str | None:
+        """The session of a request that was tried before, whether or not it was answered."""
+        session_id, at = self._asked.get(asked, (None, 0.0))
+        return session_id if time.monotonic() - at < _RETRY_S else None
 
     def shared(self, keys: Mapping[str, str], session_id: str, memory_only: bool = False) -> dict[str, str]:
         """Keys to store beside a turn's own: those of its last words belong to another session, too."""
@@ -119,6 +173,8 @@ class SessionFinder:
     def remember(self, keys: Mapping[str, str], turn_id: str, session_id: str, *, side: bool = False) -> None:
         if side:
             self._side[turn_id] = None
+        elif chain := keys.get("chain"):
+            self._twins.add(chain, turn_id, session_id)
         while len(self._side) > _RECENT:
             self._side.popitem(last=False)
         for key in keys.values():
@@ -147,12 +203,6 @@ class SessionFinder:
                 self._owners.popitem(last=False)
         return owner
 
-    def _called(
-        self, user: str, messages: Sequence[Message], keys: ConversationKeys, memory_only: bool
-    ) -> list[KnownReply]:
-        """Replies whose past was summarised, known by the ids of the tools they called."""
-        return self._known({i: call_key(user, messages[i]) for i, _ in keys.replies}, memory_only)
-
     def _said(
         self,
         user: str,
@@ -177,28 +227,71 @@ class SessionFinder:
         ]
 
     def _find(
-        self, keys: ConversationKeys, memory_only: bool
-    ) -> tuple[list[KnownReply], KnownReply | None, list[int]]:
-        """The replies of the history that we know, the turn that answered just this request, and where those
-        replies stand that several sessions have."""
+        self,
+        user: str,
+        messages: Sequence[Message],
+        keys: ConversationKeys,
+        stated: str | None,
+        memory_only: bool,
+    ) -> _Known:
+        calls = {index: call_key(user, messages[index]) for index, _ in keys.replies}
         lookup = [key for _, at in keys.replies for own in at.values() for key in (own, shared_key(own))]
+        lookup += [key for key in calls.values() if key]
+        lookup += [key for asked in keys.before.values() for key in (asked.asked, asked.context)]
+        lookup += [keys.asked.asked, *(asked.asked for _, asked in keys.unanswered)]
         known: dict[str, tuple[str, str]] = {}
-        newest = keys.replies[0][1]["chain"] if keys.replies else keys.context
+        newest = keys.replies[0][1]["chain"] if keys.replies else keys.asked.asked
         # If the newest is on the side, the one before it counts, and may be older than this process.
         if not memory_only and (newest not in self._recent or self._recent[newest][0] in self._side):
-            known = self._ledger.find_by_keys([*lookup, keys.context])
-        known |= {key: hit for key in [*lookup, keys.context] if (hit := self._recent.get(key))}
-        again = known.get(keys.context)
-        replies, unsure = [], []
+            known = self._ledger.find_by_keys(lookup)
+        known |= {key: hit for key in lookup if (hit := self._recent.get(key))}
+        result = _Known(again=_known_reply(known.get(keys.asked.asked), -1))
+        left_out = ((index, known.get(asked.asked)) for index, asked in keys.unanswered)
+        result.replies += [KnownReply(*hit, index, left_out=True) for index, hit in left_out if hit][:1]
         for index, at in keys.replies:
             # A whole conversation is known by all that was said; of a cut one, others may have as much.
             shared = {name for name, key in at.items() if shared_key(key) in known}
             named = [name for name in at if name not in shared or (name == "chain" and not keys.cut)]
-            if hit := next((known[at[name]] for name in named if at[name] in known), None):
-                replies.append(KnownReply(*hit, index))
+            key = next((at[name] for name in named if at[name] in known), calls[index])
+            hit = known.get(key) if key else None
+            if hit and key == at["chain"] and not result.replies and not keys.cut:
+                hit, result.claim = self._twins.pick(key, keys.asked.context, stated, hit)
+            elif hit is None and not shared and index in keys.before:
+                asked = keys.before[index]
+                answered = (known.get(asked.asked), known.get(asked.context))
+                hit = None if memory_only else self._rewritten(messages[index], answered)
+            if hit:
+                result.replies.append(KnownReply(*hit, index))
             elif shared:
-                unsure.append(index)
-        return replies, KnownReply(*again, -1) if again else None, unsure
+                result.unsure.append(index)
+        return result
+
+    def _rewritten(
+        self, given: Message, answered: Sequence[tuple[str, str] | None]
+    ) -> tuple[str, str] | None:
+        """Which of the turns that answered just this has a reply of which ``given`` is what a client kept."""
+        for hit in dict.fromkeys(hit for hit in answered if hit):
+            turn = self._ledger.load_turn(hit[0])
+            if turn is not None and is_rewritten(given, turn.reply):
+                return hit
+        return None
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the history of a request holds of ours."""
+
+    again: KnownReply | None
+    """The turn that answered just this request."""
+    replies: list[KnownReply] = field(default_factory=list)
+    """Newest first."""
+    unsure: list[int] = field(default_factory=list)
+    """Where those replies stand that several sessions have."""
+    claim: Claim | None = None
+
+
+def _known_reply(hit: tuple[str, str] | None, index: int) -> KnownReply | None:
+    return KnownReply(*hit, index) if hit else None
 
 
 def explicit_session(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:

@@ -157,7 +157,7 @@ def test_arguments_that_differ_stay_different() -> None:
 
 def test_a_reply_without_meaning_has_no_key_of_its_own() -> None:
     keys = reply_keys("alice", [user("Hi"), assistant("Hello")], assistant("<think>hm</think>"))
-    assert keys.keys() == {"context"}
+    assert keys.keys() == {"asked", "context"}
 
 
 @given(conversations())

@@ -1,0 +1,74 @@
+"""Conversations that are the same word for word: which of them a continuation goes on with.
+
+Nothing tells them apart, so any of them will do, as long as each is continued once: a reaction must not
+go to a turn that has one while its twin gets none. Held in memory only; after a restart the newest counts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+#: Among twins this recent the oldest goes first; a conversation left long ago is not taken up before them.
+_RECENT_S = 600.0
+
+
+@dataclass(slots=True)
+class _Twin:
+    turn_id: str
+    at: float
+    continued_by: str | None = None
+    """What the request asks that goes on with it: others that ask the same go on with it, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    chain: str
+    session_id: str
+    context: str
+
+
+class Twins:
+    """Conversations by the key of all that was said, and the sessions in which each stands. Thread-safe."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._by_chain: OrderedDict[str, dict[str, _Twin]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, chain: str, turn_id: str, session_id: str) -> None:
+        with self._lock:
+            self._by_chain.setdefault(chain, {})[session_id] = _Twin(turn_id, time.monotonic())
+            self._by_chain.move_to_end(chain)
+            while len(self._by_chain) > self._limit:
+                self._by_chain.popitem(last=False)
+
+    def pick(
+        self, chain: str, context: str, stated: str | None, newest: tuple[str, str]
+    ) -> tuple[tuple[str, str], Claim | None]:
+        """The turn and session to go on with, and the claim on them; ``newest`` where there is no choice."""
+        with self._lock:
+            twins = self._by_chain.get(chain, {})
+            if len(twins) < 2:
+                return newest, None
+            session_id = stated if stated in twins else self._choose(twins, context)
+            if session_id is None:
+                return newest, None
+            twins[session_id].continued_by = context
+            return (twins[session_id].turn_id, session_id), Claim(chain, session_id, context)
+
+    def _choose(self, twins: dict[str, _Twin], context: str) -> str | None:
+        mine = next((name for name, twin in twins.items() if twin.continued_by == context), None)
+        free = [name for name, twin in twins.items() if twin.continued_by is None]
+        if mine or not free:
+            return mine
+        since = time.monotonic() - _RECENT_S
+        return next((name for name in free if twins[name].at >= since), free[-1])
+
+    def release(self, claim: Claim) -> None:
+        with self._lock:
+            twin = self._by_chain.get(claim.chain, {}).get(claim.session_id)
+            if twin and twin.continued_by == claim.context:
+                twin.continued_by = None
