@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from openclaw_rl.processes.serving_system import ServingSystem
+from openclaw_rl.testing import scripted_system
 from tests.learn.conftest import TOOLS, Speaker
 from tests.learn.test_agent_session import settled, texts
 
@@ -157,16 +158,16 @@ async def test_a_reply_that_was_rewritten(speaker: Speaker, reply: str, kept: st
     talk: Messages = [{"role": "system", "content": "Solve it."}, parts("user", "New task:\nWhere is Paris?")]
     first = await speaker.ask(talk, reply)
     if restarted:
-        speaker.system.gateway.capture._finder._recent.clear()  # type: ignore[attr-defined]
+        await speaker.system.close()
+        speaker = Speaker(scripted_system(speaker.system.config.home))
     talk += [parts("assistant", kept), parts("user", "Observation:\n1")]
     second = await speaker.ask(talk, reply)
     talk += [parts("assistant", kept), parts("user", "Observation:\n2")]
     third = await speaker.ask(talk, "Done.")
     assert len({turn["session"] for turn in (first, second, third)}) == 1
-    assert await reactions(speaker, first, second) == [
-        [("user", "Observation:\n1")],
-        [("user", "Observation:\n2")],
-    ]
+    found = await reactions(speaker, first, second)
+    assert found == [[("user", "Observation:\n1")], [("user", "Observation:\n2")]]
+    await speaker.system.close()
 
 
 @pytest.mark.parametrize("kept", ["London is the capital of England.", LONG.replace("capital", "centre")])
