@@ -7,6 +7,7 @@ nobody blocks them. An error never carries somebody's prompt into a log.
 from __future__ import annotations
 
 import fcntl
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -66,7 +67,7 @@ def _connect_postgresql(url: sa.URL) -> sa.Engine:
 
 def _connect_sqlite(url: sa.URL) -> sa.Engine:
     if url.database:
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        _make_private(Path(url.database))
     engine = sa.create_engine(url, hide_parameters=True, connect_args={"timeout": _STATEMENT_TIMEOUT_S})
 
     @sa.event.listens_for(engine, "connect")
@@ -83,6 +84,15 @@ def _connect_sqlite(url: sa.URL) -> sa.Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _make_private(path: Path) -> None:
+    """Before SQLite opens it, which gives its log and its index the same mode; also if it was readable."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    for file in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+        if file.exists() and file.stat().st_uid == os.getuid():
+            file.chmod(0o600)
 
 
 def _insist(connection: sqlite3.Connection, statement: str) -> None:

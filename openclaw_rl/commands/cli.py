@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +25,8 @@ from openclaw_rl.types import EVERYONE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a user's mistake is one line on stderr and exit code 2."""
     options = _parser().parse_args(arguments)
+    # Whatever a command writes holds people's words, or was learned from them: nobody else's to read.
+    mask = os.umask(0o077)
     try:
         return int(options.run(options) or 0)
     except (ValueError, OSError) as error:
@@ -31,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    finally:
+        os.umask(mask)
 
 
 def _parser() -> argparse.ArgumentParser:
