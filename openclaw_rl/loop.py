@@ -48,6 +48,7 @@ from openclaw_rl.scopes import Scopes
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.gateway import Answerer, Gateway
 from openclaw_rl.serve.metrics import Metrics
+from openclaw_rl.serve.slots import Slots
 from openclaw_rl.sinks import Fan, create_sinks
 from openclaw_rl.train.gate import Bounds, Gate
 from openclaw_rl.train.lessons import Sampler, settle_untrained
@@ -80,17 +81,18 @@ def wire_serving(
     recorder = Recorder(ledgers.serve, redact=create_redactor(config.ledger.redact))
     memory = HintMemory(ledgers.serve, ledgers.learn, is_wish)
     users, store_false = Users.in_home(config.home), config.serve.store_false == "off-the-record"
+    keys = KeyRing.in_home(config.home)
+    slots = Slots(config.engine.max_running + config.serve.max_waiting, lambda: len(keys.users))
     gateway = Gateway(
         answerer,
         OffTheRecord(
             LedgerCapture(ledgers.serve, recorder), lambda user: users.of(user).off_the_record, store_false
         ),
-        max_inflight=config.engine.max_running + config.serve.max_waiting,
+        slots=slots,
         metrics=Metrics(),
         note=memory.note if config.serve.hint_memory else lambda user: None,
         scope_of=(scopes or Scopes()).of,
     )
-    keys = KeyRing.in_home(config.home)
     store = parts.open_store(config)
     return ServingSystem(config, engine, ledgers, store, recorder, gateway, keys, memory)
 

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,9 +89,10 @@ def _connect_sqlite(url: sa.URL) -> sa.Engine:
 def _make_private(path: Path) -> None:
     """Before SQLite opens it, which gives its log and its index the same mode; also if it was readable."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    with suppress(OSError):  # SQLite says what is wrong with a path
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     for file in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
-        if file.exists() and file.stat().st_uid == os.getuid():
+        if file.is_file() and file.stat().st_uid == os.getuid():
             file.chmod(0o600)
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _FOLLOW_S = 0.5
-#: Longer than clients keep idle connections: whoever closes one while the other sends costs a request.
-_KEEP_ALIVE_S = 300
 
 
 async def serve(config: Config, progress: Callable[[str], None]) -> None:
@@ -58,12 +56,13 @@ async def serve(config: Config, progress: Callable[[str], None]) -> None:
 def _public_server(config: Config, system: ServingSystem) -> uvicorn.Server:
     import uvicorn
 
+    from openclaw_rl.serve.connections import Patience, server_settings
+
     server = uvicorn.Server(
-        uvicorn.Config(
+        server_settings(
             system.app(),
+            Patience(max_connections=config.serve.max_connections),
             log_level=config.log_level,
-            access_log=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=config.serve.drain_timeout_s,
         )
     )
@@ -116,6 +115,7 @@ async def _serve_engine_socket(config: Config, system: ServingSystem) -> None:
     """The engine for the learn process, wherever that was started from, until cancelled."""
     import uvicorn
 
+    from openclaw_rl.serve.connections import KEEP_ALIVE_S
     from openclaw_rl.serve.listen import SideServer, bind_private
 
     listener = bind_private(engine_socket(config))
@@ -125,7 +125,7 @@ async def _serve_engine_socket(config: Config, system: ServingSystem) -> None:
             app,
             log_level=config.log_level,
             access_log=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_keep_alive=KEEP_ALIVE_S,
             lifespan="off",
         )
     )

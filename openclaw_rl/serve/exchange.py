@@ -77,7 +77,7 @@ class Host(Protocol):
     metrics: Metrics
     fingerprint: str
 
-    def release(self, num_choices: int) -> None: ...
+    def release(self, request: ChatRequest) -> None: ...
 
     def spawn(self, work: Coroutine[None, None, None]) -> None: ...
 
@@ -157,7 +157,7 @@ class Exchange:
         if not self._released:
             self._released = True
             self.source.abandon()
-            self._host.release(len(self._choices))
+            self._host.release(self.request)
 
     async def _record(self, index: int, reason: FinishReason) -> None:
         choice, body = self._choices[index], self.request.body

@@ -16,6 +16,7 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.serve.exchange import Exchange, Source
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.remember import remembering
+from openclaw_rl.serve.slots import Slots
 from openclaw_rl.types import EVERYONE, Capture, ChatRequest, Renderer, Scope
 
 _MAX_GIVING_UP_S = 10.0
@@ -50,7 +51,7 @@ class Gateway:
         self,
         answerer: Answerer,
         capture: Capture,
-        max_inflight: int,
+        slots: Slots,
         metrics: Metrics,
         note: Callable[[str], str | None] = lambda user: None,
         scope_of: Callable[[str], Scope] = lambda user: EVERYONE,
@@ -60,13 +61,12 @@ class Gateway:
         self.answerer, self.capture, self.metrics = answerer, capture, metrics
         self.model_name, self.renderer = answerer.model_name, answerer.renderer
         self.fingerprint = answerer.fingerprint
-        self._max_inflight, self._remembered, self._scope_of = max_inflight, note, scope_of
-        self._inflight = 0
+        self._slots, self._remembered, self._scope_of = slots, note, scope_of
         self._background: set[asyncio.Task[None]] = set()
 
     @property
     def num_inflight(self) -> int:
-        return self._inflight
+        return self._slots.num_taken
 
     async def open(self, request: ChatRequest, id_prefix: str = "chatcmpl-") -> Exchange:
         """Everything that can be refused is refused here, before the first byte is sent."""
@@ -74,15 +74,11 @@ class Gateway:
         request = replace(request, scope=self._scope_of(request.user))
         if request.prompt is None and (note := self._remembered(request.user)):
             request = remembering(request, note)
-        if self._inflight + request.num_choices > self._max_inflight:
+        # Taken before the first await and before any work, so that a burst cannot pass the limit together.
+        if (problem := self._slots.take(request.user, request.num_choices)) is not None:
             raise RequestError(
-                f"{self._inflight} requests are being answered or waiting, the limit; retry in a second.",
-                status=429,
-                code="rate_limit_exceeded",
-                retry_after_s=1,
+                f"{problem}; retry in a second.", status=429, code="rate_limit_exceeded", retry_after_s=1
             )
-        # Claimed before the first await and before any work, so that a burst cannot pass the limit together.
-        self._inflight += request.num_choices
         source: Source | None = None
         try:
             source = await self.answerer.prepare(request)
@@ -92,11 +88,11 @@ class Gateway:
         except BaseException:
             if source is not None:
                 source.abandon()
-            self._inflight -= request.num_choices
+            self.release(request)
             raise
 
-    def release(self, num_choices: int) -> None:
-        self._inflight -= num_choices
+    def release(self, request: ChatRequest) -> None:
+        self._slots.give_back(request.user, request.num_choices)
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Run to the end whatever becomes of the request; ``drain`` waits for it."""
@@ -107,5 +103,5 @@ class Gateway:
     async def drain(self) -> None:
         """Wait for replies that are being given up and for records that are still being written."""
         deadline = time.monotonic() + _MAX_GIVING_UP_S
-        while self._background or (self._inflight and time.monotonic() < deadline):
+        while self._background or (self.num_inflight and time.monotonic() < deadline):
             await asyncio.gather(*self._background, asyncio.sleep(0.01), return_exceptions=True)

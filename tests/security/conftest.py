@@ -17,6 +17,7 @@ import pytest
 import uvicorn
 
 from openclaw_rl.processes.serving_system import ServingSystem
+from openclaw_rl.serve.connections import Patience, server_settings
 from openclaw_rl.testing import scripted_system, wait_until
 
 
@@ -27,6 +28,7 @@ class Live:
     system: ServingSystem
     port: int
     server: uvicorn.Server
+    loop: asyncio.AbstractEventLoop
 
     @property
     def url(self) -> str:
@@ -66,11 +68,17 @@ def event_of(line: str) -> Any:
     return json.loads(line.removeprefix("data: "))
 
 
-def run_live(system: ServingSystem) -> tuple[Live, Callable[[], None]]:
+def run_live(system: ServingSystem, patience: Patience) -> tuple[Live, Callable[[], None]]:
     server = uvicorn.Server(
-        uvicorn.Config(system.app(), host="127.0.0.1", port=0, log_level="error", ws="none")
+        server_settings(system.app(), patience, host="127.0.0.1", port=0, log_level="error")
     )
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
+        await server.serve()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     wait_until(lambda: server.started, "the scripted server listens")
 
@@ -79,7 +87,7 @@ def run_live(system: ServingSystem) -> tuple[Live, Callable[[], None]]:
         thread.join(30)
         assert not thread.is_alive()
 
-    return Live(system, server.servers[0].sockets[0].getsockname()[1], server), stop
+    return Live(system, server.servers[0].sockets[0].getsockname()[1], server, loops[0]), stop
 
 
 @pytest.fixture
@@ -87,8 +95,8 @@ def make_live(tmp_path: Path) -> Iterator[Callable[..., Live]]:
     """``make_live(**settings)``: as on the command line."""
     with ExitStack() as stack:
 
-        def make(**settings: Any) -> Live:
-            live, stop = run_live(scripted_system(tmp_path / "home", **settings))
+        def make(patience: Patience | None = None, **settings: Any) -> Live:
+            live, stop = run_live(scripted_system(tmp_path / "home", **settings), patience or Patience())
             stack.callback(stop)
             return live
 

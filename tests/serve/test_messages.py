@@ -209,8 +209,8 @@ async def test_a_failure_ends_the_stream_in_words(
 async def test_the_limit_is_said_in_the_same_shape(make_system: Any, connect: Any) -> None:
     system = make_system(max_running=1, max_waiting=0)
     async with connect(system) as client:
-        system.gateway._inflight = 1
+        assert system.gateway._slots.take("default", 1) is None
         answer = await client.post(URL, json=ask())
-        system.gateway._inflight = 0
+        system.gateway._slots.give_back("default", 1)
     assert (answer.status_code, answer.json()["error"]["type"]) == (429, "rate_limit_error")
     assert answer.headers["retry-after"]
