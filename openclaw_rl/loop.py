@@ -137,7 +137,7 @@ def build_learner(
         Sampler(policies, algorithm, teacher, prompts, wishes, config.learn.held_out_share),
         algorithm,
         partial(learn.build_trainer, config, served.path),
-        Gate(engine, renderer, served.encode, degeneration, bounds),
+        Gate(engine, renderer, served.encode, degeneration, bounds, config.serve.elsewhere == "learned"),
         engine,
         parts.open_store(config),
         replace(learn.learn_options(config, algorithm.needs), fingerprint=policies.fingerprint),

@@ -49,7 +49,7 @@ class Stack:
             {
                 "home": home, "model": str(self.model), "renderer": "qwen3", "kernel": "float",
                 "device": "cpu", "batch_size": 2, "held_out_share": 0.0, "num_threads": 1,
-                "train_threads": 1, "lora_rank": 2, "algo": "binary",
+                "train_threads": 1, "lora_rank": 2, "algo": "binary", "canary_share": 0,
             },
             environment={},
         )  # fmt: skip

@@ -38,6 +38,8 @@ from openclaw_rl.types import (
 _WORD = re.compile(r"[^\W_]+")
 #: Words in a row that an answer may share with the wish.
 _ECHO = 5
+#: Nats a token by which an answer must be likelier after its own request than after another.
+_FITS = 0.15
 #: Of an answer, so many tokens tell whether it shows the wish and answers its request.
 _TELLING = 40
 
@@ -55,7 +57,7 @@ class Hinted:
     steps: int = 4
     """Optimizer steps a version."""
     step_examples: int = 8
-    anchors: int = 8
+    anchors: int = 4
     """Of what shall stay as it is, beside each step's examples."""
     scale: float = 0.6
     """Of the learning rate."""
@@ -112,6 +114,8 @@ class Hinted:
             fits.append(told - await teacher.mean_logprob(other.hinted_ids, ids))
         pairs = list(zip(_ranks(shows), _ranks(fits), strict=True))
         order = sorted(range(len(usable)), key=lambda n: (-min(pairs[n]), -sum(pairs[n]), n))
+        # What would answer any request answers none; better no lesson than that one.
+        order = [n for n in order if fits[n] >= _FITS and (shows[n] > 0 or not wish)]
         return [usable[n] for n in order[: self.keep]]
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:

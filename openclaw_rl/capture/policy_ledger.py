@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import takewhile
+from math import inf
 
 import sqlalchemy as sa
 
@@ -24,8 +25,11 @@ from openclaw_rl.capture.steps import CLAIMED, EXCLUDED, Steps
 from openclaw_rl.capture.stored import stored_messages
 from openclaw_rl.capture.versions import READY
 from openclaw_rl.capture.wishes import Wishes
+from openclaw_rl.roles import system_prompt
 from openclaw_rl.types import EVERYONE, Example, Json, Scope, TurnRecord, Verdict
 
+#: Versions before the one that serves may go on answering some conversations for so long.
+_SOON_S = 900.0
 HELD_OUT = "held out, to check new versions with"
 
 
@@ -60,6 +64,11 @@ class PolicyLedger(Steps):
         """A turn and the verdict that counts; None if the turn is gone."""
         turn, verdict = self._serve_ledger.load_turn(turn_id), self._learn_ledger.verdict(turn_id)
         return None if turn is None or verdict is None else (turn, verdict)
+
+    def system_prompt(self, turn_id: str) -> str:
+        """Of a turn's request, as it was sent; empty if the turn is gone."""
+        turn = self._serve_ledger.load_turn(turn_id)
+        return "" if turn is None else system_prompt(stored_messages(turn.messages))
 
     def corrected(self, turn: TurnRecord) -> tuple[TurnRecord, Verdict] | None:
         """The first of the replies that this one was to do better, if their reader complained about them."""
@@ -186,17 +195,26 @@ class PolicyLedger(Steps):
     def reactions(
         self, versions: Sequence[int], scope: Scope = EVERYONE, limit: int = 1000
     ) -> list[tuple[int, str, int]]:
-        """The newest verdicts on what these versions said to a scope, oldest first: version, user, score."""
+        """The newest verdicts on what these versions said to a scope, oldest first: version, user, score.
+
+        While they served it, or soon after: what the base says under other system prompts (``roles.py``) for
+        ever after is another kind of work, and no measure for those that came after it.
+        """
         mine = samples.c.policy_version.in_(versions) & (samples.c.scope == scope)
         query = (
-            sa.select(samples.c.policy_version, samples.c.user, samples.c.score)
+            sa.select(samples.c.policy_version, samples.c.user, samples.c.score, samples.c.created_at)
             .where(mine)
             .order_by(samples.c.created_at.desc(), samples.c.turn_id)
             .limit(limit)
         )
         with self.db.connect() as connection:
             rows = connection.execute(query).all()
-        return [(row.policy_version, row.user, row.score) for row in reversed(rows)]
+        left = self.left_at(scope)
+        return [
+            (row.policy_version, row.user, row.score)
+            for row in reversed(rows)
+            if row.created_at <= left.get(row.policy_version, inf) + _SOON_S
+        ]
 
     def waiting_turns(self, turn_ids: Sequence[str]) -> set[str]:
         """Those of the turns that a step will still need."""

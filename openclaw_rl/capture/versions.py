@@ -65,6 +65,19 @@ class Versions:
             found[row.version] = found.get(row.version, 0.0) + end - row.at
         return found
 
+    def left_at(self, scope: Scope = EVERYONE) -> dict[int, float]:
+        """When each version stopped serving; those that serve, or never did, are not in it."""
+        query = sa.select(swaps.c.version, swaps.c.at).where(swaps.c.scope == scope).order_by(swaps.c.seq)
+        with self.db.connect() as connection:
+            rows = connection.execute(query).all()
+        found, serving = dict[int, float](), BASE_VERSION
+        for row in rows:
+            if row.version != serving:
+                found[serving] = row.at
+            found.pop(row.version, None)
+            serving = row.version
+        return found
+
     def num_between(self, one: int, other: int, scope: Scope = EVERYONE) -> int:
         """Steps between two versions: back from the one to what both were made from, and on to the other.
 

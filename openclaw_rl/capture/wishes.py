@@ -23,7 +23,8 @@ NOT_LEARNABLE, PAUSED = "not learnable", "paused"
 #: The turn that it began with was pruned, and its text with it.
 PRUNED = "pruned"
 #: The same, until a version from before is served again.
-_GIVING_UP, _PAUSING = "giving up", "pausing"
+_GIVING_UP, _PAUSING, _TAKING_BACK = "giving up", "pausing", "taking back"
+_ENDS = {_GIVING_UP: NOT_LEARNABLE, _PAUSING: PAUSED, _TAKING_BACK: TAKEN_BACK}
 #: Replies given with the complaint in their context that must fail before a wish is given up.
 _TRIES = 4
 #: Versions after which a wish that still finds complaints is paused; fewer where nothing was ever accepted.
@@ -66,6 +67,11 @@ class Wish:
     versions: int
 
     @property
+    def is_unwanted(self) -> bool:
+        """Whether its person took it back."""
+        return self.status in (TAKEN_BACK, _TAKING_BACK)
+
+    @property
     def problem(self) -> str | None:
         """Why nothing more is trained for it."""
         return _PROBLEMS.get(self.status)
@@ -103,7 +109,7 @@ class Wishes:
             if old.turn_id == turn.id or relation == "same":
                 mine = old
             elif relation in ("takes back", "replaces"):
-                self._end(old, TAKEN_BACK if relation == "takes back" else REPLACED, turn.created_at)
+                self._end(old, _TAKING_BACK if relation == "takes back" else REPLACED, turn.created_at)
                 ended = ended or (relation == "takes back" and self._only_back(text, old.text))
         if mine is not None or ended:
             return mine
@@ -111,7 +117,7 @@ class Wishes:
 
     def _ended_by(self, turn: TurnRecord, text: str) -> bool:
         """Whether this very complaint took a wish back already, before a kill."""
-        gone = self.of_user(turn.user, turn.scope, (TAKEN_BACK,))
+        gone = self.of_user(turn.user, turn.scope, (TAKEN_BACK, _TAKING_BACK))
         return any(old.ended_at == turn.created_at and self._only_back(text, old.text) for old in gone)
 
     def _add(self, turn: TurnRecord, text: str, serving: int) -> Wish:
@@ -155,12 +161,19 @@ class Wishes:
                 self._end(wish, _PAUSING)
 
     def ending(self, scope: Scope) -> list[Wish]:
-        """Those given up or paused since the last look."""
-        return self._where(wishes.c.scope == scope, wishes.c.status.in_((_GIVING_UP, _PAUSING)))
+        """Those given up, paused or taken back since the last look."""
+        return self._where(wishes.c.scope == scope, wishes.c.status.in_(_ENDS))
 
     def ended(self, wish: Wish) -> None:
         """What had to be done about it is done."""
-        self._set(wish, status=NOT_LEARNABLE if wish.status == _GIVING_UP else PAUSED)
+        self._set(wish, status=_ENDS[wish.status])
+
+    def served_before(self, wish: Wish) -> int:
+        """The version from before a wish, and before whatever else was wished for and ended since it came."""
+        since = sa.or_(wishes.c.ended_at >= wish.created_at, wishes.c.turn_id == wish.turn_id)
+        query = sa.select(sa.func.min(wishes.c.served)).where(wishes.c.scope == wish.scope, since)
+        with self._db.connect() as connection:
+            return int(connection.scalar(query) or 0)
 
     def any_active(self, scope: Scope) -> bool:
         return bool(self._where(wishes.c.scope == scope, wishes.c.status == ACTIVE))

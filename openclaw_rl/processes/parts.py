@@ -17,11 +17,12 @@ from openclaw_rl.engine import EngineParts, create_engine
 from openclaw_rl.models import Recommended, default_cache_dir, eos_ids, resolve_model, short_name
 from openclaw_rl.plugins import load_object
 from openclaw_rl.render import create_renderer
+from openclaw_rl.serve.choice import Choice
 from openclaw_rl.serve.gateway import Answerer
 from openclaw_rl.serve.model_answerer import ModelAnswerer
 from openclaw_rl.serve.upstream import UpstreamAnswerer
 from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.types import Engine, Renderer, SamplingParams
+from openclaw_rl.types import Engine, Json, Renderer, SamplingParams
 
 #: The kernel allows 107 bytes.
 _MAX_SOCKET_PATH = 100
@@ -76,7 +77,18 @@ def build_answerer(
         ),
         generate=load_object("generate function", config.serve.generate) if config.serve.generate else None,
         fingerprint=fingerprint,
+        choice=Choice(
+            _manifest_reader(open_store(config)),
+            config.serve.elsewhere == "base",
+            config.serve.canary_share,
+            config.serve.canary_s,
+        ),
     )
+
+
+def _manifest_reader(store: PolicyStore) -> Callable[[int], Json]:
+    """What is written down of a version; nothing of one that is not here."""
+    return lambda version: store.manifest(version) if store.exists(version) else {}
 
 
 def build_upstream_answerer(config: Config) -> Answerer:

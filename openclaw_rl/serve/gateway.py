@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from openclaw_rl.errors import RequestError
+from openclaw_rl.roles import system_prompt
 from openclaw_rl.serve.exchange import Exchange, Source
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.remember import remembering
@@ -71,7 +72,8 @@ class Gateway:
     async def open(self, request: ChatRequest, id_prefix: str = "chatcmpl-") -> Exchange:
         """Everything that can be refused is refused here, before the first byte is sent."""
         arrived = time.time()
-        request = replace(request, scope=self._scope_of(request.user))
+        system = system_prompt(request.messages)
+        request = replace(request, scope=self._scope_of(request.user), system=system)
         if request.prompt is None and (note := self._remembered(request.user)):
             request = remembering(request, note)
         # Taken before the first await and before any work, so that a burst cannot pass the limit together.

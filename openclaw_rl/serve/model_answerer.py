@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import cast
 
 from openclaw_rl.errors import RequestError
+from openclaw_rl.serve.choice import Choice
 from openclaw_rl.serve.exchange import Event
 from openclaw_rl.serve.stopping import StopText
 from openclaw_rl.types import (
@@ -27,7 +28,6 @@ from openclaw_rl.types import (
     Renderer,
     ReplyParser,
     SamplingParams,
-    Scope,
     SwitchesWarm,
     Token,
 )
@@ -48,10 +48,12 @@ class ModelAnswerer:
         defaults: SamplingParams,
         generate: Generate | None = None,
         fingerprint: str = "",
+        choice: Choice | None = None,
     ) -> None:
-        """``defaults`` hold where a request does not say."""
+        """``defaults`` hold where a request does not say; ``choice`` may name another version than serves."""
         self.engine, self.renderer, self.model_name = engine, renderer, model_name
         self._defaults, self._generate, self.fingerprint = defaults, generate, fingerprint
+        self._choice = choice
         # Threads of their own: a long text must not hold up the ledger's.
         self._rendering = ThreadPoolExecutor(_RENDER_THREADS, thread_name_prefix="render")
 
@@ -69,7 +71,7 @@ class ModelAnswerer:
                 param="messages",
             )
         sampling = self._sampling(request, room)
-        version = self._pick_version(prompt_ids, request.scope) if stated is None else stated
+        version = self._pick_version(request, prompt_ids) if stated is None else stated
         return ModelReply(self, request, prompt_ids, sampling, version, grammar)
 
     def _sampling(self, request: ChatRequest, room: int) -> SamplingParams:
@@ -161,10 +163,15 @@ class ModelAnswerer:
         cast(FollowsGrammars, self.engine).check_grammar(grammar)
         return grammar
 
-    def _pick_version(self, prompt_ids: list[int], scope: Scope) -> int:
+    def _pick_version(self, request: ChatRequest, prompt_ids: list[int]) -> int:
+        if self._choice is not None:
+            status = self.engine.status()
+            serving = status.version_for(request.scope)
+            if (version := self._choice.instead(request, serving, status.versions)) is not None:
+                return version
         if self.engine.capabilities.warm_switching:
-            return cast(SwitchesWarm, self.engine).pick_version(prompt_ids, scope)
-        return self.engine.status().version_for(scope)
+            return cast(SwitchesWarm, self.engine).pick_version(prompt_ids, request.scope)
+        return self.engine.status().version_for(request.scope)
 
     def version_of(self, model: str) -> int | None:
         """``name`` leaves it to the engine (None), ``name@3`` is a certain version, ``name@0`` the base."""

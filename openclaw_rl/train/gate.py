@@ -108,8 +108,10 @@ class Gate:
         encode: Callable[[str], list[int]],
         degeneration: Callable[[str], str | None],
         bounds: Bounds | None = None,
+        everywhere: bool = True,
     ) -> None:
-        self._renderer, self._encode = renderer, encode
+        """``everywhere``: versions answer under any system prompt, so they are asked jobs with one, too."""
+        self._renderer, self._encode, self._everywhere = renderer, encode, everywhere
         self._bounds = bounds or Bounds()
         self._examiner = Examiner(engine, renderer, degeneration)
         self._talks: dict[tuple[str, int, bool], Talk] = {}
@@ -142,10 +144,8 @@ class Gate:
 
     async def _knowledge(self, version: int, wish: str) -> list[Check]:
         checks = []
-        for name, most, is_bound in (
-            ("facts", self._bounds.lost, False),
-            ("jobs", self._bounds.lost_jobs, True),
-        ):
+        kinds = [("facts", self._bounds.lost, False), ("jobs", self._bounds.lost_jobs, True)]
+        for name, most, is_bound in kinds if self._everywhere else kinds[:1]:
             # A few dozen items are noisy: nobody is rejected before all of them were asked.
             for number in (_ITEMS, None):
                 items = draw_items(is_bound, number, seed=version)

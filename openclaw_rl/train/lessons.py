@@ -42,6 +42,7 @@ NO_LESSON = (
     "the algorithm finds nothing to learn here, such as a complaint without a word on what to do instead"
 )
 SAME_WISH = "said once more: the complaint before it in this conversation teaches the same"
+NOTHING_LEFT = "the last wish is taken back: the version from before it serves again"
 ACCEPTED = "accepted: there is nothing to change"
 NOT_FINITE = "its log-probs are not finite numbers"
 NO_TOKENS = "another server answered, so its tokens are not known"
@@ -207,6 +208,8 @@ class Sampler:
         wish = self._wishes.take_up(turn, hint, self._verdicts.serving(turn.scope))
         if wish is not None and wish.problem is not None:
             return wish.problem
+        if wish is None and not self._wishes.texts(turn.user, turn.scope):
+            return NOTHING_LEFT
         # Its own wish, or one that it took back, may be known already from before a kill.
         known = wish is not None and wish.turn_id != turn.id
         same = again is not None and known and self._wishes.texts(turn.user, turn.scope) == before

@@ -9,10 +9,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from openclaw_rl.types import EVERYONE, Json, Weights
+from openclaw_rl.roles import Role, with_roles
+from openclaw_rl.types import BASE_VERSION, EVERYONE, Json, Weights
 from openclaw_rl.types.lora import ADAPTER_FILE
 
 MANIFEST = "manifest.json"
@@ -83,6 +84,16 @@ class PolicyStore:
         uri = manifest.get("uri")
         scope = manifest.get("scope", EVERYONE)
         return Weights(version, uri, scope) if uri else Weights.in_folder(version, self.path(version), scope)
+
+    def roles_after(self, parent: int, prompts: Iterable[str]) -> list[Role] | None:
+        """Under which system prompts a version holds that was made from ``parent`` by turns under these.
+
+        None, everywhere: its parent was trained without asking where.
+        """
+        if parent == BASE_VERSION:
+            return with_roles([], prompts)
+        known = self.manifest(parent).get("roles")
+        return None if known is None else with_roles(map(tuple, known), prompts)
 
     def write(self, version: int, save: Callable[[Path], str | None], manifest: Json) -> Path:
         """``save`` fills a folder; it becomes the version's in one rename, after everything is on disk.

@@ -13,6 +13,7 @@ from openclaw_rl.train.watch import Reaction, better_before
 from openclaw_rl.types import BASE_VERSION, Scope
 
 _MANY = 1000
+TAKEN_BACK = "what it was made for was taken back"
 #: Versions back whose verdicts are compared with.
 _FAR = 200
 #: On a version, before it counts as better than the one before a wish.
@@ -78,12 +79,21 @@ class Retreat:
             self._go(target, why, scope)
 
     def _leave_wishes(self, scope: Scope) -> None:
-        """What cannot be had is not pursued: back to the best version so far, or to the one before it."""
+        """What cannot be had is not pursued, and what is not wanted any more is gone with what was learned.
+
+        Back to the best version so far, or to the one from before. While something else is wished for, that
+        is learned on, by a teacher who is told of nothing else.
+        """
         for wish in self._wishes.ending(scope):
             serving = self._policies.serving(scope)
-            target = serving if self._wishes.any_active(scope) else self._best_since(wish.served, scope)
+            if self._wishes.any_active(scope):
+                target = serving
+            elif wish.is_unwanted:
+                target = min(serving, self._wishes.served_before(wish))
+            else:
+                target = self._best_since(wish.served, scope)
             if target != serving:
-                self._go(target, f"back from version {serving}: {wish.problem}", scope)
+                self._go(target, f"back from version {serving}: {wish.problem or TAKEN_BACK}", scope)
             self._wishes.ended(wish)
 
     def _best_since(self, before: int, scope: Scope) -> int:

@@ -288,7 +288,7 @@ class LearnWorker:
         heard = Heard(items, self._again(policy), self._anchors, self._caution(policy))
         taken = take_steps(trainer, self._algorithm, heard, state, version, parent)
         report = taken.report
-        manifest = {
+        manifest: Json = {
             "version": version,
             "parent": parent,
             "scope": policy.scope,
@@ -302,6 +302,9 @@ class LearnWorker:
             "metrics": {**asdict(report), "scale": taken.scale},
             "created_at": time.time(),
         }
+        if self._algorithm.needs.generates:
+            prompts = [self._policies.system_prompt(turn_id) for turn_id in manifest["samples"]]
+            manifest["roles"] = self._store.roles_after(parent, prompts)
         self._store.write(version, lambda folder: trainer.save(folder, state), manifest)
         self._trainer_version = version
         return report

@@ -79,7 +79,9 @@ class ChatRequest:
     prompt: str | list[int] | None = None
     """Text or ids to go on from as they are, instead of a conversation."""
     scope: Scope = EVERYONE
-    """Whose policy answers; the gateway says so."""
+    """Whose policy answers; the gateway says so, and the next."""
+    system: str = ""
+    """The system prompt as it was sent."""
 
 
 @dataclass(frozen=True, slots=True)

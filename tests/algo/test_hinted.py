@@ -100,7 +100,7 @@ async def test_the_best_answer_is_good_by_both_ratios() -> None:
     teacher = ScriptedTeacher(
         [answer(20), answer(21), answer(22)],
         untold={20: -9.0, 21: -1.1, 22: -4.0},
-        elsewhere={20: -1.1, 21: -9.0, 22: -4.0},
+        elsewhere={20: -1.3, 21: -9.0, 22: -4.0},
     )
     assert await kept(teacher) == [22]
     assert await kept(teacher, Hinted(keep=3)) == [22, 20, 21]
@@ -121,6 +121,13 @@ async def test_what_fell_apart_is_left_out() -> None:
     )
     assert await kept(teacher) == [21]
     assert await kept(ScriptedTeacher([answer(20, "ha ha ha")], broken=("ha ha ha",))) == []
+
+
+async def test_what_would_answer_any_request_teaches_nothing() -> None:
+    """Nor does what is said as likely by a model that was not told."""
+    assert await kept(ScriptedTeacher([answer(20)], {20: -9.0}, {20: -1.1})) == []
+    assert await kept(ScriptedTeacher([answer(20)], {20: -0.9}, {20: -9.0})) == []
+    assert await kept(ScriptedTeacher([answer(20)], {20: -9.0}, {20: -9.0})) == [20]
 
 
 async def test_unfinished_answers_are_left_out_unless_most_are() -> None:

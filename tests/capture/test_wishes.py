@@ -71,8 +71,22 @@ def test_one_takes_the_place_of_another(book: Wishes, ledger: LearnLedger) -> No
 def test_one_is_taken_back(book: Wishes, ledger: LearnLedger) -> None:
     book.take_up(turn(1), LISTS, 0)
     assert book.take_up(turn(2), "You can stop with the numbered lists.", 1) is None
-    assert became(ledger) == {LISTS: TAKEN_BACK}
     assert book.current("ann", EVERYONE) == ""
+    [wish] = book.ending(EVERYONE)
+    assert (wish.is_unwanted, wish.problem) == (True, None)
+    book.ended(wish)
+    assert became(ledger) == {LISTS: TAKEN_BACK}
+    assert book.ending(EVERYONE) == []
+
+
+def test_what_was_learned_for_wishes_that_are_gone_goes_with_the_last_of_them(book: Wishes) -> None:
+    book.take_up(turn(1), LISTS, 2)
+    book.take_up(turn(2), FRENCH, 3)
+    book.take_up(turn(3), "You can stop with the numbered lists.", 5)
+    book.take_up(turn(4), "You don't have to answer in French any more.", 6)
+    assert [book.served_before(wish) for wish in book.ending(EVERYONE)] == [2, 2]
+    book.take_up(turn(5), LISTS, 2)
+    assert [wish.served for wish in book.of_user("ann", EVERYONE)] == [2]
 
 
 def test_whatever_was_taken_up_can_be_taken_up_again_after_a_kill(book: Wishes, ledger: LearnLedger) -> None:
