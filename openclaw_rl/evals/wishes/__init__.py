@@ -18,4 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--draw", metavar="TEXT", help="what wishes are drawn by [the commit's hash]")
     group.add_argument("--items", type=int, default=400, metavar="N", help="checkable items tried [400]")
+    group.add_argument(
+        "--stories",
+        default="alone",
+        metavar="NAMES",
+        help="alone, or once it is learned: taken-back, second (another wish), against (a contrary one)",
+    )
     group.add_argument("--note", action="store_true", help="also with a memory note in the system prompt")

@@ -37,6 +37,23 @@ class Arm:
     """Said once it is learned, instead of a second wish."""
 
     @property
+    def story(self) -> str:
+        if self.second is None:
+            return "taken-back" if self.taken_back else "alone"
+        return "against" if self.second.against == self.wish.name else "second"
+
+    @property
+    def turned(self) -> list[Wish]:
+        """What is wished for after the turn of events."""
+        if self.second is None:
+            return []
+        return [self.second] if self.second.against == self.wish.name else [self.wish, self.second]
+
+    @property
+    def measured(self) -> list[Wish]:
+        return [self.wish, *([self.second] if self.second else [])]
+
+    @property
     def name(self) -> str:
         after = f"-then-{self.second.name}" if self.second else "-taken-back" if self.taken_back else ""
         return f"{self.wish.name}{after}-{self.seed}".replace(" ", "-").replace("'", "")
@@ -115,16 +132,14 @@ def _drive(
     version = log.of("look")[-1]["version"] if log.of("look") else 0
     turned: int | None = next((row["number"] for row in log.of("turned")), None)
     if turned is not None:
-        person.wishes = [arm.wish, arm.second] if arm.second else []
+        person.wishes = arm.turned
     for number in range(done, rules.conversations):
         if time.monotonic() > rules.deadline:
             break
         instead = ""
         if turned is None and (arm.second or arm.taken_back) and _is_learned(log, rules):
             turned, instead = number, arm.taken_back
-            person.wishes = [arm.wish, arm.second] if arm.second else []
-            if arm.second and arm.second.against == arm.wish.name:
-                person.wishes = [arm.second]
+            person.wishes = arm.turned
             log.write("turned", {"number": number})
         log.write("conversation", person.converse(number, instead) | {"turned": turned is not None})
         system.wait()
@@ -133,7 +148,9 @@ def _drive(
         now = _serving(system)
         if now != version:
             version = now
-            log.write("look", look(system, [arm.wish], rules.short_look) | {"number": number, "version": now})
+            log.write(
+                "look", look(system, arm.measured, rules.short_look) | {"number": number, "version": now}
+            )
         tick()
 
 
@@ -148,8 +165,7 @@ def _serving(system: System) -> int:
 
 
 def _last_look(arm: Arm, log: Log, rules: Rules, system: System, items: Sequence[Item]) -> None:
-    wishes = [arm.wish, *([arm.second] if arm.second else [])]
-    log.write("final", look(system, wishes, rules.long_look) | {"version": _serving(system)})
+    log.write("final", look(system, arm.measured, rules.long_look) | {"version": _serving(system)})
     log.write("items", {"right": answer_items(system, items)})
 
 

@@ -26,6 +26,8 @@ from openclaw_rl.evals.wishes.items import Item, items
 from openclaw_rl.evals.wishes.wish import Wish, drawn, written
 from openclaw_rl.serve.auth import KeyRing
 
+STORIES = ("alone", "taken-back", "second", "against")
+_TAKEN_BACK = "You don't have to do that any more. Please answer normally again."
 _NOTE = "What this person asked for before, and still wants:\n- "
 
 
@@ -41,14 +43,48 @@ def run(options: argparse.Namespace, home: Path) -> int:
         flags=flags,
         deadline=time.monotonic() + 60 * options.minutes if options.minutes else math.inf,
     )
-    wishes = chosen(options)
-    known = baselines(wishes, out, options)
-    arms = [Arm(wish, seed) for seed in range(options.seeds or 1) for wish in wishes]
+    wishes, stories = chosen(options), options.stories.split(",")
+    if unknown := set(stories) - set(STORIES):
+        raise ValueError(f"there is no story {min(unknown)!r}; known: {', '.join(STORIES)}")
+    contrary = contraries() if "against" in stories else []
+    known = baselines([*wishes, *(wish for pair in contrary for wish in pair)], out, options)
+    told = {row["wish"]: report.share(row["rows"]) for row in Log(out / "baselines.jsonl").of("told")}
+    managed = [wish for wish in wishes if told[wish.name] >= report.MANAGED]
+    arms = [
+        arm
+        for seed in range(options.seeds or 1)
+        for story in stories
+        for arm in tell(story, seed, wishes, managed, contrary)
+    ]
     failed = run_all(arms, out, rules, known, options.parallel)
     text = report.write(out)
     print(text)
     print(f"table and raw logs: {out}")
     return 1 if failed else 0
+
+
+def tell(
+    story: str,
+    seed: int,
+    wishes: Sequence[Wish],
+    managed: Sequence[Wish],
+    contrary: Sequence[tuple[Wish, Wish]],
+) -> list[Arm]:
+    """The arms of a story. What comes after a wish was learned is only told of those that can be."""
+    if story == "taken-back":
+        return [Arm(wish, seed, taken_back=_TAKEN_BACK) for wish in managed]
+    if story == "second":
+        others = [*managed[1:], *managed[:1]]
+        return [Arm(a, seed, second=b) for a, b in zip(managed, others, strict=True) if a.kind != b.kind]
+    if story == "against":
+        return [Arm(first, seed, second=second) for first, second in contrary]
+    return [Arm(wish, seed) for wish in wishes]
+
+
+def contraries() -> list[tuple[Wish, Wish]]:
+    """Of the written wishes, those that contradict each other: the first to be told, and the second."""
+    known = written()
+    return [(known[wish.against], wish) for wish in known.values() if wish.against]
 
 
 def chosen(options: argparse.Namespace) -> list[Wish]:
@@ -103,12 +139,15 @@ def _measure(
         log.write("items", {"right": answer_items(system, every)})
         log.write("plain", look(system, wishes, options.held_out))
     known = [item for item, right in zip(every, log.of("items")[-1]["right"], strict=True) if right]
+    plain = [row["reply"] for row in log.of("plain")[-1]["rows"]]
     for wish in tqdm(wishes, desc="baselines", unit="wish"):
         told = as_hint(wish.says[0])
         right = answer_items(system, known, told)
         note = look(system, [wish], options.held_out, note=_NOTE + told) if options.note else {"rows": []}
         row = look(system, [wish], options.held_out, told=told)
-        log.write("told", {"wish": wish.name, "kind": wish.kind, "right": right, "note": note["rows"], **row})
+        shown = sum(map(wish.shows, plain)) / len(plain)
+        facts = {"wish": wish.name, "kind": wish.kind, "right": right, "note": note["rows"], "untold": shown}
+        log.write("told", facts | row)
 
 
 def run_all(arms: Sequence[Arm], out: Path, rules: Rules, known: Sequence[Item], parallel: int) -> list[str]:
@@ -124,7 +163,14 @@ def run_all(arms: Sequence[Arm], out: Path, rules: Rules, known: Sequence[Item],
         def one(arm: Arm) -> None:
             folder = out / "arms" / arm.name
             folder.mkdir(parents=True, exist_ok=True)
-            facts = {"wish": arm.wish.name, "kind": arm.wish.kind, "seed": arm.seed, "says": arm.wish.says}
+            facts = {
+                "wish": arm.wish.name,
+                "kind": arm.wish.kind,
+                "seed": arm.seed,
+                "says": arm.wish.says,
+                "story": arm.story,
+                "second": arm.second.name if arm.second else None,
+            }
             (folder / "arm.json").write_text(json.dumps(facts), encoding="utf-8")
             try:
                 run_arm(arm, folder, rules, known, tick)

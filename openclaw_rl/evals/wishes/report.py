@@ -13,6 +13,8 @@ from openclaw_rl.evals.personalize.talk import Log, Row
 #: A wish that the told base meets this often can be learned; learned is at most so far below it.
 MANAGED, BELOW = 0.3, 0.10
 IN_A_ROW = 3
+#: A wish that was taken back is gone when it shows no more often than this above the untrained model.
+GONE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,31 @@ class Result:
         return self.told >= MANAGED
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What became of a wish after it was taken back, or another came."""
+
+    name: str
+    story: str
+    before: float
+    """With the first wish, on topic and whole, before the turn."""
+    first: float
+    second: float
+    """The same of both, at the end."""
+    both: float
+    shown: float
+    """Replies that still show the first wish, however good, at the end."""
+    untold: float
+    """The same of the untrained model."""
+    told: float
+    """Of the told base, the second wish; the first where there is none."""
+    until: int | None
+    """Conversations after the turn until what was taken back was gone, or what was wished for was there."""
+
+
 def write(out: Path) -> str:
-    results = collect(out)
-    text = table(results)
+    results, turns = collect(out), collect_turns(out)
+    text = "\n".join(part for part in (table(results), turn_table(turns)) if part)
     (out / "report.md").write_text(text, encoding="utf-8")
     return text
 
@@ -62,16 +86,64 @@ def collect(out: Path) -> list[Result]:
     found = []
     for folder in sorted((out / "arms").iterdir()):
         log, facts = Log(folder / "log.jsonl"), json.loads((folder / "arm.json").read_text())
-        if log.of("final"):
+        if log.of("final") and facts.get("story", "alone") == "alone":
             found.append(_result(folder.name, facts, log, told[facts["wish"]], base, every))
     return found
+
+
+def collect_turns(out: Path) -> list[Turn]:
+    told = {row["wish"]: row for row in Log(out / "baselines.jsonl").of("told")}
+    found = []
+    for folder in sorted((out / "arms").iterdir()):
+        log, facts = Log(folder / "log.jsonl"), json.loads((folder / "arm.json").read_text())
+        if log.of("final") and log.of("turned"):
+            found.append(_turn(folder.name, facts, log, told))
+    return found
+
+
+def _turn(name: str, facts: Row, log: Log, told: dict[str, Row]) -> Turn:
+    final, turned = log.of("final")[-1]["rows"], log.of("turned")[-1]["number"]
+    before = [row for row in log.of("look") if row["number"] < turned]
+    second = facts["second"]
+    measure, untold = told[second or facts["wish"]], told[facts["wish"]].get("untold", 0.0)
+    level = share(measure["rows"])
+
+    def settled(rows: Sequence[Row]) -> bool:
+        if second is None:
+            return _shown(rows) <= untold + GONE
+        return share(rows, 1) >= level - BELOW
+
+    until = next(
+        (
+            row["number"] - turned + 1
+            for row in log.of("look")
+            if row["number"] >= turned and settled(row["rows"])
+        ),
+        None,
+    )
+    return Turn(
+        name=name,
+        story=facts["story"],
+        before=share(before[-1]["rows"]) if before else 0.0,
+        first=share(final),
+        second=share(final, 1) if second else 0.0,
+        both=_mean([all(row["met"]) for row in final]),
+        shown=_shown(final),
+        untold=untold,
+        told=level,
+        until=until,
+    )
+
+
+def _shown(rows: Sequence[Row]) -> float:
+    return _mean([row["shows"][0] for row in rows])
 
 
 def _result(name: str, facts: Row, log: Log, told: Row, base: Log, every: Sequence[bool]) -> Result:
     final = log.of("final")[-1]["rows"]
     end: Row = log.of("end")[-1] if log.of("end") else {"policies": [], "seconds": 0.0}
     policies = [row for row in end["policies"] if row["version"]]
-    level = _share(told["rows"])
+    level = share(told["rows"])
     bound = [n % 2 == 1 for n in range(len(every)) if every[n]]
     right = log.of("items")[-1]["right"] if log.of("items") else []
     now = _kept(right, bound, True), _kept(right, bound, False)
@@ -82,10 +154,10 @@ def _result(name: str, facts: Row, log: Log, told: Row, base: Log, every: Sequen
         kind=facts["kind"],
         told=level,
         plain=0.0,
-        note=_share(told["note"]) if told["note"] else None,
-        now=_share(final),
-        trained=_share([row for row in final if row["form"] == "trained"]),
-        unseen=_share([row for row in final if row["form"] != "trained"]),
+        note=share(told["note"]) if told["note"] else None,
+        now=share(final),
+        trained=share([row for row in final if row["form"] == "trained"]),
+        unseen=share([row for row in final if row["form"] != "trained"]),
         reached=_reached(log, level),
         in_a_row=_in_a_row(log),
         jobs=now[0],
@@ -102,8 +174,8 @@ def _result(name: str, facts: Row, log: Log, told: Row, base: Log, every: Sequen
 
 
 def _reached(log: Log, level: float) -> int | None:
-    looks = [(row["number"] + 1, _share(row["rows"]) >= level - BELOW) for row in log.of("look")]
-    pairs = zip(looks, [*looks[1:], (0, _share(log.of("final")[-1]["rows"]) >= level - BELOW)], strict=True)
+    looks = [(row["number"] + 1, share(row["rows"]) >= level - BELOW) for row in log.of("look")]
+    pairs = zip(looks, [*looks[1:], (0, share(log.of("final")[-1]["rows"]) >= level - BELOW)], strict=True)
     return next((number for (number, near), (_, still) in pairs if near and still), None)
 
 
@@ -124,8 +196,9 @@ def _kept(right: Sequence[bool], bound: Sequence[bool], which: bool) -> float:
     return _mean([r for r, b in zip(right, bound, strict=True) if b == which]) if right else 0.0
 
 
-def _share(rows: Sequence[Row]) -> float:
-    return _mean([row["met"][0] for row in rows])
+def share(rows: Sequence[Row], which: int = 0) -> float:
+    """Of held-out replies, those that meet a wish."""
+    return _mean([row["met"][which] for row in rows])
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -170,3 +243,18 @@ def summary(results: Sequence[Result]) -> str:
         said = sum(r.given_up is not None for r in others)
         lines.append(f"Of {len(others)} wishes that it does not manage when told, {said} were said so.")
     return "\n".join(lines)
+
+
+def turn_table(turns: Sequence[Turn]) -> str:
+    if not turns:
+        return ""
+    head = (
+        "| story | first before | first / second / both after | told base | still shown (untold) | after |\n"
+        "|---|---|---|---|---|---|"
+    )
+    lines = [
+        f"| {t.name} | {t.before:.2f} | {t.first:.2f} / {t.second:.2f} / {t.both:.2f} | {t.told:.2f} | "
+        f"{t.shown:.2f} ({t.untold:.2f}) | {t.until or '–'} |"
+        for t in turns
+    ]
+    return "\n".join([head, *lines]) + "\n"
