@@ -110,7 +110,7 @@ def _turn(name: str, facts: Row, log: Log, told: dict[str, Row]) -> Turn:
 
     def settled(rows: Sequence[Row]) -> bool:
         if second is None:
-            return _shown(rows) <= untold + GONE
+            return bool(_shown(rows) <= untold + GONE)
         return bool(share(rows, 1) >= level - BELOW)
 
     until = next(
