@@ -8,6 +8,7 @@ fluent it is and what the model knows must not get worse than that.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from importlib import resources
 
 from openclaw_rl.types import (
     BASE_VERSION,
+    GRAMMAR_DIALECT,
     Ask,
     Engine,
     GenerateRequest,
@@ -24,10 +26,12 @@ from openclaw_rl.types import (
     Renderer,
     SamplingParams,
     ScoreRequest,
+    Tool,
 )
 
 _TEMPERATURE, _TOP_P, _MAX_TOKENS, _SEED = 0.7, 0.9, 96, 1234
 _ITEM_TOKENS = 20
+_CALL_TOKENS, _CALL_CHARS, _OTHER_TOOLS = 64, 48, 2
 #: A job with a system prompt says how to answer: in few words.
 _FEW_WORDS = 8
 #: Asked at the same time: beside live traffic, a step of the engine costs about the same for all of them.
@@ -48,6 +52,21 @@ class Item:
         if self.bound and len(reply.split()) > _FEW_WORDS:
             return False
         return any(re.search(rf"(?<!\w){re.escape(a)}", reply, re.IGNORECASE) for a in self.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolItem:
+    """A request that a certain tool is for, among others."""
+
+    messages: list[Message]
+    tools: list[Tool]
+    name: str
+    values: tuple[str, ...]
+    """What its arguments must hold."""
+
+    def is_right(self, reply: str) -> bool:
+        text = reply.lower()
+        return f'"{self.name}"' in text and all(value in text for value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +120,26 @@ class Examiner:
         replies = await asyncio.gather(*(self._answer(prompt, version) for prompt in prompts))
         return [item.is_right(self._text(reply)) for item, reply in zip(items, replies, strict=True)]
 
+    @property
+    def can_call(self) -> bool:
+        return self._engine.capabilities.grammar == GRAMMAR_DIALECT
+
+    async def calls_right(self, version: int, items: Sequence[ToolItem]) -> list[bool]:
+        """Whether the right tool is called with the right arguments, where some tool must be."""
+        sampling = SamplingParams(_CALL_TOKENS, temperature=0.0)
+        replies = await asyncio.gather(
+            *(
+                self._generate(
+                    self._renderer.render(item.messages, item.tools),
+                    sampling,
+                    version,
+                    self._renderer.tool_grammar(item.tools, _CALL_CHARS),
+                )
+                for item in items
+            )
+        )
+        return [item.is_right(self._text(reply)) for item, reply in zip(items, replies, strict=True)]
+
     def is_broken(self, text: str, request: str) -> bool:
         words = [word.lower() for word in _WORD.findall(text)]
         if len(words) < _LEAST_WORDS or len(set(words)) < _LEAST_DIFFERENT * min(len(words), 60):
@@ -119,7 +158,9 @@ class Examiner:
         sampling = SamplingParams(_MAX_TOKENS, _TEMPERATURE, _TOP_P, seed=seed)
         return await self._generate(prompt_ids, sampling, version)
 
-    async def _generate(self, prompt_ids: list[int], sampling: SamplingParams, version: int) -> list[int]:
+    async def _generate(
+        self, prompt_ids: list[int], sampling: SamplingParams, version: int, grammar: str | None = None
+    ) -> list[int]:
         request = GenerateRequest(
             prompt_ids,
             sampling,
@@ -127,6 +168,7 @@ class Examiner:
             policy_version=version,
             priority=Priority.JUDGE,
             top_logprobs=0,
+            grammar=grammar,
         )
         async with self._places:
             return [token.id async for token in self._engine.generate(request)]
@@ -150,6 +192,19 @@ _CLEARLY = 0.15
 def draw_items(bound: bool, number: int | None, seed: int) -> list[Item]:
     """A fresh sample for every version; all of them where no number is given."""
     every = [item for item in map(_item, _lines("gate_items.txt")) if item.bound == bound]
+    return every if number is None else random.Random(seed).sample(every, min(number, len(every)))
+
+
+def draw_tool_items(number: int | None, seed: int) -> list[ToolItem]:
+    """The same of requests for tools; each offers three, in an order of its own."""
+    known = json.loads(resources.files(__package__).joinpath("gate_tools.json").read_text(encoding="utf-8"))
+    by_name: dict[str, Tool] = {tool["name"]: tool for tool in known["tools"]}
+    every = []
+    for n, (asked, name, values) in enumerate(known["requests"]):
+        chance = random.Random(n)
+        others = chance.sample([other for other in by_name if other != name], _OTHER_TOOLS)
+        offered = chance.sample([by_name[each] for each in (name, *others)], 1 + _OTHER_TOOLS)
+        every.append(ToolItem([{"role": "user", "content": asked}], offered, name, tuple(values)))
     return every if number is None else random.Random(seed).sample(every, min(number, len(every)))
 
 

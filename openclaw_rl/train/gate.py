@@ -11,41 +11,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from importlib import resources
+from dataclasses import asdict, dataclass
 
-from openclaw_rl.train.exam import Examiner, Item, Talk, draw_items
+from openclaw_rl.train.exam import Examiner, Item, Talk, draw_items, draw_tool_items
 from openclaw_rl.types import (
     BASE_VERSION,
     EVERYONE,
     Ask,
     Engine,
     Json,
-    Message,
     Renderer,
     Scope,
     StepReport,
-    Tool,
     TurnRecord,
 )
 
 _MIN_HELD_OUT = 3
 #: Of 92 facts, sums and readings, and of 60 jobs.
 _ITEMS = 24
+#: Of 24 tool calls.
+_CALLS = 8
 #: Of the items: below, what the reference gets right is chance.
 _LEAST_SHARE = 0.1
 _LEAST_SPECIFICITY = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    ask: str
-    answer: str
-    tools: list[Tool] = field(default_factory=list)
-
-    @property
-    def messages(self) -> list[Message]:
-        return [{"role": "user", "content": self.ask}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +48,8 @@ class Bounds:
     """Share of replies that stop belonging to their request, against the version before."""
     tools: float = 0.5
     """Nats a token by which known tool calls may become less likely than under the base."""
+    lost_calls: float = 0.35
+    """Share of the tool calls that the base gets right where some tool must be called."""
     broken: float = 0.25
     """Share of broken replies beyond the references'."""
     off_topic: float = 0.25
@@ -132,7 +122,7 @@ class Gate:
         """``version`` must be loaded, unless the report says that it is not finite."""
         if not report.finite:
             return _result([Check("finite", 0.0, 1.0, False)])
-        checks = [Check("finite", 1.0, 1.0, True), await self._tools(version)]
+        checks = [Check("finite", 1.0, 1.0, True), *await self._tools(version)]
         checks += await self._knowledge(version, subject.wish)
         checks += await self._talk(version, parent, subject)
         if len(held_out) >= _MIN_HELD_OUT:
@@ -170,18 +160,40 @@ class Gate:
         self._right |= {keys[n]: is_right for n, is_right in zip(missing, right, strict=True)}
         return _mean([self._right[key] for key in keys])
 
-    async def _tools(self, version: int) -> Check:
+    async def _tools(self, version: int) -> list[Check]:
         if self._tool_calls is None:
             self._tool_calls = await self._tool_call_nll(BASE_VERSION)
         worse = await self._tool_call_nll(version) - self._tool_calls
-        return _at_most("tool calls", worse, self._bounds.tools)
+        checks = [_at_most("tool calls", worse, self._bounds.tools)]
+        if self._examiner.can_call:
+            checks.append(await self._calls(version))
+        return checks
 
     async def _tool_call_nll(self, version: int) -> float:
-        values = []
-        for probe in (probe for probe in load_probes() if probe.tools):
-            prompt = self._renderer.render(probe.messages, probe.tools)
-            values.append(-await self._examiner.mean_logprob(prompt, self._encode(probe.answer), version))
-        return _mean(values)
+        """Would it still call a tool by itself?"""
+        item = next(item for item in draw_tool_items(None, 0) if item.name == "read")
+        call = json.dumps({"name": item.name, "arguments": {"path": item.values[0]}})
+        prompt = self._renderer.render(item.messages, item.tools)
+        said = self._encode(f"<tool_call>\n{call}\n</tool_call>")
+        return -await self._examiner.mean_logprob(prompt, said, version)
+
+    async def _calls(self, version: int) -> Check:
+        """And does it call the right one with the right arguments, where it must?"""
+        for number in (_CALLS, None):
+            items = draw_tool_items(number, seed=version)
+            missing = [n for n, item in enumerate(items) if (str(item.messages), "call") not in self._right]
+            right = await self._examiner.calls_right(BASE_VERSION, [items[n] for n in missing])
+            self._right |= {
+                (str(items[n].messages), "call"): is_right for n, is_right in zip(missing, right, strict=True)
+            }
+            reference = _mean([self._right[str(item.messages), "call"] for item in items])
+            left = 1.0
+            if reference >= _LEAST_SHARE:
+                left = _mean(await self._examiner.calls_right(version, items)) / reference
+            check = _at_least("calls right", left, 1 - self._bounds.lost_calls)
+            if check.passed:
+                break
+        return check
 
     # --- how it talks ----------------------------------------------------------------------------
 
@@ -236,11 +248,6 @@ class Gate:
 
 #: References that are remembered.
 _KEPT = 32
-
-
-def load_probes() -> list[Probe]:
-    text = resources.files(__package__).joinpath("probes.jsonl").read_text()
-    return [Probe(**json.loads(line)) for line in text.splitlines()]
 
 
 def _at_most(name: str, value: float, bound: float) -> Check:

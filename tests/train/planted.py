@@ -17,7 +17,8 @@ from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.judge.rules import degeneration
 from openclaw_rl.models import eos_ids
 from openclaw_rl.render import create_renderer
-from openclaw_rl.train.gate import Gate, GateResult, Subject, load_probes
+from openclaw_rl.train.exam import draw_tool_items
+from openclaw_rl.train.gate import Gate, GateResult, Subject
 from openclaw_rl.train.lessons import Sampler
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 from openclaw_rl.train.spread import Prompts
@@ -86,15 +87,28 @@ NOISE = {"small noise": 0.05, "large noise": 0.1}
 #: The bounds were set on these, and the others count.
 SET_ON = ("off topic", "repetitive", "facts lost", "refusing", "small noise", "tools broken")
 SCORED = ("terse", "one phrase", "another language", "praising", "echoing", "large noise")
+#: What the default model manages when told, so that a version made for it is a good one.
 WISHES = {
     "numbered list": "Please answer with a numbered list.",
+    "bullet points": "Please answer with bullet points.",
     "one sentence": "Please answer in one short sentence.",
+    "two sentences": "Please answer in two sentences.",
+    "25 words": "Please use at most 25 words.",
+    "one paragraph": "Please answer in one short paragraph.",
+    "detail": "Please explain it in more detail.",
     "exclamation marks": "Please be enthusiastic and use exclamation marks.",
-    "a name": "Please call me buddy in every answer.",
-    "French": "Please answer in French.",
-    "story": "Please explain it with a little story.",
-    "pirate": "Please talk like a pirate.",
+    "friendly": "Please be more friendly and warm.",
+    "formal": "Please write in a formal tone.",
+    "polite": "Please be very polite.",
     "simple words": "Please use simple words that a child understands.",
+    "everyday words": "Please use everyday language without technical terms.",
+    "example": "Please always give an example.",
+    "steps": "Please explain it step by step.",
+    "story": "Please explain it with a little story.",
+    "comparison": "Please compare it with something from daily life.",
+    "most important": "Please begin with the most important thing.",
+    "question": "Please end with a question to me.",
+    "advice": "Please end with a piece of advice.",
 }
 
 
@@ -114,7 +128,7 @@ class Workshop:
         self.renderer = create_renderer(tokenizer, "llama", None, eos_ids(model))
         self._encode = lambda text: list(tokenizer.encode(text, add_special_tokens=False))
         self._trainer = LocalTrainer(model, LocalTrainerOptions(train_device="cpu"), native_linear)
-        self.gate = Gate(self.engine, self.renderer, self._encode, degeneration)
+        self.gate = Gate(self.engine, self.renderer, self._encode, degeneration, everywhere=False)
         self._prompts = Prompts(self.renderer, lambda turn: self._request, lambda message: False)
         self._request = Request([], [])
         self._folder, self._version = folder, 0
@@ -173,6 +187,8 @@ class Workshop:
             asks=lambda text, number: self._prompts.asks(turn, [], text, number),
         )
         made = await algorithm.examples(lesson, teacher)
+        if not made:
+            return GateResult(True, "nothing is taught", ())
         unused: Any = None
         sampler = Sampler(unused, algorithm, teacher, self._prompts, unused, 0.0)
         anchors = await sampler.anchors(algorithm.steps * algorithm.anchors, 1)
@@ -204,8 +220,8 @@ _REPORT = StepReport(0.0, 0.0, True, 0.0, 0, 0, 0, None, 1.0, 0.0, 0.0, 0.0)
 
 
 def _tool_requests() -> list[Any]:
-    """The probes' own tools, with other requests than theirs."""
-    tools = next(probe.tools for probe in load_probes() if probe.tools)
+    """The gate's own tools, with other requests than its."""
+    tools = draw_tool_items(None, 0)[0].tools
     return [cast(Any, _ToolRequest(asked, tools)) for asked in ASKED[:4]]
 
 
@@ -220,15 +236,19 @@ def table_row(kind: str, result: GateResult) -> str:
     failed = ", ".join(check.name for check in result.checks if not check.passed) or "none"
     named = (
         "facts",
-        "jobs",
         "tool calls",
+        "calls right",
         "broken replies",
         "on topic",
         "specificity",
         "strangeness",
         "length",
     )
-    return f"| {kind} | {failed} | " + " | ".join(f"{figures[name]:.2f}" for name in named) + " |"
+    return (
+        f"| {kind} | {failed} | "
+        + " | ".join(f"{figures[name]:.2f}" if name in figures else "–" for name in named)
+        + " |"
+    )
 
 
 async def workshop(model: Path, folder: Path) -> AsyncIterator[Workshop]:

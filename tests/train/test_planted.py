@@ -76,9 +76,10 @@ async def test_of_the_other_kinds_one_in_six_passes_at_most(
 
 @pytest.mark.gate
 @on_one_loop
-async def test_of_good_versions_one_in_eight_is_rejected_at_most(workshop: Workshop) -> None:
-    results = {name: await workshop.learn(wish, Hinted()) for name, wish in WISHES.items()}
-    for name, result in results.items():
-        print(table_row(name, result))
+async def test_of_twenty_good_versions_one_is_rejected_at_most(workshop: Workshop) -> None:
+    results = {}
+    for name, wish in WISHES.items():
+        results[name] = await workshop.learn(wish, Hinted())
+        print(table_row(name, results[name]), flush=True)
     rejected = {name: result.reason for name, result in results.items() if not result.passed}
     assert len(rejected) <= 1, rejected
