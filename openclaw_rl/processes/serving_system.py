@@ -16,6 +16,7 @@ from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.config import Config
+from openclaw_rl.errors import RequestError
 from openclaw_rl.processes.dashboard import Dashboard
 from openclaw_rl.processes.supervise import ChildHealth
 from openclaw_rl.serve.app import create_app
@@ -68,7 +69,15 @@ class ServingSystem:
         return create_app(self.gateway, keys, self.dashboard, lifespan, self.config.serve.max_request_mb)
 
     async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
-        await self.recorder.record(TurnEvent(turn_id, kind, time.time(), data=data))
+        """RequestError if it is not durable: what a person decides must not get lost in silence."""
+        if not await self.recorder.record(TurnEvent(turn_id, kind, time.time(), data=data)):
+            raise RequestError(
+                "This could not be stored: the ledger cannot be written now, most likely because the disk "
+                "is full. Send it again once /readyz says 'ok'.",
+                status=503,
+                code="not_stored",
+                retry_after_s=5,
+            )
 
     async def close(self) -> None:
         """Everything recorded, then everything released."""
