@@ -64,6 +64,8 @@ class ServeConfig(_Section):
     """Base URL (with /v1) of a server that answers instead; its key: OPENCLAW_RL_UPSTREAM_API_KEY."""
     upstream_timeout_s: float = Field(default=300, gt=0)
     """How long that server may be silent."""
+    policy_scope: Literal["auto", "user", "group", "everyone"] = "auto"
+    """Whose policy: user (each their own), group, everyone; auto is user as soon as there is a second key."""
     store_false: Literal["not-retrievable", "off-the-record"] = "not-retrievable"
     """What store: false in a request means: kept and learned from but not given out, or not kept at all."""
     hint_memory: bool = False

@@ -44,8 +44,8 @@ from openclaw_rl.processes import learning_parts as learn
 from openclaw_rl.processes import parts
 from openclaw_rl.processes.learning_system import LearningSystem, ServedModel
 from openclaw_rl.processes.serving_system import ServingSystem
-from openclaw_rl.scopes import Scopes
-from openclaw_rl.serve.auth import KeyRing
+from openclaw_rl.scopes import PolicyScopes, ScopeOf
+from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.gateway import Answerer, Gateway
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.slots import Slots
@@ -75,14 +75,15 @@ def build_serving(config: Config, progress: Callable[[str], None] = lambda line:
 
 
 def wire_serving(
-    config: Config, ledgers: Ledgers, engine: Engine, answerer: Answerer, scopes: Scopes | None = None
+    config: Config, ledgers: Ledgers, engine: Engine, answerer: Answerer, scopes: ScopeOf | None = None
 ) -> ServingSystem:
     """Whatever keeps the protocols may stand in for the engine and for who answers."""
     recorder = Recorder(ledgers.serve, redact=create_redactor(config.ledger.redact))
     memory = HintMemory(ledgers.serve, ledgers.learn, is_wish)
-    users, store_false = Users.in_home(config.home), config.serve.store_false == "off-the-record"
     keys = KeyRing.in_home(config.home)
+    users, store_false = Users.in_home(config.home), config.serve.store_false == "off-the-record"
     slots = Slots(config.engine.max_running + config.serve.max_waiting, lambda: len(keys.users))
+    people = PolicyScopes(config.serve.policy_scope, DEFAULT_USER, users, lambda: keys.users)
     gateway = Gateway(
         answerer,
         OffTheRecord(
@@ -91,7 +92,7 @@ def wire_serving(
         slots=slots,
         metrics=Metrics(),
         note=memory.note if config.serve.hint_memory else lambda user: None,
-        scope_of=(scopes or Scopes()).of,
+        scope_of=(scopes or people).of,
     )
     store = parts.open_store(config)
     return ServingSystem(config, engine, ledgers, store, recorder, gateway, keys, memory)

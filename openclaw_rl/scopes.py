@@ -1,22 +1,51 @@
-"""Whose policy answers a request. One table in one place: a user has a scope, a scope has a version.
+"""Whose policy answers a request: a user has a scope, a scope has a version.
 
-Without entries everybody shares one policy. The ledger, the engine and the views are keyed by scope already,
-so giving somebody a policy of their own is an entry here, such as ``{"ann": "user:ann"}``.
+The ledger, the engine and the views are keyed by scope; which one somebody has is decided here alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from openclaw_rl.types import EVERYONE, Scope
+from openclaw_rl.users import Users
 
 _FORM = re.compile(r"everyone|(user|group|env):[^\s:]+")
 
 
+class ScopeOf(Protocol):
+    def of(self, user: str) -> Scope: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyScopes:
+    """``--policy-scope``, asked anew for every request: keys and groups may change while people talk."""
+
+    mode: str
+    owner: str
+    """Keeps the policy that everyone had before there was a second key: they alone have taught it."""
+    users: Users
+    names: Callable[[], Collection[str]]
+    """Everybody who has a key."""
+
+    def of(self, user: str) -> Scope:
+        mode = self.mode
+        if mode == "auto":
+            mode = "user" if len(self.names()) > 1 else "everyone"
+        if mode == "everyone":
+            return EVERYONE
+        if group := self.users.of(user).group:
+            return f"group:{group}"
+        return EVERYONE if mode == "group" or user == self.owner else f"user:{user}"
+
+
 @dataclass(frozen=True, slots=True)
 class Scopes:
+    """A table of entries such as ``{"ann": "user:ann"}``; whoever has none shares everyone's policy."""
+
     by_user: Mapping[str, Scope] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -22,7 +22,8 @@ from openclaw_rl.scopes import Scopes, check_scope
 from openclaw_rl.sinks import Fan
 from openclaw_rl.testing import WordJudge, tiny_model
 from openclaw_rl.train.gate import Bounds
-from openclaw_rl.types import EVERYONE
+from openclaw_rl.types import EVERYONE, ScoreRequest
+from openclaw_rl.types.lora import ADAPTER_FILE
 
 ANN, BEN = "user:ann", "user:ben"
 ANYTHING = Bounds(9, 9, 9, 9, 9, 9, 9, specificity=-math.inf, strangeness=9, terse=-9, held_out=9)
@@ -170,3 +171,19 @@ async def test_a_server_that_starts_again_serves_everybody_their_own(stack: Stac
     stack.system.engine = engine
     await stack.system.follow()
     assert dict(engine.status().serving) == {ANN: before[0], BEN: before[1]}
+
+
+async def test_nobody_elses_step_changes_a_bit(stack: Stack) -> None:
+    """Ben's log-probs before and after ann's steps, whatever else runs in the same batch."""
+    await stack.complain("ben", 2)
+    await stack.learn()
+    prompt = stack.renderer.render([{"role": "user", "content": "hello ben"}])
+    request = ScoreRequest([*prompt, *range(10, 20)], 1, policy_version=1)
+    before, file = await stack.system.engine.score(request), stack.system.store.path(1) / ADAPTER_FILE
+    bytes_before = file.read_bytes()
+    await stack.complain("ann", 4)
+    await stack.learn()
+    assert set(stack.policies.serving_table()) == {ANN, BEN}
+    assert stack.policies.serving(BEN) == 1
+    assert await stack.system.engine.score(request) == before
+    assert file.read_bytes() == bytes_before

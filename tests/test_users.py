@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.commands.cli import main
+from openclaw_rl.scopes import PolicyScopes
 from openclaw_rl.users import Person, Users
 
 
@@ -50,3 +51,28 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert users("quota", "ann", "--requests-per-minute", "none").count("requests") == 0
     assert "users add bob" in users("group", "bob", "team")
     assert "'many' is no limit" in users("quota", "ann", "--tokens-per-day", "many")
+
+
+@pytest.mark.parametrize(
+    ("mode", "scopes"),
+    [
+        ("everyone", {"default": "everyone", "ann": "everyone", "ben": "everyone"}),
+        ("group", {"default": "everyone", "ann": "group:team", "ben": "everyone"}),
+        ("user", {"default": "everyone", "ann": "group:team", "ben": "user:ben"}),
+        ("auto", {"default": "everyone", "ann": "group:team", "ben": "user:ben"}),
+    ],
+)
+def test_whose_policy_answers(tmp_path: Path, mode: str, scopes: dict[str, str]) -> None:
+    users = Users.in_home(tmp_path)
+    users.change("ann", group="team")
+    found = PolicyScopes(mode, "default", users, lambda: list(scopes))
+    assert {user: found.of(user) for user in scopes} == scopes
+
+
+def test_one_key_is_as_before_and_a_second_makes_two_policies(tmp_path: Path) -> None:
+    names = ["default"]
+    found = PolicyScopes("auto", "default", Users.in_home(tmp_path), lambda: names)
+    assert found.of("default") == "everyone"
+    names.append("ann")
+    assert found.of("default") == "everyone", "what was learned before stays with whoever taught it"
+    assert found.of("ann") == "user:ann"

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from openclaw_rl.capture import events
+import sqlalchemy as sa
+
+from openclaw_rl.capture import events, schema
 from openclaw_rl.capture.events import StoredEvent
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.policy_ledger import PolicyLedger
-from openclaw_rl.capture.samples import TRAINED
+from openclaw_rl.capture.samples import TRAINED, samples
 from openclaw_rl.capture.schema import FACTS
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.steps import CLAIMED
@@ -211,6 +213,37 @@ def view_counts(ledgers: Ledgers) -> Json:
     }
 
 
+def view_own_counts(ledgers: Ledgers, user: str) -> Json:
+    """The same of one person: counted, not kept."""
+    turns, sessions = schema.turns, schema.sessions
+    with ledgers.serve.db.connect() as connection:
+        number, num_sessions = (
+            int(connection.execute(sa.select(sa.func.count()).where(table.c.user == user)).scalar_one())
+            for table in (turns, sessions)
+        )
+    query = sa.select(samples.c.status, samples.c.reason, sa.func.count()).where(samples.c.user == user)
+    with ledgers.policies.db.connect() as connection:
+        rows = connection.execute(query.group_by(samples.c.status, samples.c.reason)).all()
+    by_status, reasons = Counter[str](), Counter[str]()
+    for status, reason, count in rows:
+        by_status[status] += count
+        if reason is not None:
+            reasons[reason] += count
+    sampled, trained = by_status[READY] + by_status[CLAIMED], by_status[TRAINED]
+    states = {"judged": 0, "unjudged": 0, "sampled": sampled, "trained": trained, "excluded": reasons.total()}
+    states = {"waiting": max(0, number - sum(states.values())), **states}
+    return {
+        "sessions": num_sessions,
+        "turns": number,
+        "by_state": states,
+        "stages": _stages(number, states, reasons, 0),
+        "by_reason": dict(reasons),
+        "unread": 0,
+        "judge_queue": 0,
+        "judge_due": 0,
+    }
+
+
 def _stages(turns: int, states: dict[str, int], reasons: Counter[str], queue: int) -> list[Json]:
     """From seen to trained: how many turns came that far, and why the others did not, or not yet."""
     unpaired = {reason: reasons[reason] for reason in (CANCELLED, RETRIED, SIDE)}
@@ -228,16 +261,20 @@ def _stages(turns: int, states: dict[str, int], reasons: Counter[str], queue: in
 
 
 def view_policies(
-    policy_ledger: PolicyLedger, serving: int, scope: Scope = EVERYONE, limit: int = 1000
+    policy_ledger: PolicyLedger,
+    serving: Callable[[Scope], int],
+    scope: Scope | None = EVERYONE,
+    limit: int = 1000,
 ) -> Json:
-    """A scope's versions, newest first; ``serving`` is what the engine really answers with."""
+    """A scope's versions, or everybody's, newest first; ``serving`` is what the engine really serves."""
     rows = [view_policy(policy) for policy in policy_ledger.list_policies(limit, scope)]
     for row in rows:
-        if (row["status"] == "serving") != (row["version"] == serving):
-            row["status"] = "serving" if row["version"] == serving else "retired"
+        is_served = row["version"] == serving(row["scope"])
+        if (row["status"] == "serving") != is_served:
+            row["status"] = "serving" if is_served else "retired"
     base: Json = dict.fromkeys(("parent", "gate", "metrics", "num_samples", "created_at", "published_at"))
-    base["scope"] = scope
-    status = "serving" if serving == BASE_VERSION else "retired"
+    base["scope"] = scope or EVERYONE
+    status = "serving" if serving(base["scope"]) == BASE_VERSION else "retired"
     return {"object": "list", "data": [*rows, {"version": BASE_VERSION, "status": status, **base}]}
 
 
@@ -245,9 +282,11 @@ def view_policy(policy: Policy) -> Json:
     return asdict(policy)
 
 
-def view_learning(policy_ledger: PolicyLedger, scope: Scope = EVERYONE) -> Json:
-    """How far the next step is, and what the last one came to."""
+def view_learning(policy_ledger: PolicyLedger, scope: Scope = EVERYONE, everybodys: bool = True) -> Json:
+    """How far the next step is, and what the last one came to; the stage of anybody's step, or of theirs."""
     unfinished = policy_ledger.unfinished()
+    if unfinished is not None and not (everybodys or unfinished.scope == scope):
+        unfinished = None
     last = next((p for p in policy_ledger.list_policies(2, scope) if "loss" in p.metrics), None)
     return {
         "samples": policy_ledger.waiting(scope)[0],

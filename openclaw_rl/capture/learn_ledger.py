@@ -32,7 +32,7 @@ from openclaw_rl.capture.events import (
     StoredEvent,
 )
 from openclaw_rl.capture.migrate import LEARN
-from openclaw_rl.types import Json, Verdict
+from openclaw_rl.types import Json, Scope, Verdict
 
 metadata = sa.MetaData()
 Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -164,7 +164,7 @@ class LearnLedger:
             pass  # its turns so far have events of their own, and new ones come marked
         elif event.kind == FLUSH:
             connection.execute(tasks.update().where(tasks.c.ready.is_not(None)).values(next_try_at=0.0))
-            self.set_mark(connection, "flush_asked", event.at)
+            self.set_mark(connection, f"flush_asked{_whose(event.data.get('scope'))}", event.at)
         elif event.kind in READY_KINDS:
             # The first thing that made it judgeable stays, unless it was that nothing followed.
             waits = sa.true() if event.kind == NEXT_STATE else tasks.c.ready.is_(None)
@@ -326,15 +326,16 @@ class LearnLedger:
 
     # --- marks: small facts that are updated in place ----------------------------------------
 
-    def flush_requested_at(self) -> float | None:
-        """When somebody last asked to work off what waits, unless that was done."""
+    def flush_requested_at(self, scope: Scope | None = None) -> float | None:
+        """When it was last asked to work off what waits, of everybody or of a scope, unless that was done."""
         with self.db.connect() as connection:
-            values = self.marks(connection)
-        return values["flush_asked"] if values["flush_asked"] > values["flush_done"] else None
+            values, whose = self.marks(connection), _whose(scope)
+        asked = values[f"flush_asked{whose}"]
+        return asked if asked > values[f"flush_done{whose}"] else None
 
-    def flushed(self, asked: float) -> None:
+    def flushed(self, asked: float, scope: Scope | None = None) -> None:
         with database.writing(self.db) as connection:
-            self.set_mark(connection, "flush_done", asked)
+            self.set_mark(connection, f"flush_done{_whose(scope)}", asked)
 
     def marks(self, connection: sa.Connection) -> Counter[str]:
         rows = connection.execute(sa.select(marks.c.name, marks.c.value))
@@ -367,6 +368,10 @@ def feedback_verdict(data: Json) -> Verdict:
     return Verdict(
         score, 1.0, FEEDBACK, hints=(text,) if text and score < 0 else (), reason="the user rated this reply"
     )
+
+
+def _whose(scope: Scope | None) -> str:
+    return "" if scope is None else f":{scope}"
 
 
 def _is_persons(verdict: Verdict) -> bool:

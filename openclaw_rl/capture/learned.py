@@ -96,10 +96,11 @@ def view_step_turns(
         return [dict(row._mapping) for row in rows]
 
 
-def view_traffic(serve_ledger: ServeLedger, now: float) -> Json:
+def view_traffic(serve_ledger: ServeLedger, now: float, user: str | None = None) -> Json:
     """Finished replies of the last minute."""
     turns = schema.turns
     query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(turns.c.completion_tokens), 0))
+    query = query if user is None else query.where(turns.c.user == user)
     with serve_ledger.db.connect() as connection:
         number, tokens = connection.execute(query.where(turns.c.created_at > now - _TRAFFIC_S)).one()
     return {

@@ -140,11 +140,11 @@ class PolicyLedger(Steps):
 
     # --- settled, or not ---------------------------------------------------------------------
 
-    def flush_requested_at(self) -> float | None:
-        return self._learn_ledger.flush_requested_at()
+    def flush_requested_at(self, scope: Scope | None = None) -> float | None:
+        return self._learn_ledger.flush_requested_at(scope)
 
-    def flushed(self, asked: float) -> None:
-        self._learn_ledger.flushed(asked)
+    def flushed(self, asked: float, scope: Scope | None = None) -> None:
+        self._learn_ledger.flushed(asked, scope)
 
     def is_settled(self) -> bool:
         """Whether every turn that could be judged was, and every verdict came to something."""

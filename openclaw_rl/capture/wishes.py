@@ -194,8 +194,9 @@ def view_wishes(ledger: LearnLedger, user: str | None, limit: int = 100) -> list
     return [{**asdict(wish), "reason": wish.problem} for wish in found]
 
 
-def count_wishes(ledger: LearnLedger) -> dict[str, int]:
+def count_wishes(ledger: LearnLedger, user: str | None = None) -> dict[str, int]:
     """By what became of them."""
     query = sa.select(wishes.c.status, sa.func.count()).group_by(wishes.c.status)
+    query = query if user is None else query.where(wishes.c.user == user)
     with ledger.db.connect() as connection:
         return {status: int(number) for status, number in connection.execute(query)}

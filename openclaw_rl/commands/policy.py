@@ -42,7 +42,7 @@ class _Commands:
     # --- looking -----------------------------------------------------------------------------
 
     def list(self, options: argparse.Namespace) -> str:
-        view = view_policies(self.policy_ledger, self.policy_ledger.serving(options.scope), options.scope)
+        view = view_policies(self.policy_ledger, self.policy_ledger.serving, options.scope)
         if options.json:
             return json.dumps(view, indent=2)
         head = ("version", "parent", "status", "samples", "made", "disk", "loss", "checks")

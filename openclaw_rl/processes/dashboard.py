@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,8 @@ class Dashboard:
         self._search = SearchIndex(self._config.home / "search.db", self._ledgers.serve)
         self._swaps: dict[Scope, SwapWatch] = {}
         self._exporting = asyncio.Lock()
-        self.pulse, self.learned = Pulse(self.status), self._config.home / "learn.prom"
+        self._pulses: dict[tuple[Scope, str | None], Pulse] = {}
+        self.learned = self._config.home / "learn.prom"
         renderer = self._renderer
         self.comparer = None if renderer is None else Comparer(self._engine, renderer, self._load)
         self.used_at: dict[int, float] = {}
@@ -72,8 +74,13 @@ class Dashboard:
     def turn(self, turn_id: str, user: str | None) -> Json | None:
         return view_turn(self._ledgers, turn_id, user)
 
-    def status(self, scope: Scope = EVERYONE) -> Json:
-        return health.status(self._system, scope)
+    def status(self, scope: Scope = EVERYONE, user: str | None = None) -> Json:
+        return health.status(self._system, scope, user)
+
+    def pulse_of(self, scope: Scope, user: str | None) -> Pulse:
+        if (scope, user) not in self._pulses:
+            self._pulses[scope, user] = Pulse(partial(self.status, scope, user))
+        return self._pulses[scope, user]
 
     def readiness(self) -> tuple[bool, Json]:
         return health.readiness(self._system)
@@ -81,13 +88,13 @@ class Dashboard:
     def gauges(self) -> dict[str, float]:
         return health.gauges(self._system)
 
-    def now(self, scope: Scope = EVERYONE) -> Json:
+    def now(self, scope: Scope = EVERYONE, user: str | None = None) -> Json:
         """What ``/v1/status`` says about the last minute and the last swap."""
         now = time.time()
         return {
-            "traffic": view_traffic(self._ledgers.serve, now),
+            "traffic": view_traffic(self._ledgers.serve, now, user),
             "last_swap": self._last_swap(scope, now),
-            "wishes": count_wishes(self._ledgers.learn),
+            "wishes": count_wishes(self._ledgers.learn, user),
         }
 
     def _last_swap(self, scope: Scope, now: float) -> Json | None:
@@ -95,17 +102,17 @@ class Dashboard:
             self._swaps[scope] = SwapWatch(self._ledgers.serve, self._ledgers.policies, scope)
         return self._swaps[scope].last(now)
 
-    def learning(self, user: str | None) -> Json:
+    def learning(self, user: str | None, scope: Scope = EVERYONE) -> Json:
         return {
             "rewards": view_rewards(self._ledgers.policies, user),
-            "swaps": view_swaps(self._ledgers.policies),
+            "swaps": view_swaps(self._ledgers.policies, scope=scope),
         }
 
     def wishes(self, user: str | None) -> Json:
         return {"data": view_wishes(self._ledgers.learn, user)}
 
-    def policies(self, scope: Scope = EVERYONE) -> Json:
-        return view_policies(self._ledgers.policies, self._engine.status().version_for(scope), scope)
+    def policies(self, scope: Scope | None = EVERYONE) -> Json:
+        return view_policies(self._ledgers.policies, self._engine.status().version_for, scope)
 
     def parent(self, scope: Scope = EVERYONE) -> int | None:
         policies = self._ledgers.policies
@@ -189,7 +196,8 @@ class Dashboard:
                 if not found:
                     await asyncio.sleep(_INDEX_S)
         finally:
-            self.pulse.stop()
+            for pulse in self._pulses.values():
+                pulse.stop()
             self._search.close()
 
     # --- deciding ----------------------------------------------------------------------------

@@ -27,15 +27,20 @@ def readiness(system: ServingSystem) -> tuple[bool, Json]:
     }
 
 
-def status(system: ServingSystem, scope: Scope = EVERYONE) -> Json:
-    """Everything on one screen, about a scope's policy; what the ledger knows is null while it is down."""
+def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = None) -> Json:
+    """Everything on one screen, about a scope's policy; what the ledger knows is null while it is down.
+
+    ``user``: only what is their own.
+    """
     engine, health = system.engine.status(), system.recorder.health()
     size = None
     try:
         funnel: Json | None = inspect.view_counts(system.ledgers)
-        learning, now = inspect.view_learning(system.ledgers.policies, scope), system.dashboard.now(scope)
+        learning = inspect.view_learning(system.ledgers.policies, scope, everybodys=user is None)
+        now = system.dashboard.now(scope, user)
         size = system.ledgers.policies.full_batch(system.step_size.samples, scope)
         busy = bool(system.learning and funnel and _is_busy(system, funnel, learning))
+        funnel = funnel if user is None else inspect.view_own_counts(system.ledgers, user)
     except Exception:  # the ledger is down; `ledger` below says so
         funnel, learning, busy = None, {"samples": None, "stage": None, "last_step": None}, False
         now = {"traffic": None, "last_swap": None, "wishes": None}
@@ -50,14 +55,17 @@ def status(system: ServingSystem, scope: Scope = EVERYONE) -> Json:
         "busy": busy,
         "funnel": funnel,
         "queues": {
-            "running": engine.num_running,
-            "waiting": engine.num_waiting,
+            "running": engine.num_running if user is None else None,
+            "waiting": engine.num_waiting if user is None else None,
             "judge": funnel["judge_queue"] if funnel else None,
             "samples": learning["samples"],
             "samples_per_step": size or system.step_size.samples,
         },
-        "engine": {"cached_tokens": engine.cached_tokens, "context_length": system.engine.context_length},
-        "ledger": asdict(health),
+        "engine": {
+            "cached_tokens": engine.cached_tokens if user is None else None,
+            "context_length": system.engine.context_length,
+        },
+        "ledger": asdict(health) if user is None else {"ok": health.ok, "error": health.error},
         "learn": ready["learn"],
         "policy": ready["policy"],
         "stage": learning["stage"],

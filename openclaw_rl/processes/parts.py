@@ -22,7 +22,7 @@ from openclaw_rl.serve.gateway import Answerer
 from openclaw_rl.serve.model_answerer import ModelAnswerer
 from openclaw_rl.serve.upstream import UpstreamAnswerer
 from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.types import Engine, Json, Renderer, SamplingParams
+from openclaw_rl.types import EVERYONE, Engine, Json, Renderer, SamplingParams, Scope
 
 #: The kernel allows 107 bytes.
 _MAX_SOCKET_PATH = 100
@@ -83,12 +83,25 @@ def build_answerer(
             config.serve.canary_share,
             config.serve.canary_s,
         ),
+        scope_of=_scopes_of_versions(open_store(config)),
     )
 
 
 def _manifest_reader(store: PolicyStore) -> Callable[[int], Json]:
     """What is written down of a version; nothing of one that is not here."""
     return lambda version: store.manifest(version) if store.exists(version) else {}
+
+
+def _scopes_of_versions(store: PolicyStore) -> Callable[[int], Scope]:
+    """Each is read from its manifest once: a version never changes hands."""
+    known: dict[int, Scope] = {}
+
+    def scope_of(version: int) -> Scope:
+        if version not in known and store.exists(version):
+            known[version] = store.manifest(version).get("scope", EVERYONE)
+        return known.get(version, EVERYONE)
+
+    return scope_of
 
 
 def build_upstream_answerer(config: Config) -> Answerer:

@@ -28,6 +28,7 @@ from openclaw_rl.serve.pages import add_pages
 from openclaw_rl.serve.refuse import add_errors
 from openclaw_rl.serve.signin import add_signin, limited_to, require_owner
 from openclaw_rl.serve.text import WellFormed
+from openclaw_rl.serve.whose import own_scope, visible_scope
 from openclaw_rl.types import EVERYONE, Json
 
 
@@ -48,14 +49,14 @@ def create_app(
         add_dialect(app.router, gateway, dialect)
 
     @app.get("/v1/models", tags=["serve"])
-    async def models() -> Json:
-        data = [_model(name) for name in await gateway.answerer.models()]
+    async def models(request: Request) -> Json:
+        data = [_model(name) for name in await gateway.answerer.models(own_scope(request, gateway))]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
         return {"object": "list", "data": data, "has_more": False, **ends}
 
     @app.get("/v1/models/{name:path}", tags=["serve"])
-    async def model(name: str) -> Json:
-        await gateway.answerer.check_model(name)
+    async def model(name: str, request: Request) -> Json:
+        await gateway.answerer.check_model(name, own_scope(request, gateway))
         return _model(name)
 
     @app.get("/v1/sessions", tags=["look in"])
@@ -102,13 +103,17 @@ def create_app(
         return {"id": parsed.id, "score": score}
 
     @app.post("/v1/flush", tags=["feedback"])
-    async def flush() -> Json:
-        await inspection.record_event(None, "flush", {})
+    async def flush(request: Request) -> Json:
+        """The owner's reaches all that waits, anybody else's what waits for their own policy."""
+        mine = {} if limited_to(request) is None else {"scope": own_scope(request, gateway)}
+        await inspection.record_event(None, "flush", mine)
         return {"status": "ok"}
 
     @app.get("/v1/policies", tags=["look in"])
-    def policies(scope: str = EVERYONE) -> Json:
-        return inspection.policies(scope)
+    def policies(request: Request, scope: str | None = None) -> Json:
+        """The owner sees everybody's, unless one is named."""
+        everybodys = scope is None and limited_to(request) is None
+        return inspection.policies(None if everybodys else visible_scope(request, gateway, scope))
 
     @app.post("/v1/policies/{version}/promote", tags=["policies"])
     async def promote(version: int, request: Request, scope: str = EVERYONE) -> Json:
@@ -116,6 +121,7 @@ def create_app(
 
     @app.post("/v1/policies/rollback", tags=["policies"])
     async def rollback(request: Request, scope: str = EVERYONE) -> Json:
+        require_owner(request)
         parent = await asyncio.to_thread(inspection.parent, scope)
         if parent is None:
             raise RequestError("The base is being served; there is no version before it.", status=409)
@@ -129,8 +135,8 @@ def create_app(
             raise RequestError(str(error), status=404, code="not_found") from None
 
     @app.get("/v1/status", tags=["look in"])
-    def status(scope: str = EVERYONE) -> Json:
-        return inspection.status(scope)
+    def status(request: Request, scope: str | None = None) -> Json:
+        return inspection.status(visible_scope(request, gateway, scope), limited_to(request))
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> Json:
@@ -142,11 +148,12 @@ def create_app(
         return JSONResponse(report, status_code=200 if can_serve else 503)
 
     @app.get("/metrics", tags=["health"])
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
+        require_owner(request)
         content = gateway.metrics.render(inspection.gauges(), inspection.learned)
         return Response(content, media_type="text/plain; version=0.0.4")
 
-    app.include_router(dashboard_routes(inspection))
+    app.include_router(dashboard_routes(inspection, gateway))
     return app
 
 

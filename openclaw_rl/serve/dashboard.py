@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Request
@@ -10,9 +11,11 @@ from fastapi.responses import Response
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import sse
 from openclaw_rl.serve.compare import Comparison
+from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.signin import limited_to, require_owner
 from openclaw_rl.serve.text import WellFormed
+from openclaw_rl.serve.whose import check_versions, own_scope, visible_policy
 from openclaw_rl.types import Json
 
 Version = Annotated[int, Path(ge=0, le=2**31)]
@@ -22,17 +25,18 @@ class Export(WellFormed):
     format: Literal["peft", "merged", "gguf"] = "peft"
 
 
-def dashboard_routes(inspection: Inspection) -> APIRouter:
+def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
     router = APIRouter()
 
     # Not in the schema: it never ends, which no generic client expects.
     @router.get("/v1/events", include_in_schema=False)
-    async def events() -> Response:
-        return sse.EventStream(inspection.pulse.listen(), {}, lambda: None)
+    async def events(request: Request) -> Response:
+        pulse = inspection.pulse_of(own_scope(request, gateway), limited_to(request))
+        return sse.EventStream(pulse.listen(), {}, lambda: None)
 
     @router.get("/v1/learning", tags=["look in"])
     def learning(request: Request) -> Json:
-        return inspection.learning(limited_to(request))
+        return inspection.learning(limited_to(request), own_scope(request, gateway))
 
     @router.get("/v1/results", tags=["look in"])
     def results() -> Json:
@@ -71,7 +75,7 @@ def dashboard_routes(inspection: Inspection) -> APIRouter:
 
     @router.get("/v1/policies/{version}", tags=["look in"])
     def policy(version: Version, request: Request) -> Json:
-        return _found(inspection.policy(version, limited_to(request)), "policy version", str(version))
+        return visible_policy(request, gateway, inspection, version)
 
     @router.post("/v1/policies/{version}/export", tags=["policies"])
     async def export(version: Version, parsed: Export, request: Request) -> Json:
@@ -84,9 +88,10 @@ def dashboard_routes(inspection: Inspection) -> APIRouter:
             raise RequestError(str(error), status=409, code="conflict") from None
 
     @router.post("/v1/compare", tags=["serve"], response_model=None)
-    async def compare(parsed: Comparison) -> Response:
+    async def compare(parsed: Comparison, request: Request) -> Response:
         if inspection.comparer is None:
             raise RequestError("Another server answers here; its versions cannot be compared.", status=409)
+        await asyncio.to_thread(check_versions, request, gateway, inspection, parsed.versions)
         try:
             source = await inspection.comparer.open(parsed)
         except ValueError as error:

@@ -37,10 +37,10 @@ class Answerer(Protocol):
     async def prepare(self, request: ChatRequest) -> Source:
         """Check everything that can be refused. What takes long is not done on the event loop."""
 
-    async def models(self) -> list[str]: ...
+    async def models(self, scope: Scope) -> list[str]: ...
 
-    async def check_model(self, name: str) -> None:
-        """Raises RequestError for one that is not there."""
+    async def check_model(self, name: str, scope: Scope) -> None:
+        """Raises RequestError for one that is not there, or another scope's."""
 
     async def count_tokens(self, request: ChatRequest) -> int: ...
 
@@ -62,7 +62,7 @@ class Gateway:
         self.answerer, self.capture, self.metrics = answerer, capture, metrics
         self.model_name, self.renderer = answerer.model_name, answerer.renderer
         self.fingerprint = answerer.fingerprint
-        self._slots, self._remembered, self._scope_of = slots, note, scope_of
+        self._slots, self._remembered, self.scope_of = slots, note, scope_of
         self._background: set[asyncio.Task[None]] = set()
 
     @property
@@ -73,7 +73,7 @@ class Gateway:
         """Everything that can be refused is refused here, before the first byte is sent."""
         arrived = time.time()
         system = system_prompt(request.messages)
-        request = replace(request, scope=self._scope_of(request.user), system=system)
+        request = replace(request, scope=self.scope_of(request.user), system=system)
         if request.prompt is None and (note := self._remembered(request.user)):
             request = remembering(request, note)
         # Taken before the first await and before any work, so that a burst cannot pass the limit together.
@@ -92,6 +92,9 @@ class Gateway:
                 source.abandon()
             self.release(request)
             raise
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        return await self.answerer.count_tokens(replace(request, scope=self.scope_of(request.user)))
 
     def release(self, request: ChatRequest) -> None:
         self._slots.give_back(request.user, request.num_choices)

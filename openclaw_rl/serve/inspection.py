@@ -15,8 +15,6 @@ from openclaw_rl.types import EVERYONE, Json, Scope
 
 
 class Inspection(Protocol):
-    pulse: Pulse
-    """The status whenever it changes."""
     comparer: Comparer | None
     """None where another server answers."""
     learned: Path
@@ -51,7 +49,8 @@ class Inspection(Protocol):
 
     # --- versions ----------------------------------------------------------------------------
 
-    def policies(self, scope: Scope = EVERYONE) -> Json: ...
+    def policies(self, scope: Scope | None = EVERYONE) -> Json:
+        """None: everybody's."""
 
     def policy(self, version: int, user: str | None) -> Json | None: ...
 
@@ -66,14 +65,17 @@ class Inspection(Protocol):
 
     # --- how it goes -------------------------------------------------------------------------
 
-    def learning(self, user: str | None) -> Json: ...
+    def learning(self, user: str | None, scope: Scope = EVERYONE) -> Json: ...
 
     def wishes(self, user: str | None) -> Json:
         """What people asked for, for good, and what became of it."""
 
     def results(self) -> Json: ...
 
-    def status(self, scope: Scope = EVERYONE) -> Json: ...
+    def status(self, scope: Scope = EVERYONE, user: str | None = None) -> Json: ...
+
+    def pulse_of(self, scope: Scope, user: str | None) -> Pulse:
+        """That status whenever it changes."""
 
     def readiness(self) -> tuple[bool, Json]:
         """Whether requests can be answered, and how the parts are."""

@@ -98,7 +98,7 @@ class MessagesDialect(Dialect[MessagesRequest]):
         @router.post(f"{self.path}/count_tokens", tags=["serve"])
         async def count_tokens(parsed: CountTokensRequest, request: Request) -> Json:
             call = Call(await request.json(), request.state.user, request.headers, gateway.capture.recall)
-            return {"input_tokens": await gateway.answerer.count_tokens(read(parsed, call))}
+            return {"input_tokens": await gateway.count_tokens(read(parsed, call))}
 
 
 def error_body(status: int, message: str, code: str | None = None) -> Json:

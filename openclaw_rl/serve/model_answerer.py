@@ -6,7 +6,7 @@ The ids and log-probs in the events are the engine's own, untouched.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
@@ -17,6 +17,8 @@ from openclaw_rl.serve.choice import Choice
 from openclaw_rl.serve.exchange import Event
 from openclaw_rl.serve.stopping import StopText
 from openclaw_rl.types import (
+    BASE_VERSION,
+    EVERYONE,
     GRAMMAR_DIALECT,
     ChatRequest,
     Delta,
@@ -28,6 +30,7 @@ from openclaw_rl.types import (
     Renderer,
     ReplyParser,
     SamplingParams,
+    Scope,
     SwitchesWarm,
     Token,
 )
@@ -49,8 +52,11 @@ class ModelAnswerer:
         generate: Generate | None = None,
         fingerprint: str = "",
         choice: Choice | None = None,
+        scope_of: Callable[[int], Scope] = lambda version: EVERYONE,
     ) -> None:
-        """``defaults`` hold where a request does not say; ``choice`` may name another version than serves."""
+        """``defaults`` hold where a request does not say; ``choice`` may name another version than serves;
+        ``scope_of`` says whose a version is."""
+        self._scope_of = scope_of
         self.engine, self.renderer, self.model_name = engine, renderer, model_name
         self._defaults, self._generate, self.fingerprint = defaults, generate, fingerprint
         self._choice = choice
@@ -58,7 +64,7 @@ class ModelAnswerer:
         self._rendering = ThreadPoolExecutor(_RENDER_THREADS, thread_name_prefix="render")
 
     async def prepare(self, request: ChatRequest) -> ModelReply:
-        stated = self.version_of(request.model)
+        stated = self.version_of(request.model, request.scope)
         _refuse_attachments(request)
         grammar = await self._grammar(request)
         prompt_ids = await self._prompt_ids(request)
@@ -87,19 +93,23 @@ class ModelAnswerer:
         )
 
     async def count_tokens(self, request: ChatRequest) -> int:
-        self.version_of(request.model)
+        self.version_of(request.model, request.scope)
         _refuse_attachments(request)
         return len(await self._prompt_ids(request))
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
         return self._generate(self.engine, request) if self._generate else self.engine.generate(request)
 
-    async def models(self) -> list[str]:
-        versions = self.engine.status().versions
-        return [self.model_name, *(f"{self.model_name}@{version}" for version in versions)]
+    async def models(self, scope: Scope = EVERYONE) -> list[str]:
+        return [self.model_name, *(f"{self.model_name}@{version}" for version in self._versions(scope))]
 
-    async def check_model(self, name: str) -> None:
-        self.version_of(name)
+    async def check_model(self, name: str, scope: Scope = EVERYONE) -> None:
+        self.version_of(name, scope)
+
+    def _versions(self, scope: Scope) -> list[int]:
+        """The base, and those loaded that are the scope's own."""
+        loaded = self.engine.status().versions
+        return [v for v in loaded if v == BASE_VERSION or self._scope_of(v) == scope]
 
     async def close(self) -> None:
         """The engine belongs to whoever made it."""
@@ -173,10 +183,9 @@ class ModelAnswerer:
             return cast(SwitchesWarm, self.engine).pick_version(prompt_ids, request.scope)
         return self.engine.status().version_for(request.scope)
 
-    def version_of(self, model: str) -> int | None:
+    def version_of(self, model: str, scope: Scope = EVERYONE) -> int | None:
         """``name`` leaves it to the engine (None), ``name@3`` is a certain version, ``name@0`` the base."""
         name, _, stated = model.partition("@")
-        status = self.engine.status()
         if name.lower() not in (self.model_name.lower(), "default"):
             raise RequestError(
                 f"The model '{model}' does not exist here. This server has '{self.model_name}'.",
@@ -186,7 +195,7 @@ class ModelAnswerer:
             )
         if not stated:
             return None
-        loaded = {str(version): version for version in status.versions}
+        loaded = {str(version): version for version in self._versions(scope)}
         if stated not in loaded:
             known = ", ".join(f"{self.model_name}@{version}" for version in loaded)
             raise RequestError(

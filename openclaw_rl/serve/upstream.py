@@ -19,7 +19,17 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.messages import NOTE, with_note
 from openclaw_rl.serve.chat import ChatCompletionRequest
 from openclaw_rl.serve.exchange import Event
-from openclaw_rl.types import BASE_VERSION, ChatRequest, Delta, FinishReason, Json, Renderer, SamplingParams
+from openclaw_rl.types import (
+    BASE_VERSION,
+    EVERYONE,
+    ChatRequest,
+    Delta,
+    FinishReason,
+    Json,
+    Renderer,
+    SamplingParams,
+    Scope,
+)
 
 #: Ours, and no business of the other server's.
 _OWN = {"session_id", NOTE}
@@ -44,7 +54,7 @@ class UpstreamAnswerer:
     async def prepare(self, request: ChatRequest) -> UpstreamReply:
         return UpstreamReply(self, request)
 
-    async def models(self) -> list[str]:
+    async def models(self, scope: Scope = EVERYONE) -> list[str]:
         answer = await self.send(self.http.build_request("GET", f"{self.url}/models"))
         try:
             await answer.aread()
@@ -54,7 +64,7 @@ class UpstreamAnswerer:
         finally:
             await answer.aclose()
 
-    async def check_model(self, name: str) -> None:
+    async def check_model(self, name: str, scope: Scope = EVERYONE) -> None:
         if name not in (known := await self.models()):
             raise RequestError(
                 f"The model '{name}' does not exist there. It has: {', '.join(known)}.",

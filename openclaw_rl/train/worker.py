@@ -150,9 +150,12 @@ class LearnWorker:
         """The next step that is due, the scopes taking turns."""
         asked, after = self._policies.flush_requested_at(), self._last_scope
         for scope in [*(s for s in scopes if s > after), *(s for s in scopes if s <= after)]:
-            if (policy := self._claim_for(scope, flush=asked is not None)) is not None:
+            own = self._policies.flush_requested_at(scope)
+            if (policy := self._claim_for(scope, flush=bool(asked or own))) is not None:
                 self._last_scope = scope
                 return policy
+            if own and not self._policies.waiting(scope)[0] and self._policies.is_settled():
+                self._policies.flushed(own, scope)
         waits = any(self._policies.waiting(scope)[0] for scope in scopes)
         if asked and not waits and self._policies.is_settled():
             self._policies.flushed(asked)
