@@ -45,8 +45,9 @@ def _line_error(text: str, is_reader: bool) -> str | None:
     if len(lines) > _SHORT_LINES:
         lines = lines[:_EDGE_LINES] + lines[-_EDGE_LINES:]
     found = [line for line in lines if _LINES.fullmatch(line)]
-    # A reader's own failure stands alone; among other text it is content.
-    if not found or (is_reader and len(lines) > 2 and not _is_traceback_only(lines)):
+    # A reader's own failure stands alone, or first with a line or two behind it; elsewhere it is content.
+    begins = bool(lines) and len(lines) <= 3 and bool(_LINES.fullmatch(lines[0]))
+    if not found or (is_reader and len(lines) > 2 and not begins and not _is_traceback_only(lines)):
         return None
     return _one_line(found[-1])
 
