@@ -2,11 +2,16 @@
 
 Built on llguidance, which answers in microseconds per token without precomputing the grammar.
 The token table is made once per model, at the first request that needs it.
+
+A reply that runs out of tokens in the middle is no JSON at all. When few are left, whatever closes a text, a
+list or an object is taken where the grammar allows it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -14,6 +19,16 @@ import numpy as np
 import torch
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+
+#: What ends a JSON value, best first: inside a text, and outside of one, where a quote only begins another.
+_IN_TEXT = (re.compile(rb'"[}\]]*'), re.compile(rb'"[}\]]*,.?"?'))
+_OUTSIDE = (re.compile(rb"[}\]]+"), re.compile(rb"[}\]]*,.?"), re.compile(rb'"'))
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+#: Tokens that are kept for the end of a reply, however short it may be.
+_MIN_LANDING = 16
+#: Where llguidance repeats the grammar itself, and what it says before the problem.
+_LISTING = re.compile(r"\n +1 \| .*", re.DOTALL)
+_PLACE = re.compile(r"^at \d+\(\d+\): (?:failed to \w+ JSON schema: )?")
 
 
 class Grammars:
@@ -30,28 +45,55 @@ class Grammars:
     def check(self, grammar: str) -> None:
         """Raises ValueError that says what is wrong with the grammar or schema."""
         if problem := LLMatcher.validate_grammar(grammar, self._tokenizer):
-            raise ValueError(problem.strip())
+            raise ValueError(_PLACE.sub("", _LISTING.sub("", problem)).strip())
 
-    def start(self, grammar: str) -> GrammarState:
-        return GrammarState(LLMatcher(self._tokenizer, grammar, log_level=0), self._vocab)
+    def start(self, grammar: str, max_tokens: int) -> GrammarState:
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        return GrammarState(matcher, self._table, max(_MIN_LANDING, max_tokens // 4))
+
+    @cached_property
+    def _table(self) -> _Table:
+        written = [self._tokenizer.decode_bytes([token_id]) for token_id in range(self._vocab)]
+
+        def are(*endings: re.Pattern[bytes]) -> list[torch.Tensor]:
+            return [torch.tensor([bool(ending.fullmatch(text)) for text in written]) for ending in endings]
+
+        end_V = torch.zeros(self._vocab, dtype=torch.bool)
+        end_V[self._eos_ids] = True
+        return _Table(written, {True: are(*_IN_TEXT), False: [end_V, *are(*_OUTSIDE)]})
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    written: list[bytes]
+    endings: dict[bool, list[torch.Tensor]]
+    """Inside a text and outside: for each way to end a value, a boolean per token."""
 
 
 class GrammarState:
     """Where one reply stands in its grammar."""
 
-    def __init__(self, matcher: LLMatcher, vocab: int) -> None:
-        self._matcher, self._vocab = matcher, vocab
-        self._mask = allocate_token_bitmask(1, vocab)
+    def __init__(self, matcher: LLMatcher, table: _Table, landing: int) -> None:
+        """``landing``: with so many tokens left, values are ended."""
+        self._matcher, self._table, self._landing = matcher, table, landing
+        self._vocab = len(table.written)
+        self._mask = allocate_token_bitmask(1, self._vocab)
+        self._in_text = False
 
-    def allowed(self) -> torch.Tensor:
+    def allowed(self, num_left: int) -> torch.Tensor:
         """A boolean per token; never all false."""
         fill_next_token_bitmask(self._matcher, self._mask)
         bits = np.unpackbits(self._mask.view(np.uint8), bitorder="little")[: self._vocab]
         allowed_V = torch.from_numpy(bits).bool()
         if self._matcher.is_error() or not allowed_V.any():
             raise RuntimeError(f"the grammar allows no token: {self._matcher.get_error()}")
-        return allowed_V
+        if num_left > self._landing:
+            return allowed_V
+        ends = (allowed_V & ending_V for ending_V in self._table.endings[self._in_text])
+        return next((end_V for end_V in ends if end_V.any()), allowed_V)
 
     def consume(self, token_id: int) -> None:
         if not self._matcher.consume_token(token_id):
             raise RuntimeError(f"the grammar refused token {token_id}: {self._matcher.get_error()}")
+        quotes = _ESCAPED.sub(b"", self._table.written[token_id]).count(b'"')
+        self._in_text ^= bool(quotes % 2)

@@ -164,7 +164,7 @@ class LocalEngine:
             emit=partial(self._emit, asyncio.get_running_loop(), results),
             request=request,
             sampler=Sampler(request.sampling),
-            grammar=await self._start_grammar(request.grammar),
+            grammar=await self._start_grammar(request),
             top_k=request.top_logprobs,
         )
         self._inbox.put(partial(self._scheduler.add, job))
@@ -290,8 +290,10 @@ class LocalEngine:
     def check_grammar(self, grammar: str) -> None:
         self._grammars.check(grammar)
 
-    async def _start_grammar(self, grammar: str | None) -> GrammarState | None:
-        return None if grammar is None else await asyncio.to_thread(self._grammars.start, grammar)
+    async def _start_grammar(self, request: GenerateRequest) -> GrammarState | None:
+        if request.grammar is None:
+            return None
+        return await asyncio.to_thread(self._grammars.start, request.grammar, request.sampling.max_tokens)
 
     def status(self) -> EngineStatus:
         scheduler = self._scheduler

@@ -284,7 +284,7 @@ class Scheduler:
         top_logprobs: list[float],
     ) -> None:
         assert job.sampler is not None
-        allowed_V = job.grammar.allowed() if job.grammar else None
+        allowed_V = job.grammar.allowed(job.max_length - len(job.ids)) if job.grammar else None
         self._go_on(job, job.sampler.sample(raw_V, top_ids, top_logprobs, allowed_V))
 
     def _go_on(self, job: Job, sampled: Sampled) -> None:

@@ -11,22 +11,28 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from openclaw_rl.schemas import NAMED_PARTS, PARTS, moved, refers
 from openclaw_rl.types import Json, Tool
 
 #: Characters of a text whose schema does not say how long it may be.
 MAX_CHARS = 512
 _LARGE, _MANY = 10**15, 64
-#: Keywords whose value is a schema or a list of them, and those that hold schemas by name.
-_PARTS = {"items", "prefixItems", "anyOf", "oneOf", "allOf", "additionalProperties", "not"}
-_NAMED_PARTS = {"properties", "patternProperties", "$defs", "definitions"}
 #: With one of these a text or a number is limited already, or in a way that must not be touched.
-_CLOSED = {"enum", "const", "pattern", "format"}
-_SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_CLOSED = {"enum", "const", "pattern"}
+#: Characters that texts of a form need at most.
+_FORMATTED = {"date-time": 32, "time": 24, "duration": 24, "email": 48, "hostname": 48}
+#: One of several schemas is as good as any of them: no grammar can count which it follows.
+_OPTIONS = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "coerce_one_of": True,
+}
 
 
 def json_rule(schema: Json, max_chars: int = MAX_CHARS) -> str:
     """An expression that matches one JSON value of the schema."""
-    limited = {**limit(schema, max_chars), "x-guidance": _SEPARATORS}
+    limited = {**limit(schema, max_chars), "x-guidance": _OPTIONS}
     return f"%json {json.dumps(limited, ensure_ascii=False)}"
 
 
@@ -46,13 +52,14 @@ def limit(schema: Any, max_chars: int) -> Any:
         return schema
     limited = {
         name: {key: limit(part, max_chars) for key, part in value.items()}
-        if name in _NAMED_PARTS and isinstance(value, dict)
-        else (limit(value, max_chars) if name in _PARTS else value)
+        if name in NAMED_PARTS and isinstance(value, dict)
+        else (limit(value, max_chars) if name in PARTS else value)
         for name, value in schema.items()
     }
     kind = schema.get("type")
     if kind == "string" and not _CLOSED & schema.keys():
-        limited.setdefault("maxLength", max_chars)
+        longest = _FORMATTED.get(str(schema.get("format")), max_chars)
+        limited.setdefault("maxLength", max(longest, schema.get("minLength", 0)))
     elif kind == "integer" and not _CLOSED & schema.keys():
         if "exclusiveMaximum" not in schema:
             limited.setdefault("maximum", max(_LARGE, schema.get("minimum", 0)))
@@ -76,16 +83,32 @@ def literal(text: str, added: Mapping[int, str]) -> str:
 
 def call_schema(tools: Sequence[Tool], arguments_key: str) -> Json:
     """One call of one of the tools, as a JSON object."""
-    calls = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": tool["name"]}, arguments_key: arguments_schema(tool)},
-            "required": ["name", arguments_key],
-            "additionalProperties": False,
-        }
-        for tool in tools
-    ]
-    return calls[0] if len(calls) == 1 else {"anyOf": calls}
+    definitions: Json = {}
+    calls = []
+    for number, tool in enumerate(tools):
+        arguments = arguments_schema(tool)
+        if refers(arguments):
+            # What it refers to is meant from its own root.
+            place = f"#/$defs/tool{number}"
+            definitions[f"tool{number}"], arguments = moved(arguments, place), {"$ref": place}
+        calls.append(
+            {
+                "type": "object",
+                "properties": {"name": {"const": tool["name"]}, arguments_key: arguments},
+                "required": ["name", arguments_key],
+                "additionalProperties": False,
+            }
+        )
+    schema: Json = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def argument_schema(arguments: Json, part: Json) -> Json:
+    """One of a tool's parameters as a schema of its own; it may refer to any of the others."""
+    if not refers(part):
+        return part
+    place = "#/$defs/tool"
+    return {**moved(part, place), "$defs": {"tool": moved(arguments, place)}}
 
 
 def arguments_schema(tool: Tool) -> Json:

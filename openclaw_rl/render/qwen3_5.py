@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from openclaw_rl.render.base import TemplateRenderer
 from openclaw_rl.render.calls import CallScanner, NotACall, Reader, expect, skip_space
-from openclaw_rl.render.grammar import MAX_CHARS, arguments_schema, json_rule, literal
+from openclaw_rl.render.grammar import MAX_CHARS, argument_schema, arguments_schema, json_rule, literal
 from openclaw_rl.render.schema import typed_json, types_of
 from openclaw_rl.render.stream import partial_suffix
 from openclaw_rl.types import Json, Tool, ToolCall
@@ -47,7 +47,8 @@ class Qwen35Renderer(TemplateRenderer):
         parts = [json.dumps(f"{_FUNCTION}{tool['name']}>\n")]
         properties = schema.get("properties") or {}
         for key, value in sorted(properties.items(), key=lambda item: item[0] not in required):
-            part = f"{json.dumps(f'{_PARAMETER}{key}>{chr(10)}')} {_value_rule(value)} {json.dumps(chr(10))}"
+            rule = _value_rule(argument_schema(schema, value))
+            part = f"{json.dumps(f'{_PARAMETER}{key}>{chr(10)}')} {rule} {json.dumps(chr(10))}"
             parts.append(part if key in required else f"({part})?")
         return f"call_{number}: {' '.join(parts)} {json.dumps(_FUNCTION_END)}"
 

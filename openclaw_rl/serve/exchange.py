@@ -54,6 +54,8 @@ class Source(Protocol):
     prompt_ids: list[int]
     renderer: Renderer | None
     """Of the tokens in the events; None where there are none."""
+    relaxed: tuple[str, ...]
+    """What the client's schema asks for in vain."""
 
     async def start(self) -> None:
         """Raises RequestError if there will be no reply."""
@@ -119,6 +121,7 @@ class Exchange:
             "x-session-id": quote(self.session_id, safe=string.printable[:-6], errors="replace"),
             "x-request-id": self.id,
             **({} if self._recorded else {"x-off-the-record": "1"}),
+            **({"x-schema-relaxed": ", ".join(self.source.relaxed)} if self.source.relaxed else {}),
         }
 
     @property

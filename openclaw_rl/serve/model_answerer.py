@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import cast
 
 from openclaw_rl.errors import RequestError
+from openclaw_rl.schemas import relax
 from openclaw_rl.serve.choice import Choice
 from openclaw_rl.serve.exchange import Event
 from openclaw_rl.serve.stopping import StopText
@@ -66,7 +67,7 @@ class ModelAnswerer:
     async def prepare(self, request: ChatRequest) -> ModelReply:
         stated = self.version_of(request.model, request.scope)
         _refuse_attachments(request)
-        grammar = await self._grammar(request)
+        grammar, relaxed = await self._grammar(request)
         prompt_ids = await self._prompt_ids(request)
         room = self.engine.context_length - len(prompt_ids)
         if room < 1:
@@ -78,7 +79,7 @@ class ModelAnswerer:
             )
         sampling = self._sampling(request, room)
         version = self._pick_version(request, prompt_ids) if stated is None else stated
-        return ModelReply(self, request, prompt_ids, sampling, version, grammar)
+        return ModelReply(self, request, prompt_ids, sampling, version, grammar, relaxed)
 
     def _sampling(self, request: ChatRequest, room: int) -> SamplingParams:
         """As asked. Who names a temperature or a nucleus has chosen; what they leave out is neutral then."""
@@ -147,12 +148,12 @@ class ModelAnswerer:
         except RecursionError as error:
             raise RequestError("The request is nested too deeply; flatten it.", param="tools") from error
 
-    async def _grammar(self, request: ChatRequest) -> str | None:
-        """The shape the reply must have, checked; building it may take a moment."""
+    async def _grammar(self, request: ChatRequest) -> tuple[str | None, tuple[str, ...]]:
+        """The shape the reply must have, checked, and what of its schema no grammar can follow."""
         # An open text may take about half of the reply, so that there is room to finish it.
         max_chars = max(64, (request.max_tokens or self._defaults.max_tokens) // 2)
         if not request.must_call and request.json_schema is None:
-            return None
+            return None, ()
         param = "tools" if request.must_call else "response_format"
         if self.engine.capabilities.grammar != GRAMMAR_DIALECT:
             raise RequestError("This engine cannot constrain replies; leave it free.", param=param)
@@ -165,13 +166,19 @@ class ModelAnswerer:
                 f"This schema cannot be used: {error}", code="invalid_schema", param=param
             ) from None
 
-    def _checked_grammar(self, request: ChatRequest, max_chars: int) -> str:
+    def _checked_grammar(self, request: ChatRequest, max_chars: int) -> tuple[str, tuple[str, ...]]:
+        schemas = [tool["parameters"] for tool in request.must_call] or [request.json_schema or {}]
+        relaxed = [relax(schema) for schema in schemas]
         if request.must_call:
-            grammar = self.renderer.tool_grammar(request.must_call, max_chars)
+            tools = [
+                {**tool, "parameters": schema}
+                for tool, (schema, _) in zip(request.must_call, relaxed, strict=True)
+            ]
+            grammar = self.renderer.tool_grammar(tools, max_chars)
         else:
-            grammar = self.renderer.json_grammar(request.json_schema or {}, max_chars)
+            grammar = self.renderer.json_grammar(relaxed[0][0], max_chars)
         cast(FollowsGrammars, self.engine).check_grammar(grammar)
-        return grammar
+        return grammar, tuple(sorted({name for _, names in relaxed for name in names}))
 
     def _pick_version(self, request: ChatRequest, prompt_ids: list[int]) -> int:
         if self._choice is not None:
@@ -244,7 +251,9 @@ class ModelReply:
         sampling: SamplingParams,
         version: int,
         grammar: str | None,
+        relaxed: tuple[str, ...],
     ) -> None:
+        self.relaxed = relaxed
         self.model, self.version, self.prompt_ids = answerer.model_name, version, prompt_ids
         self.renderer: Renderer | None = answerer.renderer
         self._answerer, self._request, self._sampling, self._grammar = answerer, request, sampling, grammar

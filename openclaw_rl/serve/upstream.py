@@ -136,6 +136,7 @@ class UpstreamReply:
     def __init__(self, answerer: UpstreamAnswerer, request: ChatRequest) -> None:
         self.model = request.model
         self.prompt_ids: list[int] = []
+        self.relaxed: tuple[str, ...] = ()
         self._answerer, self._request = answerer, request
         self._answer: httpx.Response | None = None
         self._usage: tuple[int, int] = (0, 0)

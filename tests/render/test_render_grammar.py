@@ -29,6 +29,45 @@ TOOLS = [
     {"name": "now"},
 ]
 
+#: As pydantic and zod write a type that is used twice, and one that holds itself.
+REFERRING = [
+    {
+        "name": "book",
+        "parameters": {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$defs": {
+                "Place": {
+                    "type": "object",
+                    "properties": {
+                        "city": {"type": "string", "maxLength": 8},
+                        "kind": {"$ref": "#/$defs/Kind"},
+                    },
+                    "required": ["city", "kind"],
+                    "additionalProperties": False,
+                },
+                "Kind": {"enum": ["town", "village"], "type": "string"},
+            },
+            "type": "object",
+            "properties": {"start": {"$ref": "#/$defs/Place"}, "end": {"$ref": "#/$defs/Place"}},
+            "required": ["start", "end"],
+            "additionalProperties": False,
+        },
+    },
+    {
+        "name": "tree",
+        "parameters": {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 8},
+                "children": {"type": "array", "items": {"$ref": "#"}, "maxItems": 1},
+            },
+            "required": ["name", "children"],
+            "additionalProperties": False,
+        },
+    },
+]
+
 
 def walk(tokenizer: Any, grammar: str, rng: random.Random, stop_ids: frozenset[int]) -> list[int]:
     """A random reply that the grammar allows, texts cut short so that it ends."""
@@ -55,6 +94,24 @@ def walk(tokenizer: Any, grammar: str, rng: random.Random, stop_ids: frozenset[i
         assert matcher.consume_tokens(chosen)
         ids += chosen
     pytest.fail(f"no end after 400 tokens: {tokenizer.decode(ids)!r}")
+
+
+@pytest.mark.parametrize("family", list(RENDERERS))
+@pytest.mark.parametrize("tools", [REFERRING[:1], REFERRING[1:], REFERRING], ids=["defs", "itself", "both"])
+def test_a_forced_call_of_a_tool_whose_schema_refers_to_itself(
+    family: str, tools: Any, renderer_of: Callable[[str], Any], tokenizer_of: Callable[[str], Any]
+) -> None:
+    renderer, tokenizer = renderer_of(family), tokenizer_of(family)
+    for seed in range(3):
+        ids = walk(tokenizer, renderer.tool_grammar(tools), random.Random(seed), renderer.stop_ids)
+        detokenizer, parser = renderer.detokenizer(), renderer.parser([], tools)
+        text = "".join(detokenizer.feed(i) for i in ids) + detokenizer.finish()
+        (call,) = collect([*parser.feed(text), *parser.finish()]).tool_calls
+        arguments = json.loads(call.arguments)
+        if call.name == "book":
+            assert {arguments[end]["kind"] for end in ("start", "end")} <= {"town", "village"}
+        else:
+            assert all(child.keys() == {"name", "children"} for child in arguments["children"])
 
 
 @pytest.mark.parametrize("family", list(RENDERERS))
