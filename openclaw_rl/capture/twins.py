@@ -21,6 +21,7 @@ class _Twin:
     at: float
     continued_by: str | None = None
     """What the request asks that goes on with it: others that ask the same go on with it, too."""
+    continued_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +52,20 @@ class Twins:
         """The turn and session to go on with, and the claim on them; ``newest`` where there is no choice."""
         with self._lock:
             twins = self._by_chain.get(chain, {})
-            if len(twins) < 2:
+            if newest[1] not in twins and len(twins) < 2:
                 return newest, None
             session_id = stated if stated in twins else self._choose(twins, context)
             if session_id is None:
                 return newest, None
-            twins[session_id].continued_by = context
+            twins[session_id].continued_by, twins[session_id].continued_at = context, time.monotonic()
             return (twins[session_id].turn_id, session_id), Claim(chain, session_id, context)
 
     def _choose(self, twins: dict[str, _Twin], context: str) -> str | None:
         mine = next((name for name, twin in twins.items() if twin.continued_by == context), None)
         free = [name for name, twin in twins.items() if twin.continued_by is None]
-        if mine or not free:
+        # One that came up since then waits for a reaction, even for the very same words.
+        later = [name for name in free if mine and twins[name].at > twins[mine].continued_at]
+        if not free or (mine and not later):
             return mine
         since = time.monotonic() - _RECENT_S
         return next((name for name in free if twins[name].at >= since), free[-1])
