@@ -30,6 +30,7 @@ from openclaw_rl.types import EVERYONE, Example, Json, Scope, TurnRecord, Verdic
 
 #: Versions before the one that serves may go on answering some conversations for so long.
 _SOON_S = 900.0
+NOTHING_AGAIN = "another model was taught by it, and this one finds nothing to learn here"
 HELD_OUT = "held out, to check new versions with"
 
 
@@ -121,11 +122,32 @@ class PolicyLedger(Steps):
                     "strength": max((example.strength for example in examples), default=0.0),
                     "data": encode_examples(examples, turn) if examples else None,
                     "scope": turn.scope,
-                    "fingerprint": turn.fingerprint,
+                    "fingerprint": self._taught(turn, examples),
                 }  # fmt: skip
                 connection.execute(samples.insert().values(row))
                 self._count(connection, status, reason, 1)
             self._learn_ledger.set_mark(connection, "cursor_verdicts", seq)
+
+    def _taught(self, turn: TurnRecord, examples: Sequence[Example]) -> str:
+        """Which model examples are for: the one that answered, unless they are all another's answers."""
+        own = any(example.source.kind != "hinted" for example in examples)
+        return turn.fingerprint if own or not examples else self.fingerprint or turn.fingerprint
+
+    def teach_again(self, turn: TurnRecord, examples: Sequence[Example]) -> None:
+        """A turn that taught another model waits for a step of this one, with what this one is to learn."""
+        mine = samples.c.turn_id == turn.id
+        status, reason = (READY, None) if examples else (EXCLUDED, NOTHING_AGAIN)
+        values = {
+            "status": status, "reason": reason, "step": None, "fingerprint": self.fingerprint,
+            "strength": max((example.strength for example in examples), default=0.0),
+            "data": encode_examples(examples, turn) if examples else None,
+        }  # fmt: skip
+        with database.writing(self.db) as connection:
+            before = connection.execute(sa.select(samples.c.status, samples.c.reason).where(mine)).first()
+            if before is not None:
+                connection.execute(samples.update().where(mine).values(values))
+                self._count(connection, before.status, before.reason, -1)
+                self._count(connection, status, reason, 1)
 
     def _forget(self, connection: sa.Connection, turn_id: str) -> bool:
         """Make room for another outcome; False if a step has claimed the turn."""

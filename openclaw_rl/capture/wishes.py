@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture import database
 from openclaw_rl.capture.learn_ledger import LearnLedger, metadata
-from openclaw_rl.capture.samples import scope_column
+from openclaw_rl.capture.samples import samples, scope_column
 from openclaw_rl.types import Json, Scope, TurnRecord
 
 ACTIVE, REPLACED, TAKEN_BACK = "active", "replaced", "taken back"
@@ -174,6 +174,18 @@ class Wishes:
         query = sa.select(sa.func.min(wishes.c.served)).where(wishes.c.scope == wish.scope, since)
         with self._db.connect() as connection:
             return int(connection.scalar(query) or 0)
+
+    # --- another model ---------------------------------------------------------------------------
+
+    def of_other_models(self, fingerprint: str) -> list[Wish]:
+        """Those that were learned, or found impossible, on other weights than these."""
+        made = sa.select(samples.c.turn_id).where(samples.c.fingerprint.not_in(("", fingerprint)))
+        kept = wishes.c.status.in_((ACTIVE, *_PROBLEMS))
+        return self._where(kept, wishes.c.turn_id.in_(made)) if fingerprint else []
+
+    def renew(self, wish: Wish, serving: int) -> None:
+        """As if it had just been said."""
+        self._set(wish, status=ACTIVE, ended_at=None, served=serving, tried=0, accepted=0, versions=0)
 
     def any_active(self, scope: Scope) -> bool:
         return bool(self._where(wishes.c.scope == scope, wishes.c.status == ACTIVE))

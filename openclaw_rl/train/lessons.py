@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -64,6 +64,12 @@ class VerdictQueue(Protocol):
 
     def serving(self, scope: Scope) -> int: ...
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the model that is trained."""
+
+    def teach_again(self, turn: TurnRecord, examples: Sequence[Example]) -> None: ...
+
     def skip(self, seq: int) -> None: ...
 
     def settle(
@@ -85,6 +91,9 @@ class Wish(Protocol):
         """Whose reply was complained about first."""
 
     @property
+    def scope(self) -> Scope: ...
+
+    @property
     def problem(self) -> str | None:
         """Why nothing more is trained for it; None while something is."""
 
@@ -101,6 +110,10 @@ class WishBook(Protocol):
     def accepted(self, turn: TurnRecord) -> None: ...
 
     def failed(self, turn: TurnRecord) -> None: ...
+
+    def of_other_models(self, fingerprint: str) -> Sequence[Wish]: ...
+
+    def renew(self, wish: Any, serving: int) -> None: ...
 
 
 class Sampler:
@@ -132,6 +145,24 @@ class Sampler:
         for seq, turn_id in pending:
             await self._settle(seq, turn_id)
         return len(pending)
+
+    async def relearn(self) -> int:
+        """What people wished for on another model is learned again on this one; how many wishes that were.
+
+        From the words that were kept and the requests they were said about; the answers are this model's own.
+        """
+        if not self._algorithm.needs.generates:
+            return 0
+        found = await asyncio.to_thread(self._wishes.of_other_models, self._verdicts.fingerprint)
+        for wish in found:
+            self._wishes.renew(wish, self._verdicts.serving(wish.scope))
+        for wish in found:
+            judged = self._verdicts.judged(wish.turn_id)
+            if judged is None:
+                continue
+            self._prepared = None
+            self._verdicts.teach_again(judged[0], await self._examples(*judged))
+        return len(found)
 
     async def anchors(self, number: int, seed: int) -> list[Example]:
         """What shall stay as it is: some of the jobs that no wish concerns, with the base's own answers."""
@@ -170,7 +201,8 @@ class Sampler:
         if not turn.tokens:
             self._verdicts.settle(seq, turn, verdict, reason=NO_TOKENS)
             return
-        if self._verdicts.is_foreign(turn):
+        # What this model answers as a teacher can be learned, whoever gave the reply complained about.
+        if self._verdicts.is_foreign(turn) and not self._algorithm.needs.generates:
             self._verdicts.settle(seq, turn, verdict, reason=OTHER_MODEL)
             return
         if (problem := self._take_up(turn, verdict)) is not None:

@@ -104,6 +104,7 @@ class LearnWorker:
         """The version the trainer's weights are."""
         self._reported: dict[Scope, int] = {}
         self._last_scope: Scope = ""
+        self._started = False
         self._anchors: list[Example] = []
 
     def _say(self, line: str) -> None:
@@ -113,6 +114,7 @@ class LearnWorker:
         """Until cancelled. An engine or a database that is away is waited for."""
         while True:
             try:
+                await self._start()
                 worked = await self.step()
             except asyncio.CancelledError:
                 raise
@@ -127,6 +129,12 @@ class LearnWorker:
                 await asyncio.sleep(10 * self._poll_s)
             if not worked:
                 await asyncio.sleep(self._poll_s)
+
+    async def _start(self) -> None:
+        """Once: what people wished for on another model is learned again on this one."""
+        if not self._started and (number := await self._sampler.relearn()):
+            self._progress(f"the model is another one: {number} wishes are learned again")
+        self._started = True
 
     async def step(self) -> bool:
         """Whatever is next; False when nothing is."""

@@ -187,3 +187,54 @@ async def test_while_another_wish_is_pursued_its_version_serves_on(make: Make) -
     await run(worker)
     assert wishes.texts(first.user, EVERYONE) == ("Please answer in French.",)
     assert stack.policy_ledger.serving() == 1
+
+
+async def test_another_model_learns_the_same_wishes_again(system: ServingSystem) -> None:
+    policies, wishes = system.ledgers.policies, wishes_of(system)
+    policies.fingerprint = system.gateway.fingerprint = "old"
+    first, _ = await converse(system, "question", f"bad: {LISTS}")
+    await sampler_of(system).run()
+    policy = policies.claim(8, 0, "", 0, EVERYONE)
+    assert policy is not None
+    policies.trained(policy.version, {})
+    assert policies.publish(policy.version, {})
+    wishes.count_version("default", EVERYONE)
+    assert await sampler_of(system).relearn() == 0, "the model is the same"
+    policies.fingerprint = system.gateway.fingerprint = "new"
+    assert await sampler_of(system).relearn() == 1
+    assert (await looked_at(system, first))[0] == "sampled"
+    [wish] = wishes.of_user("default", EVERYONE)
+    assert (wish.text, wish.versions) == (LISTS, 0)
+    again = policies.claim(8, 0, "", 0, EVERYONE)
+    assert again is not None
+    assert len(policies.items(again.version)) == 3
+    assert policies.foreign(again.version) == []
+    assert await sampler_of(system).relearn() == 0, "once"
+    assert policies.counts()["claimed"] == 1
+    assert policies.counts()["trained"] == 0
+
+
+async def test_what_the_old_model_could_not_do_is_tried_again(system: ServingSystem) -> None:
+    policies, wishes = system.ledgers.policies, wishes_of(system)
+    policies.fingerprint = system.gateway.fingerprint = "old"
+    await converse(system, "question", f"bad: {LISTS}")
+    await sampler_of(system).run()
+    for wish in wishes.of_user("default", EVERYONE):
+        wishes._end(wish, "giving up")
+        wishes.ended(wishes.ending(EVERYONE)[0])
+    assert wishes.texts("default", EVERYONE) == ()
+    policies.fingerprint = "new"
+    assert await sampler_of(system).relearn() == 1
+    assert wishes.texts("default", EVERYONE) == (LISTS,)
+
+
+async def test_a_complaint_about_the_old_models_reply_teaches_the_new_one(system: ServingSystem) -> None:
+    policies = system.ledgers.policies
+    policies.fingerprint = system.gateway.fingerprint = "old"
+    first, _ = await converse(system, "question", f"bad: {LISTS}")
+    policies.fingerprint = "new"
+    await sampler_of(system).run()
+    assert (await looked_at(system, first))[0] == "sampled"
+    policy = policies.claim(8, 0, "", 0, EVERYONE)
+    assert policy is not None
+    assert policies.foreign(policy.version) == []
