@@ -1,12 +1,14 @@
 """Binary RL: the verdict itself, on every token of the reply.
 
-With one reply per prompt there is no group to compare with, so a running mean of each user's verdicts
-is subtracted: without it a user who only ever complains pushes probability down everywhere, and the
-model learns nothing but to fall apart. ``baseline=False`` is the method as published.
+Where a request was answered several times (``n``, or asked once more), a verdict counts by how far it is from
+the mean of all of them, in standard deviations. Most requests are answered once; there a running mean of each
+user's verdicts is subtracted: without it a user who only ever complains pushes probability down everywhere,
+and the model learns nothing but to fall apart. ``baseline=False`` is the method as published.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -26,6 +28,9 @@ class Binary:
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         verdict = lesson.verdict
+        if self.baseline and (advantage := standardised(verdict.score, lesson.peers)):
+            made = self.signal(lesson, advantage * verdict.confidence)
+            return [replace(made, source=replace(made.source, compared=True))]
         return [self.signal(lesson, verdict.score * verdict.confidence)] if verdict.score else []
 
     def signal(self, lesson: Lesson, advantage: float, strength: float = 1.0) -> Example:
@@ -40,6 +45,9 @@ class Binary:
         centred = []
         means: dict[str, list[float]] = state.setdefault("reward_means", {})
         for given in examples:
+            if given.source.compared:
+                centred.append(given)
+                continue
             user, score = given.source.user, given.source.score
             count, mean = means.get(user, (0, 0.0))
             # The signal is the verdict times what a token may count; only the verdict is centred.
@@ -47,3 +55,10 @@ class Binary:
             count = min(count + 1, _MEMORY)
             means[user] = [count, mean + (score - mean) / count]
         return Batch(centred, self.needs.loss)
+
+
+def standardised(score: int, peers: Sequence[int]) -> float:
+    """How far a verdict is from the mean of its group; 0 where all of it are alike."""
+    group = [score, *peers]
+    spread = statistics.pstdev(group)
+    return (score - statistics.fmean(group)) / spread if spread else 0.0

@@ -52,9 +52,9 @@ class Hinted:
     """So many are given to each."""
     keep: int = 1
     """So many of them are learned from."""
-    own_share: float = 0.0
+    own_share: float = 0.5
     """Of what is aimed at, the kept answer's own token; the rest is all that the told model held likely."""
-    steps: int = 4
+    steps: int = 8
     """Optimizer steps a version."""
     step_examples: int = 8
     anchors: int = 4

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from openclaw_rl.capture import database
 from openclaw_rl.capture.learn_ledger import LearnLedger, tasks, verdicts
 from openclaw_rl.capture.normalise import strip_ephemeral
+from openclaw_rl.capture.peers import peer_scores
 from openclaw_rl.capture.samples import encode_examples, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.steps import CLAIMED, EXCLUDED, Steps
@@ -80,6 +81,10 @@ class PolicyLedger(Steps):
                 break
             first, turn = before, before[0]
         return first
+
+    def peers(self, turn: TurnRecord) -> tuple[int, ...]:
+        """Verdicts on the other answers to the same request."""
+        return peer_scores(self._serve_ledger, self._learn_ledger, turn.id)
 
     def openers(self, user: str, scope: Scope, limit: int) -> list[TurnRecord]:
         """The person's newest requests that began a conversation."""

@@ -62,6 +62,8 @@ class VerdictQueue(Protocol):
 
     def openers(self, user: str, scope: Scope, limit: int) -> list[TurnRecord]: ...
 
+    def peers(self, turn: TurnRecord) -> tuple[int, ...]: ...
+
     def serving(self, scope: Scope) -> int: ...
 
     @property
@@ -266,6 +268,7 @@ class Sampler:
             verdict,
             lambda hint: self._prompts.hinted(turn, hint),
             self._lesson(*before, None) if before and verdict.score > 0 else None,
+            peers=() if self._algorithm.needs.generates else self._verdicts.peers(turn),
             wishes=self._wishes.texts(turn.user, turn.scope),
             asks=partial(self._asks, first),
         )

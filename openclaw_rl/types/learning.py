@@ -23,6 +23,8 @@ class Lesson:
     """The prompt's ids with a hint added to the user's last message; None where it cannot be rebuilt."""
     corrected: Lesson | None = None
     """What this reply made up for: the first of the replies that were complained about right before it."""
+    peers: tuple[int, ...] = ()
+    """Verdicts on the other answers to the same request, as far as they are judged."""
     wishes: tuple[str, ...] = ()
     """All that this person wishes for now, oldest first, this turn's hint included."""
     asks: Callable[[str, int], list[Ask]] = lambda wish, number: []
@@ -106,6 +108,8 @@ class Source:
     """The one that was distilled."""
     policy_version: int | None = None
     """Which version sampled the reply; None where no version of ours did."""
+    compared: bool = False
+    """Its signal is measured against the other answers to the same request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import torch
 
 from openclaw_rl.algo import ALGORITHMS, create_algorithm
 from openclaw_rl.algo.base import importance
-from openclaw_rl.algo.binary import Binary
+from openclaw_rl.algo.binary import Binary, standardised
 from openclaw_rl.algo.hints import overlap
 from openclaw_rl.algo.hybrid import Hybrid, HybridSum
 from openclaw_rl.algo.opd import Opd, OpdTopK
@@ -102,6 +102,31 @@ def test_binary_puts_the_verdict_on_every_sampled_token(score: int) -> None:
 
 def test_a_neutral_verdict_teaches_binary_nothing() -> None:
     assert not examples(Binary(), lesson(0))
+
+
+@pytest.mark.parametrize(
+    ("score", "peers", "advantage"),
+    [
+        (1, (-1,), 1.0),
+        (-1, (1,), -1.0),
+        (1, (-1, -1, -1), 3**0.5),
+        (0, (1,), -1.0),
+        (1, (1, 1), 0.0),
+        (-1, (), 0.0),
+    ],
+)
+def test_answers_to_one_request_are_measured_against_each_other(
+    score: int, peers: tuple[int, ...], advantage: float
+) -> None:
+    assert standardised(score, peers) == pytest.approx(advantage)
+    algorithm = Binary(importance_cap=1.0)
+    made = examples(algorithm, replace(lesson(score, turn=make_turn(temperature=0.0)), peers=peers))
+    if advantage:
+        assert made[0].source.compared
+        batch = algorithm.batch([*made, *made], {})
+        assert [example.signal_NK.max() for example in batch.examples] == pytest.approx([advantage] * 2)
+    else:
+        assert not any(example.source.compared for example in made), "as if there were none"
 
 
 def test_forced_tokens_carry_no_signal() -> None:

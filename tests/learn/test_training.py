@@ -646,3 +646,24 @@ async def test_a_step_hears_everybody_who_is_talking(make: Make) -> None:
     put("ben", "ann", "dora", "dora")
     assert stack.policy_ledger.full_batch(4) == 8  # the first eight are enough, whoever comes after them
     assert stack.policy_ledger.full_batch(1) == 1
+
+
+async def test_several_answers_to_one_request_are_peers(make: Make) -> None:
+    stack = make(algo="binary", batch_size=64)
+    asked = [{"role": "user", "content": "hello"}]
+    body = {"model": "default", "max_tokens": 8, "messages": asked, "n": 3, "seed": 4}
+    choices = (await stack.http.post("/v1/chat/completions", json=body)).json()["choices"]
+    said = [*asked, choices[1]["message"], {"role": "user", "content": "bad, say less"}]
+    await stack.http.post("/v1/chat/completions", json={**body, "n": 1, "messages": said})
+    await stack.system.gateway.drain()
+    await stack.judge()
+    policies, ledger = stack.policy_ledger, stack.system.ledgers.serve
+    turns = [turn for group, _ in ledger.iter_sessions() for turn in group]
+    first = [turn for turn in turns if turn.continues is None]
+    assert len(first) == 3
+    judged = {turn.id: policies.judged(turn.id) for turn in first}
+    scores = {turn_id: found[1].score for turn_id, found in judged.items() if found}
+    assert list(scores.values()) == [-1], "the one that was answered"
+    others = [turn for turn in first if turn.id not in scores]
+    assert [policies.peers(turn) for turn in others] == [(-1,), (-1,)]
+    assert policies.peers(next(turn for turn in first if turn.id in scores)) == ()
