@@ -25,6 +25,7 @@ from openclaw_rl.algo import create_algorithm
 from openclaw_rl.capabilities import check_training
 from openclaw_rl.capture.capture import LedgerCapture
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
+from openclaw_rl.capture.learned import tokens_since
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.normalise import is_ephemeral
@@ -48,6 +49,7 @@ from openclaw_rl.scopes import PolicyScopes, ScopeOf
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.gateway import Answerer, Gateway
 from openclaw_rl.serve.metrics import Metrics
+from openclaw_rl.serve.quota import Quotas
 from openclaw_rl.serve.slots import Slots
 from openclaw_rl.sinks import Fan, create_sinks
 from openclaw_rl.train.gate import Bounds, Gate
@@ -93,6 +95,7 @@ def wire_serving(
         metrics=Metrics(),
         note=memory.note if config.serve.hint_memory else lambda user: None,
         scope_of=(scopes or people).of,
+        quotas=Quotas(users.of, partial(tokens_since, ledgers.serve)),
     )
     store = parts.open_store(config)
     return ServingSystem(config, engine, ledgers, store, recorder, gateway, keys, memory)

@@ -110,6 +110,15 @@ def view_traffic(serve_ledger: ServeLedger, now: float, user: str | None = None)
     }
 
 
+def tokens_since(serve_ledger: ServeLedger, user: str, since: float) -> int:
+    """Of a person's prompts and replies."""
+    turns = schema.turns
+    query = sa.select(sa.func.sum(turns.c.prompt_tokens + turns.c.completion_tokens))
+    with serve_ledger.db.connect() as connection:
+        mine = query.where(turns.c.user == user, turns.c.created_at >= since)
+        return int(connection.execute(mine).scalar() or 0)
+
+
 class SwapWatch:
     """What the last swap did to the replies around it; once a minute has passed, that no longer changes."""
 

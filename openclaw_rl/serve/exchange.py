@@ -81,6 +81,8 @@ class Host(Protocol):
 
     def release(self, request: ChatRequest) -> None: ...
 
+    def used(self, user: str, tokens: int) -> None: ...
+
     def spawn(self, work: Coroutine[None, None, None]) -> None: ...
 
 
@@ -197,6 +199,7 @@ class Exchange:
         metrics, (prompt, completion) = self._host.metrics, self.usage
         metrics.tokens.labels("prompt").inc(prompt)
         metrics.tokens.labels("completion").inc(completion)
+        self._host.used(self.request.user, prompt + completion)
         metrics.duration.observe(time.time() - self.arrived)
         if first := [c.first_token_at for c in self._choices if c.first_token_at is not None]:
             metrics.first_token.observe(min(first) - self.arrived)

@@ -16,6 +16,7 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.roles import system_prompt
 from openclaw_rl.serve.exchange import Exchange, Source
 from openclaw_rl.serve.metrics import Metrics
+from openclaw_rl.serve.quota import Quotas
 from openclaw_rl.serve.remember import remembering
 from openclaw_rl.serve.slots import Slots
 from openclaw_rl.types import EVERYONE, Capture, ChatRequest, Renderer, Scope
@@ -56,12 +57,13 @@ class Gateway:
         metrics: Metrics,
         note: Callable[[str], str | None] = lambda user: None,
         scope_of: Callable[[str], Scope] = lambda user: EVERYONE,
+        quotas: Quotas | None = None,
     ) -> None:
         """``note`` gives what is remembered of a user, to be added to the system prompt; ``scope_of`` says
         whose policy answers them."""
         self.answerer, self.capture, self.metrics = answerer, capture, metrics
         self.model_name, self.renderer = answerer.model_name, answerer.renderer
-        self.fingerprint = answerer.fingerprint
+        self.fingerprint, self._quotas = answerer.fingerprint, quotas
         self._slots, self._remembered, self.scope_of = slots, note, scope_of
         self._background: set[asyncio.Task[None]] = set()
 
@@ -76,6 +78,8 @@ class Gateway:
         request = replace(request, scope=self.scope_of(request.user), system=system)
         if request.prompt is None and (note := self._remembered(request.user)):
             request = remembering(request, note)
+        if self._quotas is not None:
+            self._quotas.take(request.user)
         # Taken before the first await and before any work, so that a burst cannot pass the limit together.
         if (problem := self._slots.take(request.user, request.num_choices)) is not None:
             raise RequestError(
@@ -98,6 +102,10 @@ class Gateway:
 
     def release(self, request: ChatRequest) -> None:
         self._slots.give_back(request.user, request.num_choices)
+
+    def used(self, user: str, tokens: int) -> None:
+        if self._quotas is not None:
+            self._quotas.add(user, tokens)
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Run to the end whatever becomes of the request; ``drain`` waits for it."""

@@ -1,0 +1,80 @@
+"""What a person may use: requests a minute, and tokens a day. Whoever is over it is told when to come back.
+
+A minute slides; a day is a UTC day. What was used today before this process started is asked for once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.users import Person
+
+_MINUTE_S, _DAY_S = 60.0, 86400.0
+
+
+@dataclass(slots=True)
+class _Used:
+    day: int
+    tokens: int
+    requests: deque[float] = field(default_factory=deque)
+
+
+class Quotas:
+    """``used`` gives the tokens that somebody used since a moment."""
+
+    def __init__(
+        self,
+        limits: Callable[[str], Person],
+        used: Callable[[str, float], int],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._limits, self._before, self._clock = limits, used, clock
+        self._used: dict[str, _Used] = {}
+
+    def take(self, user: str) -> None:
+        """RequestError if the person is over a limit; else one more request is counted."""
+        person = self._limits(user)
+        if person.requests_per_minute is None and person.tokens_per_day is None:
+            return
+        now, mine = self._clock(), self._of(user)
+        while mine.requests and mine.requests[0] <= now - _MINUTE_S:
+            mine.requests.popleft()
+        most = person.requests_per_minute
+        if most is not None and len(mine.requests) >= most:
+            raise _over(f"{most} requests a minute", mine.requests[-most] + _MINUTE_S - now)
+        if person.tokens_per_day is not None and mine.tokens >= person.tokens_per_day:
+            raise _over(f"{person.tokens_per_day} tokens a day", (mine.day + 1) * _DAY_S - now)
+        mine.requests.append(now)
+
+    def add(self, user: str, tokens: int) -> None:
+        if user in self._used:
+            self._of(user).tokens += tokens
+
+    def _of(self, user: str) -> _Used:
+        day = int(self._clock() // _DAY_S)
+        known = self._used.get(user)
+        if known is None:
+            try:
+                before = self._before(user, day * _DAY_S)
+            except Exception:  # the ledger is down, and nobody is refused for that
+                before = 0
+            known = self._used[user] = _Used(day, before)
+        elif known.day != day:
+            known.day, known.tokens = day, 0
+        return known
+
+
+def _over(limit: str, wait_s: float) -> RequestError:
+    seconds = max(1, math.ceil(wait_s))
+    return RequestError(
+        f"Your limit of {limit} is reached; try again in {seconds} s. The owner may raise it: "
+        "'openclaw-rl users quota'.",
+        status=429,
+        code="rate_limit_exceeded",
+        retry_after_s=seconds,
+    )
