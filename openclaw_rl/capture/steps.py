@@ -6,7 +6,9 @@ dies finds the very same step again, and a sample is never in two.
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -25,6 +27,24 @@ PASSED = "passed its checks"
 NOT_WANTED = EXCLUDED_BY_PERSON.reason
 #: Of more people at once, a step hears as many samples as of this many.
 _MOST_USERS = 8
+
+
+#: Of a step's samples, one person has at most so many where others wait, too.
+MOST_SHARE = 2 / 3
+#: Batches' worth of waiting samples among which those are looked for.
+_LOOK = 4
+
+
+def fair_share(waiting: Sequence[tuple[str, str]], limit: int) -> list[str]:
+    """The first ``limit`` of (turn, user), in order, without anybody having more than their share."""
+    most = limit if len({user for _, user in waiting}) < 2 else math.ceil(MOST_SHARE * limit)
+    taken: Counter[str] = Counter()
+    chosen: list[str] = []
+    for turn_id, user in waiting:
+        if len(chosen) < limit and taken[user] < most:
+            chosen.append(turn_id)
+            taken[user] += 1
+    return chosen
 
 
 class Steps(Rehearsal):
@@ -73,13 +93,14 @@ class Steps(Rehearsal):
                     tasks.c.ready.is_not(None), tasks.c.attempts == 0
                 )
             ).scalar()
-            query = sa.select(samples.c.turn_id).where(samples.c.status == READY, samples.c.scope == scope)
+            query = sa.select(samples.c.turn_id, samples.c.user)
+            query = query.where(samples.c.status == READY, samples.c.scope == scope)
             if held is not None:
                 query = query.where(samples.c.created_at < held)
-            ids = list(
-                connection.scalars(query.order_by(samples.c.created_at, samples.c.turn_id).limit(limit))
-            )
-            if not ids or (held is not None and len(ids) < limit):
+            query = query.order_by(samples.c.created_at, samples.c.turn_id).limit(_LOOK * limit)
+            waiting = [(row.turn_id, row.user) for row in connection.execute(query)]
+            ids = fair_share(waiting, limit)
+            if not ids or (held is not None and len(waiting) < limit):
                 return None
             version = self._next_version(connection)
             connection.execute(

@@ -136,3 +136,11 @@ def _time(kernels: _Kernels, rows: int) -> float:
     for (_, kernel), x in zip(kernels, inputs, strict=True):
         kernel(x)
     return time.thread_time() - start
+
+
+def kernel_off_the_grid(kernel: str) -> str:
+    """What comes closest to a kernel, for weights that are not of 4 bits."""
+    plain, at, level = kernel.partition("@")
+    if plain.startswith("native"):
+        return f"native-bf16{at}{level}"
+    return "bf16" if plain in ("bf16", "int4+bf16") else "float"

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 
-from openclaw_rl.engine.choose import choose_kernel
+from openclaw_rl.engine.choose import choose_kernel, kernel_off_the_grid
 from openclaw_rl.engine.kernels import kernel_set
 from openclaw_rl.engine.kv import CachePool, SequenceCache
 from openclaw_rl.engine.lora import Adapter, load_adapter
 from openclaw_rl.engine.model import Chunk, Decoder
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.scheduler import Job, Scheduler
+from openclaw_rl.engine.shelf import AdapterShelf
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.engine.weights import Checkpoint, read_checkpoint
 from openclaw_rl.models import pick_device
@@ -67,6 +68,8 @@ class LocalEngineOptions(EngineConfig):
 
     graphs: bool = True
     """Whether decoding on a GPU may be recorded; without it kernels are launched one by one."""
+    max_adapters: int = 32
+    """People's adapters in memory; those used least recently leave, and are read again when needed."""
     idle_chunk_tokens: int = 512
     """Tokens of a prompt run per step while nobody else is being answered."""
 
@@ -84,7 +87,7 @@ class LocalEngine:
         self.context_length = checkpoint.shape.context_length
         self.device = torch.device(pick_device(self._options.device))
         self._dtype = _pick_dtype(self._options.dtype, self.device)
-        self._adapters: dict[int, Adapter | None] = {BASE_VERSION: None}
+        self._shelf = AdapterShelf(self._options.max_adapters, self._read_adapter, self._let_go)
         self._decoders: dict[int, Decoder] = {}
         self._sources: dict[int, tuple[str, int]] = {}
         self._serving: dict[Scope, int] = {}
@@ -154,52 +157,54 @@ class LocalEngine:
         if len(request.prompt_ids) >= max_length:
             raise ValueError(f"a prompt of {len(request.prompt_ids)} tokens leaves no room for a reply")
         results: asyncio.Queue[object] = asyncio.Queue()
-        job = Job(
-            ids=list(request.prompt_ids),
-            version=version,
-            adapter=self._adapters[version],
-            decoder=self._decoders.get(version),
-            priority=request.priority,
-            max_length=max_length,
-            emit=partial(self._emit, asyncio.get_running_loop(), results),
-            request=request,
-            sampler=Sampler(request.sampling),
-            grammar=await self._start_grammar(request),
-            top_k=request.top_logprobs,
-        )
-        self._inbox.put(partial(self._scheduler.add, job))
-        try:
-            while True:
-                token = _unwrap(await results.get(), Token)
-                yield token
-                if token.finish_reason:
-                    return
-        finally:
-            job.cancelled = True
+        async with self._shelf.using(version) as adapter:
+            job = Job(
+                ids=list(request.prompt_ids),
+                version=version,
+                adapter=adapter,
+                decoder=self._decoders.get(version),
+                priority=request.priority,
+                max_length=max_length,
+                emit=partial(self._emit, asyncio.get_running_loop(), results),
+                request=request,
+                sampler=Sampler(request.sampling),
+                grammar=await self._start_grammar(request),
+                top_k=request.top_logprobs,
+            )
+            self._inbox.put(partial(self._scheduler.add, job))
+            try:
+                while True:
+                    token = _unwrap(await results.get(), Token)
+                    yield token
+                    if token.finish_reason:
+                        return
+            finally:
+                job.cancelled = True
 
     async def score(self, request: ScoreRequest) -> Scores:
         token_ids, version, candidates = request.token_ids, request.policy_version, request.candidates
         self._check(token_ids, version)
         results: asyncio.Queue[object] = asyncio.Queue()
-        job = Job(
-            ids=list(token_ids[:-1]),
-            version=version,
-            adapter=self._adapters[version],
-            decoder=self._decoders.get(version),
-            priority=request.priority,
-            max_length=len(token_ids),
-            emit=partial(self._emit, asyncio.get_running_loop(), results),
-            targets=list(token_ids[1:]),
-            score_start=request.start - 1,
-            top_k=request.top_k,
-            hidden_layer=request.hidden_layer,
-            candidates_NK=None if candidates is None else torch.tensor(candidates, dtype=torch.long),
-        )
-        self._inbox.put(partial(self._scheduler.add, job))
-        try:
-            return _unwrap(await results.get(), Scores)
-        finally:
-            job.cancelled = True
+        async with self._shelf.using(version) as adapter:
+            job = Job(
+                ids=list(token_ids[:-1]),
+                version=version,
+                adapter=adapter,
+                decoder=self._decoders.get(version),
+                priority=request.priority,
+                max_length=len(token_ids),
+                emit=partial(self._emit, asyncio.get_running_loop(), results),
+                targets=list(token_ids[1:]),
+                score_start=request.start - 1,
+                top_k=request.top_k,
+                hidden_layer=request.hidden_layer,
+                candidates_NK=None if candidates is None else torch.tensor(candidates, dtype=torch.long),
+            )
+            self._inbox.put(partial(self._scheduler.add, job))
+            try:
+                return _unwrap(await results.get(), Scores)
+            finally:
+                job.cancelled = True
 
     async def load(self, weights: Weights) -> None:
         """Beside what is loaded. The same files again are no work; other files under a number replace it."""
@@ -207,32 +212,40 @@ class LocalEngine:
         source = _identity(path)
         if self._sources.get(version) == source:
             return
-        base, adapter, decoder = self._decoder, None, None
-        if (path / ADAPTER_FILE).exists():
-            adapter = await asyncio.to_thread(
-                load_adapter,
-                path,
-                base.shape.num_layers,
-                base.widths,
-                base.input_widths,
-                self.device,
-                base.dtype,
-            )
-        else:
+        decoder = None
+        if not (path / ADAPTER_FILE).exists():
             decoder = await self._build_beside(read_checkpoint(path))
-        if version in self._adapters:
+        if self._is_loaded(version):
             self._inbox.put(partial(self._scheduler.pool.drop_version, version))
-        self._decoders.pop(version, None)
-        if decoder is not None:
+        if decoder is None:
+            await self._shelf.put(version, path)
+            self._decoders.pop(version, None)
+        else:
+            self._shelf.drop(version)
             self._decoders[version] = decoder
-        self._adapters[version], self._sources[version] = adapter, source
+        self._sources[version] = source
+
+    def _is_loaded(self, version: int) -> bool:
+        """Whether it can be asked for, in memory or not."""
+        return version == BASE_VERSION or version in self._shelf or version in self._decoders
+
+    def _versions(self) -> list[int]:
+        return sorted({BASE_VERSION, *self._shelf.versions, *self._decoders})
+
+    def _read_adapter(self, path: Path) -> Adapter:
+        base = self._decoder
+        shape = base.shape.num_layers, base.widths, base.input_widths
+        return load_adapter(path, *shape, self.device, base.dtype)
+
+    def _let_go(self, adapter: Adapter) -> None:
+        self._inbox.put(partial(self._decoder.forget, adapter))
 
     async def _build_beside(self, checkpoint: Checkpoint) -> Decoder:
         """All weights of a version, while the others go on answering."""
         if checkpoint.shape != self._checkpoint.shape:
             raise ValueError(f"{checkpoint.path} is another model than the one being served")
         # Trained weights no longer lie on a 4-bit grid.
-        name = _kernel_off_the_grid(self.kernel)
+        name = kernel_off_the_grid(self.kernel)
         built: asyncio.Future[Decoder] = asyncio.get_running_loop().create_future()
 
         def build() -> None:
@@ -247,13 +260,13 @@ class LocalEngine:
         return await built
 
     async def serve_version(self, version: int, scope: Scope = EVERYONE) -> None:
-        if version not in self._adapters:
-            raise ValueError(f"policy version {version} is not loaded; loaded: {sorted(self._adapters)}")
+        self._check((), version)
         before = self._serving.get(scope, BASE_VERSION)
         if version != before:
             self._before[scope], self._serving[scope] = (before, time.monotonic()), version
-            weights = (self._adapters[version], self._decoders.get(version))
-            self._inbox.put(partial(self._scheduler.warm, before, version, *weights))
+            weights = (self._shelf.loaded(version), self._decoders.get(version))
+            if any(weights) or version == BASE_VERSION:
+                self._inbox.put(partial(self._scheduler.warm, before, version, *weights))
 
     def pick_version(self, prompt_ids: Sequence[int], scope: Scope = EVERYONE) -> int:
         """A conversation switches when its history has been read by the new version, or after a minute.
@@ -263,7 +276,7 @@ class LocalEngine:
         """
         serving = self._serving.get(scope, BASE_VERSION)
         before, switched_at = self._before.get(scope, (serving, 0.0))
-        if before not in self._adapters or time.monotonic() - switched_at > _SWITCH_S:
+        if not self._is_loaded(before) or time.monotonic() - switched_at > _SWITCH_S:
             return serving
         pool, ids = self._scheduler.pool, np.asarray(prompt_ids)
         known = pool.best_prefix(ids, serving)[1]
@@ -272,11 +285,9 @@ class LocalEngine:
     async def unload(self, version: int) -> None:
         if version in (BASE_VERSION, *self._serving.values()):
             raise ValueError(f"policy version {version} is in use and cannot be unloaded")
-        adapter = self._adapters.pop(version, None)
+        self._shelf.drop(version)
         self._decoders.pop(version, None)
         self._sources.pop(version, None)
-        if adapter is not None:
-            self._inbox.put(partial(self._decoder.forget, adapter))
         self._inbox.put(partial(self._scheduler.pool.drop_version, version))
 
     @cached_property
@@ -301,7 +312,7 @@ class LocalEngine:
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting) + self._inbox.qsize(),
             cached_tokens=scheduler.pool.cached_tokens,
-            versions=tuple(sorted(self._adapters)),
+            versions=tuple(self._versions()),
             serving=dict(self._serving),
         )
 
@@ -311,8 +322,8 @@ class LocalEngine:
         await asyncio.to_thread(self._thread.join)
 
     def _check(self, token_ids: Sequence[int], version: int) -> None:
-        if version not in self._adapters:
-            raise ValueError(f"policy version {version} is not loaded; loaded: {sorted(self._adapters)}")
+        if not self._is_loaded(version):
+            raise ValueError(f"policy version {version} is not loaded; loaded: {self._versions()}")
         if len(token_ids) > self.context_length:
             raise ValueError(f"{len(token_ids)} tokens exceed the context length of {self.context_length}")
 
@@ -374,14 +385,6 @@ def _pick_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in _DTYPES:
         raise ValueError(f"unknown dtype {name!r}; known: auto, {', '.join(_DTYPES)}")
     return _DTYPES[name]
-
-
-def _kernel_off_the_grid(kernel: str) -> str:
-    """What comes closest to a kernel, for weights that are not of 4 bits."""
-    plain, at, level = kernel.partition("@")
-    if plain.startswith("native"):
-        return f"native-bf16{at}{level}"
-    return "bf16" if plain in ("bf16", "int4+bf16") else "float"
 
 
 def _identity(path: Path) -> tuple[str, int]:

@@ -6,6 +6,7 @@ from openclaw_rl.capture.events import EXCLUDE, INCLUDE, TurnEvent
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.serve_ledger import ServeLedger
+from openclaw_rl.capture.steps import fair_share
 from openclaw_rl.types import Verdict
 
 from .conftest import make_turn
@@ -64,3 +65,11 @@ def test_what_is_excluded_is_not_heard_again(serve_ledger: ServeLedger, learn_le
     assert len(policies.replayed(second.version)) == 1
     serve_ledger.append([TurnEvent("t1", EXCLUDE, 9.0)])
     assert policies.replayed(second.version) == []
+
+
+def test_a_heavy_talker_does_not_fill_a_batch_of_a_shared_policy() -> None:
+    heavy = [(f"a{n}", "ann") for n in range(9)]
+    assert fair_share(heavy, 6) == [f"a{n}" for n in range(6)], "alone, they may"
+    assert fair_share([*heavy, ("b0", "ben"), ("b1", "ben")], 6) == ["a0", "a1", "a2", "a3", "b0", "b1"]
+    assert fair_share([*heavy, ("b0", "ben")], 6) == ["a0", "a1", "a2", "a3", "b0"]
+    assert fair_share([("b0", "ben"), *heavy], 2) == ["b0", "a0"]

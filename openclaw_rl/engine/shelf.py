@@ -1,0 +1,86 @@
+"""Adapters by version: on disk as many as there are, in memory as many as are allowed.
+
+The one that was used least recently leaves when another comes, unless something is being run with it. One
+that is away is read again by whoever needs it, beside the engine's thread, so that nobody else waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from openclaw_rl.engine.lora import Adapter
+
+
+class AdapterShelf:
+    """``read`` runs in a thread of its own; ``let_go`` is told of every adapter that leaves memory."""
+
+    def __init__(self, most: int, read: Callable[[Path], Adapter], let_go: Callable[[Adapter], None]) -> None:
+        self._most, self._read, self._let_go = max(1, most), read, let_go
+        self._paths: dict[int, Path] = {}
+        self._loaded: OrderedDict[int, Adapter] = OrderedDict()
+        self._in_use: Counter[int] = Counter()
+
+    def __contains__(self, version: int) -> bool:
+        return version in self._paths
+
+    @property
+    def versions(self) -> list[int]:
+        return list(self._paths)
+
+    @property
+    def num_loaded(self) -> int:
+        return len(self._loaded)
+
+    def loaded(self, version: int) -> Adapter | None:
+        """As long as it is in memory."""
+        return self._loaded.get(version)
+
+    async def put(self, version: int, path: Path) -> None:
+        """Read at once while there is room; else when it is first needed."""
+        adapter = await asyncio.to_thread(self._read, path) if self._has_room() else None
+        self.drop(version)
+        self._paths[version] = path
+        if adapter is not None:
+            self._place(version, adapter)
+
+    @asynccontextmanager
+    async def using(self, version: int) -> AsyncIterator[Adapter | None]:
+        """The adapter, kept in memory for as long; None for a version that has none."""
+        if version not in self._paths:
+            yield None
+            return
+        self._in_use[version] += 1
+        try:
+            if version not in self._loaded:
+                path = self._paths[version]
+                adapter = await asyncio.to_thread(self._read, path)
+                if version not in self._loaded and self._paths.get(version) == path:
+                    self._place(version, adapter)
+            else:
+                adapter = self._loaded[version]
+                self._loaded.move_to_end(version)
+            yield self._loaded.get(version, adapter)
+        finally:
+            self._in_use[version] -= 1
+            self._evict()
+
+    def drop(self, version: int) -> None:
+        self._paths.pop(version, None)
+        if (adapter := self._loaded.pop(version, None)) is not None:
+            self._let_go(adapter)
+
+    def _has_room(self) -> bool:
+        return len(self._loaded) < self._most
+
+    def _place(self, version: int, adapter: Adapter) -> None:
+        self._loaded[version] = adapter
+        self._evict()
+
+    def _evict(self) -> None:
+        idle = [version for version in self._loaded if not self._in_use[version]]
+        for version in idle[: max(0, len(self._loaded) - self._most)]:
+            self._let_go(self._loaded.pop(version))

@@ -1,0 +1,98 @@
+"""More people than there is memory for: who was away comes back the same, and nobody is let go in use."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.lora import Adapter
+from openclaw_rl.engine.shelf import AdapterShelf
+from openclaw_rl.testing import tiny_model
+from openclaw_rl.testing.contracts.engine import collect
+from openclaw_rl.types import GenerateRequest, SamplingParams, ScoreRequest, Weights
+
+SEQUENCE = list(range(5, 25))
+
+
+async def test_the_least_recently_used_leaves(tmp_path: Path) -> None:
+    read: list[str] = []
+    let_go: list[Adapter] = []
+
+    def read_one(path: Path) -> Adapter:
+        read.append(path.name)
+        return Adapter()
+
+    shelf = AdapterShelf(2, read_one, let_go.append)
+    for version in (1, 2, 3):
+        await shelf.put(version, tmp_path / str(version))
+    assert read == ["1", "2"], "the third is read when it is needed"
+    async with shelf.using(1), shelf.using(2):
+        async with shelf.using(3) as third:
+            assert third is not None
+            assert shelf.num_loaded == 3, "none of them can go while it is used"
+        assert shelf.loaded(3) is None
+    async with shelf.using(3):
+        pass
+    assert shelf.loaded(1) is None, "1 was used least recently"
+    assert (shelf.num_loaded, len(let_go)) == (2, 2)
+    assert shelf.versions == [1, 2, 3]
+    shelf.drop(2)
+    assert 2 not in shelf
+
+
+async def test_a_version_without_an_adapter_has_none() -> None:
+    shelf = AdapterShelf(1, lambda path: Adapter(), lambda adapter: None)
+    async with shelf.using(0) as nothing:
+        assert nothing is None
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Weights]]:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model, found = tiny_model(tmp_path_factory.mktemp("model")), []
+    for version in range(1, 7):
+        torch.manual_seed(version)
+        base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        config = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+        folder = tmp_path_factory.mktemp("adapter")
+        get_peft_model(base, config).save_pretrained(folder, save_embedding_layers=False)
+        found.append(Weights.in_folder(version, folder))
+    return model, found
+
+
+async def test_everybody_is_answered_by_their_own_whoever_is_in_memory(
+    people: tuple[Path, list[Weights]],
+) -> None:
+    model, weights = people
+    roomy = LocalEngine(model, LocalEngineOptions(device="cpu", kernel="float"))
+    narrow = LocalEngine(model, LocalEngineOptions(device="cpu", kernel="float", max_adapters=2))
+    try:
+        for engine in (roomy, narrow):
+            for each in weights:
+                await engine.load(each)
+                await engine.serve_version(each.version, f"user:{each.version}")
+        assert narrow.status().versions == roomy.status().versions
+        assert narrow.status().serving == roomy.status().serving
+        for _ in range(2):
+            for each in weights:
+                request = ScoreRequest(SEQUENCE, 1, policy_version=each.version)
+                assert await narrow.score(request) == await roomy.score(request), each.version
+        sampling = SamplingParams(4, temperature=0.0)
+        replies = await asyncio.gather(
+            *(
+                collect(narrow, GenerateRequest(SEQUENCE, sampling, scope=f"user:{each.version}"))
+                for each in weights
+            )
+        )
+        assert [reply[0].policy_version for reply in replies] == [each.version for each in weights]
+        scores = [(await roomy.score(ScoreRequest(SEQUENCE, 1, policy_version=w.version))) for w in weights]
+        assert len({tuple(score.logprobs) for score in scores}) == len(weights), "they do differ"
+    finally:
+        await roomy.close()
+        await narrow.close()
