@@ -8,6 +8,7 @@ prefix of one it must not disturb. Contents never cross versions.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,18 @@ _SMALLEST = 256
 _MAX_LOSS = 0.25
 #: Prefixes shorter than this are cheaper to compute again than to track.
 _MIN_PREFIX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """For whom a cache is read: their own as far as it goes, others' as far as both sides say is no secret.
+
+    Otherwise the time of a reply would tell one person how another's prompt begins.
+    """
+
+    owner: str | None = None
+    """None is the system itself, which reads everything."""
+    num_public: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,8 @@ class SequenceCache:
         self._ids = np.empty(0, dtype=np.int64)
         self.length = 0
         self.version = 0
+        self.of = Reader()
+        """Whose words it holds."""
         self.in_use = True
         self.last_used = 0.0
 
@@ -101,6 +116,13 @@ class SequenceCache:
         return int(differs[0]) if len(differs) else n
 
 
+def may_share(reader: Reader, of: Reader) -> int:
+    """How many tokens, at most, may be taken from what was computed for somebody."""
+    if reader.owner is None or reader.owner == of.owner:
+        return sys.maxsize
+    return min(reader.num_public, of.num_public)
+
+
 class CachePool:
     """All sequence caches under one token budget, least recently used out first.
 
@@ -126,15 +148,17 @@ class CachePool:
         return sum(self._reserved.values()) + num_tokens <= self.budget_tokens or not self._reserved
 
     def acquire(
-        self, ids: np.ndarray, limit: int, version: int, num_tokens: int, now: float
+        self, ids: np.ndarray, limit: int, version: int, num_tokens: int, now: float, reader: Reader
     ) -> SequenceCache:
         """A cache holding the longest known prefix of ``ids``, at most ``limit`` tokens of it."""
-        source, shared = self.best_prefix(ids, version)
+        source, shared = self.best_prefix(ids, version, reader)
         shared = min(shared, limit)
+        # What the system works on stays its owner's, who goes on from it.
+        of = source.of if source is not None and reader.owner is None else reader
         cache = self._adopt(source, shared) if source else self._new()
         if cache not in self._caches:
             self._caches.append(cache)
-        cache.version, cache.in_use, cache.last_used = version, True, now
+        cache.version, cache.in_use, cache.last_used, cache.of = version, True, now, of
         self._reserved[id(cache)] = num_tokens
         self._evict()
         return cache
@@ -149,10 +173,13 @@ class CachePool:
         cache.copy_prefix(source, shared)
         return cache
 
-    def best_prefix(self, ids: np.ndarray, version: int) -> tuple[SequenceCache | None, int]:
+    def best_prefix(self, ids: np.ndarray, version: int, reader: Reader) -> tuple[SequenceCache | None, int]:
         best: tuple[SequenceCache | None, int] = (None, 0)
         for cache in list(self._caches):  # also asked from outside the engine's thread
-            if cache.version == version and (shared := cache.common_prefix(ids)) > best[1]:
+            if cache.version != version:
+                continue
+            shared = min(cache.common_prefix(ids), may_share(reader, cache.of))
+            if shared > best[1]:
                 best = (cache, shared)
         return best
 

@@ -23,7 +23,7 @@ import torch
 
 from openclaw_rl.engine.choose import choose_kernel, kernel_off_the_grid
 from openclaw_rl.engine.kernels import kernel_set
-from openclaw_rl.engine.kv import CachePool, SequenceCache
+from openclaw_rl.engine.kv import CachePool, Reader, SequenceCache
 from openclaw_rl.engine.lora import Adapter, load_adapter
 from openclaw_rl.engine.model import Chunk, Decoder
 from openclaw_rl.engine.sampling import Sampler
@@ -166,6 +166,7 @@ class LocalEngine:
                 priority=request.priority,
                 max_length=max_length,
                 emit=partial(self._emit, asyncio.get_running_loop(), results),
+                reader=Reader(request.owner, request.num_public),
                 request=request,
                 sampler=Sampler(request.sampling),
                 grammar=await self._start_grammar(request),
@@ -268,7 +269,9 @@ class LocalEngine:
             if any(weights) or version == BASE_VERSION:
                 self._inbox.put(partial(self._scheduler.warm, before, version, *weights))
 
-    def pick_version(self, prompt_ids: Sequence[int], scope: Scope = EVERYONE) -> int:
+    def pick_version(
+        self, prompt_ids: Sequence[int], scope: Scope = EVERYONE, owner: str | None = None
+    ) -> int:
         """A conversation switches when its history has been read by the new version, or after a minute.
 
         Until then the version before goes on answering it, so that nobody waits for a long prompt to be
@@ -278,9 +281,9 @@ class LocalEngine:
         before, switched_at = self._before.get(scope, (serving, 0.0))
         if not self._is_loaded(before) or time.monotonic() - switched_at > _SWITCH_S:
             return serving
-        pool, ids = self._scheduler.pool, np.asarray(prompt_ids)
-        known = pool.best_prefix(ids, serving)[1]
-        return before if pool.best_prefix(ids, before)[1] > known + _COLD_TOKENS else serving
+        pool, ids, reader = self._scheduler.pool, np.asarray(prompt_ids), Reader(owner)
+        known = pool.best_prefix(ids, serving, reader)[1]
+        return before if pool.best_prefix(ids, before, reader)[1] > known + _COLD_TOKENS else serving
 
     async def unload(self, version: int) -> None:
         if version in (BASE_VERSION, *self._serving.values()):

@@ -9,7 +9,7 @@ neither people nor itself.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from openclaw_rl.engine.kv import CachePool, SequenceCache
+from openclaw_rl.engine.kv import CachePool, Reader, SequenceCache, may_share
 from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder
 from openclaw_rl.engine.sampling import Sampled, Sampler, draw_whole, raw_logprobs
@@ -34,6 +34,7 @@ _LOW_PRIORITY_SHARE = 32
 #: Conversations whose history is read again for a new version, newest first.
 _WARM_CACHES = 16
 _SMALLEST_CHUNK = 16
+_OWNERS = 10_000
 
 
 @dataclass(eq=False, slots=True)
@@ -48,6 +49,7 @@ class Job:
     priority: Priority
     max_length: int
     emit: Callable[[Token | Scores | Exception], None]
+    reader: Reader = field(default_factory=Reader)
     request: GenerateRequest | None = None
     sampler: Sampler | None = None
     grammar: GrammarState | None = None
@@ -99,6 +101,8 @@ class Scheduler:
         self.max_step_s, self.tuner = max_step_s, tuner
         self._chunk = chunk_tokens
         self._steps = 0
+        self._num_admitted = 0
+        self._admitted: dict[str | None, int] = {}
 
     def has_work(self) -> bool:
         return bool(self.waiting or self.running)
@@ -120,6 +124,7 @@ class Scheduler:
                         priority=Priority.JUDGE,
                         max_length=len(ids),
                         emit=lambda scores: None,
+                        reader=cache.of,
                         targets=ids[1:],
                         score_start=len(ids) - 2,
                     )
@@ -171,7 +176,7 @@ class Scheduler:
             self._finish(job)
 
     def _admit(self) -> None:
-        for job in sorted(self.waiting, key=lambda job: job.priority):
+        for job in sorted(self.waiting, key=self._turn()):
             if not self._has_place(job.priority) or not self.pool.fits(job.max_length):
                 return
             ids = np.asarray(job.ids)
@@ -180,13 +185,27 @@ class Scheduler:
             self.waiting.remove(job)
             try:
                 job.cache = self.pool.acquire(
-                    ids, job.reusable_prefix, job.version, job.max_length, time.monotonic()
+                    ids, job.reusable_prefix, job.version, job.max_length, time.monotonic(), job.reader
                 )
             except Exception as error:
                 # Out of memory, most likely: this one is told, the others go on.
                 job.emit(RuntimeError(f"no memory for the request could be had: {error}"))
                 continue
             self.running.append(job)
+            self._num_admitted += 1
+            self._admitted[job.reader.owner] = self._num_admitted
+
+    def _turn(self) -> Callable[[Job], tuple[int, int, int]]:
+        """Of equal priority, whoever has fewest running goes first, then whoever waited for longest: one
+        person's queue is not everybody's."""
+        running = Counter(job.reader.owner for job in self.running)
+        if len(self._admitted) > _OWNERS:
+            self._admitted.clear()
+        return lambda job: (
+            job.priority,
+            running[job.reader.owner],
+            self._admitted.get(job.reader.owner, 0),
+        )
 
     def _has_place(self, priority: Priority) -> bool:
         """People never wait because learning is at work: it has places of its own, half as many."""
@@ -197,13 +216,14 @@ class Scheduler:
 
     def _should_wait_for_prefix(self, job: Job, ids: np.ndarray) -> bool:
         """Another prompt being run shares more than any cache holds: let it finish, then copy."""
-        known = self.pool.best_prefix(ids, job.version)[1]
+        known = self.pool.best_prefix(ids, job.version, job.reader)[1]
         for other in self.running:
             if other.version != job.version or other.num_pending <= 1 or other.priority > job.priority:
                 continue
             prompt = np.asarray(other.ids[: len(ids)])
             differs = np.flatnonzero(prompt != ids[: len(prompt)])
-            shared = min(int(differs[0]) if len(differs) else len(prompt), job.reusable_prefix)
+            common = int(differs[0]) if len(differs) else len(prompt)
+            shared = min(common, job.reusable_prefix, may_share(job.reader, other.reader))
             if shared > known + self.chunk_tokens or (shared == job.reusable_prefix and shared > known):
                 return True
         return False

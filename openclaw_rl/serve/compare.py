@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 from pydantic import Field
@@ -12,7 +14,7 @@ from pydantic import Field
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import sse
 from openclaw_rl.serve.text import WellFormed
-from openclaw_rl.types import Engine, GenerateRequest, Json, Renderer, SamplingParams
+from openclaw_rl.types import BASE_VERSION, Engine, GenerateRequest, Json, Renderer, SamplingParams
 
 _MAX_AT_ONCE = 4
 
@@ -34,14 +36,33 @@ class Comparer:
         self._engine, self._renderer, self._ready = engine, renderer, ready
         self._running = 0
 
-    async def open(self, comparison: Comparison) -> AsyncIterator[bytes]:
-        """Everything that can be refused is refused before the first byte; then events as they come."""
+    async def open(
+        self, comparison: Comparison, user: str
+    ) -> tuple[AsyncIterator[bytes], Callable[[], None]]:
+        """Everything that can be refused is refused before the first byte; then events as they come.
+
+        What is given beside them has to be called in the end, whether they were read or not.
+        """
         versions = list(dict.fromkeys(comparison.versions))
         if self._running + len(versions) > _MAX_AT_ONCE:
             raise RequestError(
                 "Other comparisons are running; try again in a moment.", status=429, retry_after_s=2
             )
-        prompt_ids = self._renderer.render([{"role": "user", "content": comparison.prompt}])
+        # Taken before the first await, so that a burst cannot pass the limit together.
+        self._running += len(versions)
+        try:
+            prompt_ids, sampling = await self._prepare(versions, comparison)
+        except BaseException:
+            self._running -= len(versions)
+            raise
+        return self._stream(versions, prompt_ids, sampling, user), partial(self._done, len(versions))
+
+    def _done(self, number: int) -> None:
+        self._running -= number
+
+    async def _prepare(self, versions: list[int], comparison: Comparison) -> tuple[list[int], SamplingParams]:
+        asked = [{"role": "user", "content": comparison.prompt}]
+        prompt_ids = await asyncio.to_thread(self._renderer.render, asked)
         room = self._engine.context_length - len(prompt_ids)
         if room < 1:
             raise RequestError(
@@ -57,14 +78,17 @@ class Comparer:
         sampling = SamplingParams(
             min(room, comparison.max_tokens), comparison.temperature, seed=comparison.seed
         )
-        return self._stream(versions, prompt_ids, sampling)
+        return prompt_ids, sampling
 
     async def _stream(
-        self, versions: list[int], prompt_ids: list[int], sampling: SamplingParams
+        self, versions: list[int], prompt_ids: list[int], sampling: SamplingParams, user: str
     ) -> AsyncIterator[bytes]:
         queue: asyncio.Queue[Json] = asyncio.Queue()
-        self._running += len(versions)
-        tasks = [asyncio.create_task(self._answer(v, prompt_ids, sampling, queue)) for v in versions]
+        asked = GenerateRequest(
+            prompt_ids, sampling, stop_ids=self._renderer.stop_ids, top_logprobs=0, owner=user
+        )
+        requests = [replace(asked, policy_version=version) for version in versions]
+        tasks = [asyncio.create_task(self._answer(request, queue)) for request in requests]
         try:
             left = len(tasks)
             while left:
@@ -73,19 +97,14 @@ class Comparer:
                 yield sse.event(event)
             yield sse.DONE
         finally:
-            self._running -= len(versions)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(
-        self, version: int, prompt_ids: list[int], sampling: SamplingParams, queue: asyncio.Queue[Json]
-    ) -> None:
+    async def _answer(self, request: GenerateRequest, queue: asyncio.Queue[Json]) -> None:
         renderer, number, problem = self._renderer, 0, None
-        detokenizer, parser = renderer.detokenizer(), renderer.parser(prompt_ids)
-        request = GenerateRequest(
-            prompt_ids, sampling, stop_ids=renderer.stop_ids, policy_version=version, top_logprobs=0
-        )
+        detokenizer, parser = renderer.detokenizer(), renderer.parser(request.prompt_ids)
+        version = request.policy_version or BASE_VERSION
         try:
             async with aclosing(self._engine.generate(request)) as stream:  # type: ignore[type-var]
                 async for token in stream:

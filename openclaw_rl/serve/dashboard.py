@@ -93,10 +93,10 @@ def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
             raise RequestError("Another server answers here; its versions cannot be compared.", status=409)
         await asyncio.to_thread(check_versions, request, gateway, inspection, parsed.versions)
         try:
-            source = await inspection.comparer.open(parsed)
+            source, done = await inspection.comparer.open(parsed, request.state.user)
         except ValueError as error:
             raise RequestError(str(error), param="prompt") from None
-        return sse.EventStream(source, {}, lambda: None)
+        return sse.EventStream(source, {}, done)
 
     return router
 

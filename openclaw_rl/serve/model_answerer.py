@@ -16,6 +16,7 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.schemas import relax
 from openclaw_rl.serve.choice import Choice
 from openclaw_rl.serve.exchange import Event
+from openclaw_rl.serve.public_prefix import PublicPrefix
 from openclaw_rl.serve.stopping import StopText
 from openclaw_rl.types import (
     BASE_VERSION,
@@ -62,13 +63,14 @@ class ModelAnswerer:
         self._defaults, self._generate, self.fingerprint = defaults, generate, fingerprint
         self._choice = choice
         # Threads of their own: a long text must not hold up the ledger's.
+        self._public = PublicPrefix(renderer)
         self._rendering = ThreadPoolExecutor(_RENDER_THREADS, thread_name_prefix="render")
 
     async def prepare(self, request: ChatRequest) -> ModelReply:
         stated = self.version_of(request.model, request.scope)
         _refuse_attachments(request)
         grammar, relaxed = await self._grammar(request)
-        prompt_ids = await self._prompt_ids(request)
+        prompt_ids, num_public = await self._prompt_ids(request)
         room = self.engine.context_length - len(prompt_ids)
         if room < 1:
             raise RequestError(
@@ -79,7 +81,9 @@ class ModelAnswerer:
             )
         sampling = self._sampling(request, room)
         version = self._pick_version(request, prompt_ids) if stated is None else stated
-        return ModelReply(self, request, prompt_ids, sampling, version, grammar, relaxed)
+        reply = ModelReply(self, request, prompt_ids, sampling, version, grammar, relaxed)
+        reply.num_public = num_public
+        return reply
 
     def _sampling(self, request: ChatRequest, room: int) -> SamplingParams:
         """As asked. Who names a temperature or a nucleus has chosen; what they leave out is neutral then."""
@@ -96,7 +100,7 @@ class ModelAnswerer:
     async def count_tokens(self, request: ChatRequest) -> int:
         self.version_of(request.model, request.scope)
         _refuse_attachments(request)
-        return len(await self._prompt_ids(request))
+        return len((await self._prompt_ids(request))[0])
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
         return self._generate(self.engine, request) if self._generate else self.engine.generate(request)
@@ -116,9 +120,14 @@ class ModelAnswerer:
         """The engine belongs to whoever made it."""
         self._rendering.shutdown(wait=False, cancel_futures=True)
 
-    async def _prompt_ids(self, request: ChatRequest) -> list[int]:
+    async def _prompt_ids(self, request: ChatRequest) -> tuple[list[int], int]:
+        """And how many of them are no secret of this user's."""
         self._refuse_long_texts(request)
-        return await asyncio.get_running_loop().run_in_executor(self._rendering, self._render, request)
+        return await asyncio.get_running_loop().run_in_executor(self._rendering, self._rendered, request)
+
+    def _rendered(self, request: ChatRequest) -> tuple[list[int], int]:
+        ids = self._render(request)
+        return ids, self._public.num_tokens(request, ids)
 
     def _refuse_long_texts(self, request: ChatRequest) -> None:
         """No text of this length fits; reading it would take minutes to find that out."""
@@ -187,7 +196,7 @@ class ModelAnswerer:
             if (version := self._choice.instead(request, serving, status.versions)) is not None:
                 return version
         if self.engine.capabilities.warm_switching:
-            return cast(SwitchesWarm, self.engine).pick_version(prompt_ids, request.scope)
+            return cast(SwitchesWarm, self.engine).pick_version(prompt_ids, request.scope, request.user)
         return self.engine.status().version_for(request.scope)
 
     def version_of(self, model: str, scope: Scope = EVERYONE) -> int | None:
@@ -256,6 +265,7 @@ class ModelReply:
         self.relaxed = relaxed
         self.model, self.version, self.prompt_ids = answerer.model_name, version, prompt_ids
         self.renderer: Renderer | None = answerer.renderer
+        self.num_public = 0
         self._answerer, self._request, self._sampling, self._grammar = answerer, request, sampling, grammar
 
     async def start(self) -> None:
@@ -334,6 +344,8 @@ class ModelReply:
             scope=self._request.scope,
             top_logprobs=max(8, self._request.top_logprobs),
             grammar=self._grammar,
+            owner=self._request.user,
+            num_public=self.num_public,
         )
 
 

@@ -44,6 +44,11 @@ class GenerateRequest:
     """How many raw alternatives to keep per token."""
     grammar: str | None = None
     """A grammar that the reply must follow, in the engine's dialect."""
+    owner: str | None = None
+    """Whose request this is; what was computed for somebody else must not show, not even in time. None is the
+    system itself."""
+    num_public: int = 0
+    """So many tokens at the beginning are no secret of the owner's: a system prompt and tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,9 @@ class FollowsGrammars(Protocol):
 class SwitchesWarm(Protocol):
     """An engine whose capabilities say ``warm_switching``."""
 
-    def pick_version(self, prompt_ids: Sequence[int], scope: Scope = EVERYONE) -> int:
+    def pick_version(
+        self, prompt_ids: Sequence[int], scope: Scope = EVERYONE, owner: str | None = None
+    ) -> int:
         """For a new request that names none: the one served, or the one before while it alone is warm."""
 
 
