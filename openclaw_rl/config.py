@@ -46,6 +46,8 @@ class ServeConfig(_Section):
     """Port to listen on; 0 picks a free one."""
     auth: bool = True
     """Require an API key."""
+    allow_origin: str = ""
+    """Origins whose pages may use the API from a browser (CORS), such as https://chat.example.org."""
     served_model_name: str | None = None
     """Name clients use for the model; by default the last part of the model's own name."""
     max_waiting: int = Field(default=64, ge=0)

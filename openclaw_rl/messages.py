@@ -56,9 +56,14 @@ def _is_text(part: Json) -> bool:
 
 def internal_tools(body: Json) -> list[Tool]:
     """The tools that the model is told of: none where the request forbids to call one."""
-    if body.get("tool_choice") == "none":
+    choice = body.get("tool_choice")
+    if choice == "none":
         return []
-    return [_tool(tool["function"]) for tool in body.get("tools") or []]
+    tools = [_tool(tool["function"]) for tool in body.get("tools") or []]
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = {tool["function"]["name"] for tool in choice["allowed_tools"]["tools"]}
+        return [tool for tool in tools if tool["name"] in allowed]
+    return tools
 
 
 def _tool(function: Json) -> Tool:

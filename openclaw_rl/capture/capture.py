@@ -185,10 +185,20 @@ class LedgerCapture:
 
     async def recall(self, turn_id: str) -> TurnRecord | None:
         try:
-            return await asyncio.to_thread(self._ledger.load_turn, turn_id)
+            return await asyncio.to_thread(self._load, turn_id)
         except Exception as error:
             log.error("reading a stored turn failed: %s", type(error).__name__)
             return None
+
+    def _load(self, turn_id: str) -> TurnRecord | None:
+        turn = self._ledger.load_turn(turn_id)
+        known = self._ledger.events_of(turn_id) if turn else []
+        return None if any(event.kind == events.WITHHELD for event in known) else turn
+
+    async def withhold(self, turn_id: str) -> None:
+        now = time.time()
+        for kind in (events.EXCLUDE, events.WITHHELD):
+            await self._recorder.record(TurnEvent(turn_id, kind, now))
 
     def close_turn(self, turn_id: str) -> None:
         """The session ended with this turn."""

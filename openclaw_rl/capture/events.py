@@ -33,6 +33,8 @@ EXCLUDE_SESSION, INCLUDE_SESSION = "exclude_session", "include_session"
 """The same two about the session that this turn opened, and about its turns to come."""
 SECRET = "secret"
 """What followed the reply held a secret: this turn is not learned from."""
+WITHHELD = "withheld"
+"""Their client deleted this reply: it is not given out any more."""
 FLUSH = "flush"
 """Work off now what waits; about no turn in particular."""
 

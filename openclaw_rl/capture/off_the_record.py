@@ -65,6 +65,9 @@ class OffTheRecord:
         turn = await self._recorded.recall(turn_id)
         return None if turn is None or turn.params.get("store") is False else turn
 
+    async def withhold(self, turn_id: str) -> None:
+        await self._recorded.withhold(turn_id)
+
 
 def _note(known: OrderedDict[str, None], key: str) -> None:
     known[key] = None

@@ -7,6 +7,8 @@ generator, so a seed gives the same reply whoever else is being served.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,6 +42,9 @@ class Sampler:
             self._generator.seed()
         else:
             self._generator.manual_seed(params.seed & (2**63 - 1))
+        self._counts: Counter[int] = Counter()
+        self._bias = {int(token_id): value for token_id, value in params.logit_bias.items()}
+        self._penalised = bool(params.presence_penalty or params.frequency_penalty)
 
     def sample(
         self,
@@ -49,9 +54,11 @@ class Sampler:
         allowed_V: torch.Tensor | None,
     ) -> Sampled:
         """Draw from one row of raw log-probs (on the CPU); ``allowed_V`` is a grammar's mask."""
-        logprobs_V = raw_V if allowed_V is None else raw_V.masked_fill(~allowed_V, float("-inf"))
+        changed_V = self._changed(raw_V)
+        logprobs_V = changed_V if allowed_V is None else changed_V.masked_fill(~allowed_V, float("-inf"))
         forced = allowed_V is not None and int(allowed_V.sum()) == 1
-        token, sampled_logprob = self._draw(logprobs_V, top_ids if allowed_V is None else None)
+        token, sampled_logprob = self._draw(logprobs_V, top_ids if logprobs_V is raw_V else None)
+        self._counts[token] += self._penalised
         return Sampled(
             id=token,
             logprob=float(raw_V[token]),
@@ -60,6 +67,16 @@ class Sampler:
             top_logprobs=tuple(top_logprobs),
             forced=forced,
         )
+
+    def _changed(self, raw_V: torch.Tensor) -> torch.Tensor:
+        """With what the request adds to some tokens, and takes from those that the reply has already."""
+        added = {token_id: value for token_id, value in self._bias.items() if token_id < len(raw_V)}
+        for token_id, count in self._counts.items():
+            penalty = self.params.presence_penalty + self.params.frequency_penalty * count
+            added[token_id] = added.get(token_id, 0.0) - penalty
+        if not added:
+            return raw_V
+        return raw_V.index_add(0, torch.tensor(list(added)), torch.tensor(list(added.values())).to(raw_V))
 
     def _draw(self, logprobs_V: torch.Tensor, top_ids: list[int] | None) -> tuple[int, float]:
         if self.params.temperature < _COLDEST:
@@ -76,15 +93,20 @@ class Sampler:
     @property
     def is_whole(self) -> bool:
         """Whether every token may be drawn; with a temperature, but nothing is cut off."""
-        return self.params.temperature >= _COLDEST and not self.params.top_k and self.params.top_p >= 1
+        params = self.params
+        cut = params.top_k or params.top_p < 1 or params.min_p
+        return params.temperature >= _COLDEST and not (cut or self._bias or self._penalised)
 
     def uniform(self) -> torch.Tensor:
         """In (0, 1]: never below the first possible token, never beyond the last."""
         return 1 - torch.rand(1, dtype=torch.float64, generator=self._generator)
 
     def _truncate(self, logprobs_V: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """The ids left by top-k and top-p (None: all) and their renormalised log-probs."""
+        """The ids left by min-p, top-k and top-p (None: all) and their renormalised log-probs."""
         top_k, top_p = self.params.top_k, self.params.top_p
+        if self.params.min_p:
+            least = logprobs_V.max() + math.log(self.params.min_p)
+            logprobs_V = torch.log_softmax(logprobs_V.masked_fill(logprobs_V < least, float("-inf")), dim=-1)
         if not top_k and top_p >= 1:
             return None, logprobs_V
         vocab = logprobs_V.shape[-1]

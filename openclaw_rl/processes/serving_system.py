@@ -66,7 +66,9 @@ class ServingSystem:
             await self.close()
 
         keys = self.keys if self.config.serve.auth else None
-        return create_app(self.gateway, keys, self.dashboard, lifespan, self.config.serve.max_request_mb)
+        serve = self.config.serve
+        origins = [origin for origin in serve.allow_origin.replace(",", " ").split() if origin]
+        return create_app(self.gateway, keys, self.dashboard, lifespan, serve.max_request_mb, origins)
 
     async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
         """RequestError if it is not durable: what a person decides must not get lost in silence."""

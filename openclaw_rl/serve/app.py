@@ -7,11 +7,12 @@ what to do; prompts and keys never reach a log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query, Request
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
@@ -38,8 +39,9 @@ def create_app(
     inspection: Inspection,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
     max_request_mb: int = 8,
+    origins: Sequence[str] = (),
 ) -> FastAPI:
-    """``keys`` None switches authentication off."""
+    """``keys`` None switches authentication off; pages of these ``origins`` may use the API."""
     app = FastAPI(title="OpenClaw-RL", docs_url=None, redoc_url=None, lifespan=lifespan)
     add_errors(app, gateway.metrics)
     app.add_middleware(BodyLimit, max_bytes=max_request_mb << 20)
@@ -47,6 +49,15 @@ def create_app(
     add_pages(app)
     for dialect in DIALECTS:
         add_dialect(app.router, gateway, dialect)
+
+    @app.post("/v1/embeddings", tags=["serve"])
+    async def embeddings() -> Json:
+        raise RequestError(
+            "There are no embeddings here: the model is trained to talk. Give your client the base URL of a "
+            "server with an embedding model for them.",
+            status=404,
+            code="unsupported_endpoint",
+        )
 
     @app.get("/v1/models", tags=["serve"])
     async def models(request: Request) -> Json:
@@ -154,6 +165,15 @@ def create_app(
         return Response(content, media_type="text/plain; version=0.0.4")
 
     app.include_router(dashboard_routes(inspection, gateway))
+    if origins:
+        # Outermost: a browser asks without a key whether it may send one.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["x-session-id", "x-request-id", "x-policy-version", "x-schema-relaxed"],
+        )
     return app
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.messages import internal_message, internal_tools, thinking
-from openclaw_rl.serve import sse
+from openclaw_rl.serve import legacy_functions, sse
 from openclaw_rl.serve.dialect import Call, Dialect, Open, WireRequest, openai_error
 from openclaw_rl.serve.exchange import Event, Exchange, reply_message, tool_call_id
 from openclaw_rl.text import well_formed
@@ -48,8 +48,8 @@ class FunctionDefinition(Open):
 
 
 class ToolIn(Open):
-    type: Literal["function"] = "function"
-    function: FunctionDefinition
+    type: str = "function"
+    function: FunctionDefinition | None = None
 
 
 class NamedFunction(Open):
@@ -61,8 +61,21 @@ class NamedTool(Open):
     function: NamedFunction
 
 
+class AllowedTools(Open):
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[NamedTool]
+
+
+class SomeTools(Open):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 class StreamOptions(Open):
     include_usage: bool | None = None
+
+
+TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
 
 class ChatCompletionRequest(WireRequest):
@@ -70,12 +83,18 @@ class ChatCompletionRequest(WireRequest):
     messages: Annotated[list[MessageIn], Field(min_length=1)]
     stream_options: StreamOptions | None = None
     tools: list[ToolIn] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | SomeTools | NamedTool | None = None
+    functions: list[FunctionDefinition] | None = None
+    function_call: Literal["none", "auto"] | NamedFunction | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
     n: Annotated[int, Field(ge=1, le=16)] | None = None
     stop: str | Annotated[list[str], Field(max_length=16)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
@@ -95,6 +114,7 @@ def to_internal(
     """Raises RequestError for what we understand but cannot do."""
     if request.top_logprobs and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs: true.", param="top_logprobs")
+    _refuse(request)
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     schema, known = _json_schema(request.response_format), well_formed(body)
     tools = internal_tools(known)
@@ -117,7 +137,29 @@ def to_internal(
         thinking=thinking(known),
         headers=headers,
         body=body,
+        min_p=request.min_p or 0.0,
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        logit_bias=request.logit_bias or {},
     )
+
+
+def _refuse(request: ChatCompletionRequest) -> None:
+    for index, message in enumerate(request.messages):
+        if message.role == "user" and message.content is None:
+            raise RequestError(
+                "A user message needs content; send a text, even an empty one.",
+                code="invalid_value",
+                param=f"messages[{index}].content",
+            )
+    for index, tool in enumerate(request.tools or []):
+        if tool.type != "function" or tool.function is None:
+            raise RequestError(
+                f"Only functions can be called here, no tool of type '{tool.type}'; send one, with a "
+                "string parameter if you want free text.",
+                code="invalid_value",
+                param=f"tools[{index}]",
+            )
 
 
 def translated(body: Json, call: Call, dialect: str) -> ChatRequest:
@@ -138,6 +180,8 @@ def _must_call(request: ChatCompletionRequest, tools: list[Tool]) -> list[Tool]:
         return []
     if not tools:
         raise RequestError("tool_choice needs tools.", param="tool_choice")
+    if isinstance(choice, SomeTools):
+        return tools if choice.allowed_tools.mode == "required" else []
     if choice == "required":
         return tools
     assert isinstance(choice, NamedTool)
@@ -187,17 +231,22 @@ class ChatDialect(Dialect[ChatCompletionRequest]):
     )  # fmt: skip
 
     async def read(self, parsed: ChatCompletionRequest, call: Call) -> ChatRequest:
+        if legacy_functions.is_legacy(call.body):
+            return translated(legacy_functions.modern(call.body), call, self.name)
         return to_internal(parsed, call.body, call.user, call.headers)
 
     def writer(self, exchange: Exchange, parsed: ChatCompletionRequest) -> ChatWriter:
         options = parsed.stream_options
-        return ChatWriter(exchange, bool(parsed.logprobs), bool(options and options.include_usage))
+        with_usage = bool(options and options.include_usage)
+        return ChatWriter(exchange, bool(parsed.logprobs), with_usage, legacy=bool(parsed.functions))
 
 
 class ChatWriter:
     """Chunks, the first of which goes out with the first token; or one completion."""
 
-    def __init__(self, exchange: Exchange, logprobs: bool, include_usage: bool) -> None:
+    def __init__(self, exchange: Exchange, logprobs: bool, include_usage: bool, legacy: bool = False) -> None:
+        """``legacy``: calls are worded as before there were tools."""
+        self._legacy = legacy
         self._exchange, self._logprobs, self._include_usage = exchange, logprobs, include_usage
         count = exchange.request.num_choices
         self._deltas: list[list[Delta]] = [[] for _ in range(count)]
@@ -211,22 +260,26 @@ class ChatWriter:
 
     def add(self, event: Event) -> list[bytes]:
         i = event.choice
-        self._entries[i] += self._logprobs_of(event)
+        self._entries[i] += event_logprobs(event, self._exchange) if self._logprobs else []
         wire: Json = {}
         if i not in self._started:
             self._started.add(i)
-            wire = {"role": "assistant", "content": ""}
+            # A reply that has to be a call has no text that could begin.
+            wire = {"role": "assistant", "content": None if self._exchange.request.must_call else ""}
         elif event.delta is None and event.finish_reason is None:
             return []
         if event.delta:
             wire |= _wire_delta(event.delta, self._exchange.turn_id(i))
             self._deltas[i].append(event.delta)
+        wire = legacy_functions.reworded(wire) if self._legacy else wire
         choice: Json = {"index": i, "delta": wire, "logprobs": None, "finish_reason": None}
         if shown := self._entries[i][self._num_shown[i] :]:
             choice["logprobs"] = {"content": shown, "refusal": None}
             self._num_shown[i] = len(self._entries[i])
         if event.finish_reason:
-            choice["finish_reason"] = self._reasons[i] = finish_reason(event, self._deltas[i])
+            reason = finish_reason(event, self._deltas[i])
+            reason = "function_call" if self._legacy and reason == "tool_calls" else reason
+            choice["finish_reason"] = self._reasons[i] = reason
         return [self._chunk(choices=[choice], usage=None)]
 
     def finish(self) -> list[bytes]:
@@ -241,7 +294,7 @@ class ChatWriter:
         choices = [
             {
                 "index": i,
-                "message": wire_message(reply_message(deltas, exchange.turn_id(i))),
+                "message": self._message(deltas, exchange.turn_id(i)),
                 "logprobs": {"content": self._entries[i], "refusal": None} if self._logprobs else None,
                 "finish_reason": self._reasons[i],
             }
@@ -249,17 +302,20 @@ class ChatWriter:
         ]
         return {**_head(exchange, "chat.completion"), "choices": choices, "usage": usage(exchange)}
 
+    def _message(self, deltas: list[Delta], turn_id: str) -> Json:
+        message = wire_message(reply_message(deltas, turn_id))
+        return legacy_functions.reworded(message) if self._legacy else message
+
     def _chunk(self, choices: list[Json], usage: Json | None) -> bytes:
         head = _head(self._exchange, "chat.completion.chunk")
         return sse.event({**head, "choices": choices} | ({"usage": usage} if self._include_usage else {}))
 
-    def _logprobs_of(self, event: Event) -> list[Json]:
-        if not self._logprobs:
-            return []
-        if event.logprobs is not None:
-            return list(event.logprobs.get("content") or [])
-        renderer, count = self._exchange.source.renderer, self._exchange.request.top_logprobs
-        return wire_logprobs(event.tokens, renderer, count) if renderer else []
+
+def event_logprobs(event: Event, exchange: Exchange) -> list[Json]:
+    if event.logprobs is not None:
+        return list(event.logprobs.get("content") or [])
+    renderer, count = exchange.source.renderer, exchange.request.top_logprobs
+    return wire_logprobs(event.tokens, renderer, count) if renderer else []
 
 
 def finish_reason(event: Event, deltas: list[Delta]) -> str:

@@ -61,6 +61,15 @@ class Thinking(Open):
     type: str
 
 
+class OutputFormat(Open):
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(Open):
+    format: OutputFormat | None = None
+
+
 class CountTokensRequest(WireRequest):
     model: str
     messages: Annotated[list[MessageIn], Field(min_length=1)]
@@ -68,12 +77,15 @@ class CountTokensRequest(WireRequest):
     tools: list[ToolIn] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    """As it was called while the feature was new."""
 
 
 class MessagesRequest(CountTokensRequest):
     max_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0)] | None = None
     stop_sequences: Annotated[list[str], Field(max_length=16)] | None = None
 
@@ -128,6 +140,7 @@ def read(parsed: CountTokensRequest, call: Call) -> ChatRequest:
             tools=_tools(parsed),
             tool_choice=_tool_choice(parsed.tool_choice),
             chat_template_kwargs=_template_options(parsed.thinking),
+            response_format=_response_format(parsed),
         ),
         "messages": messages,
     }
@@ -233,6 +246,13 @@ def _tool_choice(choice: ToolChoice | None) -> Any:
     if choice.type == "tool":
         return {"type": "function", "function": {"name": choice.name or ""}}
     return {"auto": "auto", "any": "required", "none": "none"}[choice.type]
+
+
+def _response_format(parsed: CountTokensRequest) -> Json | None:
+    stated = (parsed.output_config.format if parsed.output_config else None) or parsed.output_format
+    if stated is None:
+        return None
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": stated.schema_}}
 
 
 def _template_options(thinking: Thinking | None) -> Json | None:

@@ -29,6 +29,7 @@ from openclaw_rl.types import (
     FollowsGrammars,
     Generate,
     GenerateRequest,
+    Message,
     Renderer,
     ReplyParser,
     SamplingParams,
@@ -70,7 +71,8 @@ class ModelAnswerer:
         stated = self.version_of(request.model, request.scope)
         _refuse_attachments(request)
         grammar, relaxed = await self._grammar(request)
-        prompt_ids, num_public = await self._prompt_ids(request)
+        render = self._fitting if request.truncate else self._prompt_ids
+        prompt_ids, num_public = await render(request)
         room = self.engine.context_length - len(prompt_ids)
         if room < 1:
             raise RequestError(
@@ -95,7 +97,35 @@ class ModelAnswerer:
             top_p=free.top_p if request.top_p is None else request.top_p,
             top_k=free.top_k if request.top_k is None else request.top_k,
             seed=request.seed,
+            min_p=request.min_p,
+            presence_penalty=request.presence_penalty,
+            frequency_penalty=request.frequency_penalty,
+            logit_bias=request.logit_bias,
         )
+
+    async def _fitting(self, request: ChatRequest) -> tuple[list[int], int]:
+        """Without as many of the oldest messages as it takes; instructions and the last one stay."""
+        instructions = [message for message in request.messages if message["role"] == "system"]
+        spoken = [message for message in request.messages if message["role"] != "system"]
+        # Cut before a user's words, so that no result stands without its call.
+        starts = [0, *(i for i, message in enumerate(spoken) if i and message["role"] == "user")]
+        room = max(1, min(request.max_tokens or self._defaults.max_tokens, self.engine.context_length // 4))
+        low, high = 0, len(starts) - 1
+        while low < high:
+            middle = (low + high) // 2
+            fits = await self._fits(request, [*instructions, *spoken[starts[middle] :]], room)
+            low, high = (low, middle) if fits else (middle + 1, high)
+        kept = request.messages if low == 0 else [*instructions, *spoken[starts[low] :]]
+        return await self._prompt_ids(replace(request, messages=kept))
+
+    async def _fits(self, request: ChatRequest, messages: list[Message], room: int) -> bool:
+        try:
+            prompt_ids, _ = await self._prompt_ids(replace(request, messages=messages))
+        except RequestError as error:
+            if error.code == "context_length_exceeded":
+                return False
+            raise
+        return len(prompt_ids) + room <= self.engine.context_length
 
     async def count_tokens(self, request: ChatRequest) -> int:
         self.version_of(request.model, request.scope)

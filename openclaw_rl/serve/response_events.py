@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openclaw_rl.serve import sse
+from openclaw_rl.serve.chat import event_logprobs
 from openclaw_rl.serve.exchange import Event, Exchange, bare_id, tool_call_id
 from openclaw_rl.types import Delta, FinishReason, Json, Message
 
@@ -86,7 +87,26 @@ def _usage(prompt: int, completion: int) -> Json:
 
 def output_items(turn_id: str, reply: Message, reason: FinishReason) -> list[Json]:
     """The items of a reply that is known as a whole."""
+    return _replay(turn_id, reply, reason)[0].output
+
+
+def stored_events(turn_id: str, reply: Message, reason: FinishReason, response: Json) -> list[Json]:
+    """The events of a reply that is known as a whole, each piece of it in one."""
+    begun = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None}
+    happened = [
+        ("response.created", {"response": begun}),
+        ("response.in_progress", {"response": begun}),
+        *_replay(turn_id, reply, reason)[1],
+        (f"response.{response['status']}", {"response": response}),
+    ]
+    return [
+        {"type": name, "sequence_number": number, **fields} for number, (name, fields) in enumerate(happened)
+    ]
+
+
+def _replay(turn_id: str, reply: Message, reason: FinishReason) -> tuple[_Items, list[tuple[str, Json]]]:
     items = _Items(turn_id, {})
+    happened = []
     for delta in (
         Delta(reasoning=reply.get("reasoning", "")),
         Delta(content=reply["content"]),
@@ -95,9 +115,8 @@ def output_items(turn_id: str, reply: Message, reason: FinishReason) -> list[Jso
             for index, call in enumerate(reply.get("tool_calls") or [])
         ),
     ):
-        items.add(delta)
-    items.end(reason)
-    return items.output
+        happened += items.add(delta)
+    return items, [*happened, *items.end(reason)]
 
 
 class _Items:
@@ -106,10 +125,12 @@ class _Items:
     def __init__(self, turn_id: str, namespaces: Mapping[str, tuple[str, str]]) -> None:
         self._turn_id, self._namespaces = turn_id, namespaces
         self.output: list[Json] = []
+        self._logprobs: list[Json] = []
         self._open: str | None = None
         """Which item is being written: its kind, for calls with their number."""
 
-    def add(self, delta: Delta) -> list[tuple[str, Json]]:
+    def add(self, delta: Delta, logprobs: Sequence[Json] = ()) -> list[tuple[str, Json]]:
+        self._logprobs = list(logprobs)
         if delta.tool_index is not None:
             return self._grow(f"call {delta.tool_index}", delta.arguments, delta)
         thought = self._grow("reasoning", delta.reasoning, delta) if delta.reasoning else []
@@ -131,7 +152,10 @@ class _Items:
             grown = self._at("response.reasoning_text.delta", content_index=0, delta=text)
         else:
             item["content"][0]["text"] += text
-            grown = self._at("response.output_text.delta", content_index=0, delta=text, logprobs=[])
+            item["content"][0]["logprobs"] += self._logprobs
+            grown = self._at(
+                "response.output_text.delta", content_index=0, delta=text, logprobs=self._logprobs
+            )
         return [*begun, grown] if text else begun
 
     def _start(self, kind: str, delta: Delta) -> list[tuple[str, Json]]:
@@ -172,7 +196,7 @@ class _Items:
             part = item["content"][0]
             is_message = item["type"] == "message"
             name = "response.output_text.done" if is_message else "response.reasoning_text.done"
-            more: Json = {"logprobs": []} if is_message else {}
+            more: Json = {"logprobs": part["logprobs"]} if is_message else {}
             done = [
                 self._at(name, content_index=0, text=part["text"], **more),
                 self._at("response.content_part.done", content_index=0, part=part),
@@ -196,9 +220,12 @@ def _copy(value: Json) -> Json:
 
 
 class ResponseWriter:
-    def __init__(self, exchange: Exchange, namespaces: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(
+        self, exchange: Exchange, namespaces: Mapping[str, tuple[str, str]], logprobs: bool = False
+    ) -> None:
         """``namespaces``: of functions that have one, by the name that the model knows."""
         self._exchange, self._items = exchange, _Items(exchange.turn_id(0), namespaces)
+        self._logprobs, self._entries = logprobs, list[Json]()
         self._reason: FinishReason | None = None
         self._sequence = 0
 
@@ -209,7 +236,11 @@ class ResponseWriter:
         )
 
     def add(self, event: Event) -> list[bytes]:
-        happened = self._items.add(event.delta) if event.delta else []
+        if self._logprobs:
+            self._entries += event_logprobs(event, self._exchange)
+        happened = self._items.add(event.delta, self._entries) if event.delta else []
+        if event.delta:
+            self._entries = []
         if event.finish_reason:
             self._reason = event.finish_reason
             happened += self._items.end(event.finish_reason)

@@ -1,11 +1,13 @@
 """The responses dialect: OpenAI's Responses API, as its SDKs, the Agents SDK and Codex speak it.
 
-The history behind ``previous_response_id`` comes from the ledger. Tools that a server would have to run
-are left out, since nobody here could; background work, conversations and prompt templates are refused.
+The history behind ``previous_response_id`` and ``item_reference`` comes from the ledger. Tools that a server
+would have to run are left out, since nobody here could; background work, conversations and prompt templates
+are refused.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter, Request
@@ -16,7 +18,8 @@ from openclaw_rl.serve.chat import translated, wire_message
 from openclaw_rl.serve.dialect import Call, Dialect, Open, WireRequest, given, remaining
 from openclaw_rl.serve.exchange import Exchange
 from openclaw_rl.serve.gateway import Gateway
-from openclaw_rl.serve.response_events import ResponseWriter, output_items, response_body
+from openclaw_rl.serve.response_events import ResponseWriter
+from openclaw_rl.serve.stored_responses import add_stored_routes, referred_item
 from openclaw_rl.types import ChatRequest, Json, TurnRecord
 
 _REFUSED = ("conversation", "prompt")
@@ -31,6 +34,7 @@ class Part(Open):
 
 class Item(Open):
     type: str | None = None
+    id: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: str | list[Part] | None = None
     summary: list[Part] | None = None
@@ -71,7 +75,10 @@ class ResponsesRequest(WireRequest):
     text: TextOptions | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    include: list[str] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     background: bool | None = None
 
 
@@ -83,21 +90,22 @@ class ResponsesDialect(Dialect[ResponsesRequest]):
     fields: ClassVar = {"messages": "input", "response_format": "text.format"}
     harmless = frozenset(
         {
-            "user", "metadata", "session_id", "store", "prompt_cache_key", "service_tier", "truncation",
-            "parallel_tool_calls", "reasoning", "safety_identifier", "include", "stream_options",
+            "user", "metadata", "session_id", "store", "prompt_cache_key", "service_tier",
+            "parallel_tool_calls", "reasoning", "safety_identifier", "stream_options",
         }
     )  # fmt: skip
 
     async def read(self, parsed: ResponsesRequest, call: Call) -> ChatRequest:
         _refuse(parsed)
         earlier = await _earlier(parsed, call)
-        messages = [*(_history(earlier) if earlier else []), *to_messages(parsed.input)]
+        given_input = await _resolved(parsed.input, call)
+        messages = [*(_history(earlier) if earlier else []), *to_messages(given_input)]
         if not messages:
             raise RequestError("There is nothing to answer: input is missing.", param="input")
         if parsed.instructions:
             messages.insert(0, {"role": "system", "content": parsed.instructions})
         tools, choice = _tools(parsed)
-        known = set(ResponsesRequest.model_fields) - {"instructions", "previous_response_id"}
+        known = set(ResponsesRequest.model_fields) - {"instructions", "previous_response_id", "truncation"}
         body: Json = {
             **remaining(call, known),
             **given(
@@ -109,23 +117,31 @@ class ResponsesDialect(Dialect[ResponsesRequest]):
                 max_completion_tokens=parsed.max_output_tokens,
                 temperature=parsed.temperature,
                 top_p=parsed.top_p,
+                logprobs=_wants_logprobs(parsed) or None,
+                top_logprobs=parsed.top_logprobs if _wants_logprobs(parsed) else None,
             ),
             "messages": messages,
         }
         if earlier:
             body.setdefault("session_id", earlier.session_id)
-        return translated(body, call, self.name)
+        request = translated(body, call, self.name)
+        return replace(request, truncate=parsed.truncation == "auto")
 
     def writer(self, exchange: Exchange, parsed: ResponsesRequest) -> ResponseWriter:
-        return ResponseWriter(exchange, _namespaces(parsed.tools or []))
+        return ResponseWriter(exchange, _namespaces(parsed.tools or []), _wants_logprobs(parsed))
 
     def add_routes(self, router: APIRouter, gateway: Gateway) -> None:
-        @router.get(f"{self.path}/{{response_id}}", tags=["serve"])
-        async def response(response_id: str, request: Request) -> Json:
-            turn = await gateway.capture.recall(response_id)
-            if turn is None or turn.user != request.state.user or turn.dialect != self.name:
-                raise RequestError(f"There is no response '{response_id}'.", status=404, code="not_found")
-            return stored_response(turn)
+        @router.post(f"{self.path}/input_tokens", tags=["serve"])
+        async def input_tokens(parsed: ResponsesRequest, request: Request) -> Json:
+            call = Call(await request.json(), request.state.user, request.headers, gateway.capture.recall)
+            count = await gateway.answerer.count_tokens(await self.read(parsed, call))
+            return {"object": "response.input_tokens", "input_tokens": count}
+
+        add_stored_routes(router, gateway, self.path, self.name)
+
+
+def _wants_logprobs(parsed: ResponsesRequest) -> bool:
+    return bool(parsed.top_logprobs) or "message.output_text.logprobs" in (parsed.include or [])
 
 
 def _refuse(parsed: ResponsesRequest) -> None:
@@ -160,13 +176,17 @@ def _history(turn: TurnRecord) -> list[Json]:
     return [*messages, wire_message(turn.reply)]
 
 
-def stored_response(turn: TurnRecord) -> Json:
-    output = output_items(turn.id, turn.reply, turn.finish_reason)
-    usage = len(turn.prompt_ids), len(turn.tokens)
-    body = {**turn.params, "tools": turn.tools}
-    return response_body(
-        turn.id, body, str(turn.params.get("model", "")), turn.created_at, output, turn.finish_reason, usage
-    )
+async def _resolved(given_input: str | list[Item] | None, call: Call) -> str | list[Item] | None:
+    """References replaced by what they refer to: some clients send them for every reply they got."""
+    if not isinstance(given_input, list):
+        return given_input
+    items = []
+    for index, item in enumerate(given_input):
+        if item.type == "item_reference" or (item.type is None and item.role is None and item.id):
+            found = await referred_item(item.id or "", call.user, call.recall, f"input[{index}]")
+            item = Item.model_validate(found)
+        items.append(item)
+    return items
 
 
 # --- items to messages -----------------------------------------------------------------------

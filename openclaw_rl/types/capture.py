@@ -82,6 +82,12 @@ class ChatRequest:
     """Whose policy answers; the gateway says so, and the next."""
     system: str = ""
     """The system prompt as it was sent."""
+    truncate: bool = False
+    """Leave out the oldest messages if all do not fit."""
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +114,6 @@ class Capture(Protocol):
 
     async def recall(self, turn_id: str) -> TurnRecord | None:
         """A turn that was recorded; None if there is none, or it cannot be read now."""
+
+    async def withhold(self, turn_id: str) -> None:
+        """Its user deleted it: never give it out again, nor learn from it."""

@@ -28,6 +28,14 @@ class SamplingParams:
     top_k: int = 0
     """0 keeps the whole vocabulary."""
     seed: int | None = None
+    min_p: float = 0.0
+    """Tokens less likely than this share of the likeliest are cut off."""
+    presence_penalty: float = 0.0
+    """Taken from the logit of each token that the reply has already."""
+    frequency_penalty: float = 0.0
+    """The same, each time it has it."""
+    logit_bias: Mapping[str, float] = field(default_factory=dict)
+    """Added to the logits of tokens, by their ids as JSON has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ async def test_max_tokens_beyond_the_context_are_cut_to_the_room(
         ({"messages": [{"content": ""}]}, "messages.0.role"),
         ({"temperature": 2.5}, "temperature"),
         ({"temperature": -0.1}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": -0.1}, "top_p"),
         ({"n": 0}, "n"),
         ({"n": 17}, "n"),
         ({"max_tokens": 0}, "max_tokens"),

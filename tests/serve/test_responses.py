@@ -11,6 +11,7 @@ import pytest
 
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine
+from openclaw_rl.testing.fakes import byte_tokenizer
 
 URL = "/v1/responses"
 Chunks = Callable[[str], list[Any]]
@@ -239,3 +240,150 @@ async def test_a_wrong_key(system: ServingSystem, connect: Any) -> None:
     async with connect(system, key="wrong") as stranger:
         answer = await stranger.post(URL, json=ask())
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+# --- what clients do with a reply that is stored ------------------------------------------------
+
+
+async def test_a_reply_is_referred_to_by_its_id(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    """Vercel's default OpenAI model sends a reference for every assistant text."""
+    engine.say("Red.")
+    colour = {"role": "user", "content": [{"type": "input_text", "text": "Name a colour."}]}
+    first = await client.post(URL, json=ask([colour]))
+    reference = {"type": "item_reference", "id": first.json()["output"][0]["id"]}
+    another = {"role": "user", "content": [{"type": "input_text", "text": "Another."}]}
+    second = await client.post(URL, json=ask([colour, reference, another]))
+    assert second.status_code == 200, second.text
+    assert second.headers["x-session-id"] == first.headers["x-session-id"]
+    turn = (await client.get(f"/v1/turns/{second.json()['id']}")).json()
+    assert turn["continues"] == first.json()["id"]
+
+
+async def test_a_call_is_referred_to_by_its_id(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.say(CALL)
+    first = (await client.post(URL, json=ask("Look it up", tools=[TOOL]))).json()
+    (item,) = first["output"]
+    result = {"type": "function_call_output", "call_id": item["call_id"], "output": "blue"}
+    said = [{"role": "user", "content": "Look it up"}, {"id": item["id"], "type": "item_reference"}, result]
+    second = await client.post(URL, json=ask(said, tools=[TOOL]))
+    assert second.status_code == 200, second.text
+    prompt = engine.requests[-1].prompt_ids
+    assert len(prompt) > len(engine.requests[0].prompt_ids) + len("blue")
+
+
+@pytest.mark.parametrize("item_id", ["msg_0123456789abcdef012345670", "msg_x", "rs_", "😀"])
+async def test_an_item_that_is_not_there(client: httpx.AsyncClient, item_id: str) -> None:
+    answer = await client.post(URL, json=ask([{"type": "item_reference", "id": item_id}]))
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "item_not_found"
+    assert "send the item itself" in answer.json()["error"]["message"]
+
+
+async def test_nobody_refers_to_what_another_was_told(
+    client: httpx.AsyncClient, system: ServingSystem, connect: Any
+) -> None:
+    first = (await client.post(URL, json=ask())).json()
+    async with connect(system, system.keys.add("ben")) as ben:
+        reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+        assert (await ben.post(URL, json=ask([reference]))).status_code == 400
+        for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
+            assert (await ben.request(method, f"{URL}/{first['id']}{path}")).status_code == 404
+
+
+async def test_a_stored_reply_as_a_stream(client: httpx.AsyncClient, chunks: Chunks) -> None:
+    live = await client.post(URL, json=ask(stream=True))
+    events = chunks(live.text)
+    response_id = events[0]["response"]["id"]
+    again = chunks((await client.get(f"{URL}/{response_id}", params={"stream": "true"})).text)
+    names = [event["type"] for event in events if not event["type"].endswith(".delta")]
+    assert [event["type"] for event in again if not event["type"].endswith(".delta")] == names
+    assert again[-1]["response"]["output"] == events[-1]["response"]["output"]
+    assert [event["sequence_number"] for event in again] == list(range(len(again)))
+    rest = await client.get(f"{URL}/{response_id}", params={"stream": "true", "starting_after": 2})
+    assert chunks(rest.text) == again[3:]
+
+
+async def test_a_deleted_reply_is_gone_and_not_learned_from(client: httpx.AsyncClient) -> None:
+    first = (await client.post(URL, json=ask())).json()
+    deleted = await client.delete(f"{URL}/{first['id']}")
+    assert deleted.json() == {"id": first["id"], "object": "response", "deleted": True}
+    assert (await client.get(f"{URL}/{first['id']}")).status_code == 404
+    assert (await client.delete(f"{URL}/{first['id']}")).status_code == 404
+    goes_on = await client.post(URL, json=ask("More", previous_response_id=first["id"]))
+    assert goes_on.json()["error"]["code"] == "previous_response_not_found"
+    assert (await client.get(f"/v1/turns/{first['id']}")).json()["excluded"] is True
+
+
+async def test_only_background_work_can_be_cancelled(client: httpx.AsyncClient) -> None:
+    first = (await client.post(URL, json=ask())).json()
+    answer = await client.post(f"{URL}/{first['id']}/cancel")
+    assert answer.status_code == 400
+    assert "background" in answer.json()["error"]["message"]
+
+
+async def test_the_items_that_a_reply_answered(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    engine.say(CALL)
+    first = (await client.post(URL, json=ask("Look it up", tools=[TOOL], instructions="Be brief"))).json()
+    result = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "blue"}
+    second = (await client.post(URL, json=ask([result], previous_response_id=first["id"]))).json()
+    path = f"{URL}/{second['id']}/input_items"
+    listed = (await client.get(path, params={"order": "asc"})).json()
+    assert [item["type"] for item in listed["data"]] == ["message", "function_call", "function_call_output"]
+    assert listed["data"][0]["content"] == [{"type": "input_text", "text": "Look it up"}]
+    assert listed["data"][2]["output"] == "blue"
+    page = (await client.get(path, params={"limit": 2})).json()
+    assert (page["has_more"], page["data"]) == (True, listed["data"][:0:-1])
+    last = (await client.get(path, params={"limit": 2, "after": page["last_id"]})).json()
+    assert (last["has_more"], last["data"]) == (False, listed["data"][:1])
+
+
+async def test_the_tokens_of_an_input(client: httpx.AsyncClient) -> None:
+    counted = await client.post(f"{URL}/input_tokens", json=ask("Hello there"))
+    reply = (await client.post(URL, json=ask("Hello there"))).json()
+    assert counted.json() == {
+        "object": "response.input_tokens",
+        "input_tokens": reply["usage"]["input_tokens"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("wanted", "num_top"),
+    [({"top_logprobs": 3}, 3), ({"include": ["message.output_text.logprobs"]}, 0)],
+)
+async def test_log_probs(client: httpx.AsyncClient, chunks: Chunks, wanted: Any, num_top: int) -> None:
+    whole = (await client.post(URL, json=ask(**wanted))).json()
+    (part,) = whole["output"][0]["content"]
+    assert "".join(entry["token"] for entry in part["logprobs"]) == part["text"] == "Hello!"
+    assert {len(entry["top_logprobs"]) for entry in part["logprobs"]} == {num_top}
+    events = chunks((await client.post(URL, json=ask(stream=True, **wanted))).text)
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert [entry["token"] for event in deltas for entry in event["logprobs"]] == list("Hello!")
+
+
+async def test_a_history_that_is_too_long_loses_its_beginning(
+    client: httpx.AsyncClient, engine: ScriptedEngine
+) -> None:
+    said = [
+        message
+        for number in range(40)
+        for message in (
+            {"role": "user", "content": f"Question {number}. " + "word " * 40},
+            {"role": "assistant", "content": f"Answer {number}."},
+        )
+    ]
+    said.append({"role": "user", "content": "The last one?"})
+    refused = await client.post(URL, json=ask(said))
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    options = {"truncation": "auto", "max_output_tokens": 100, "instructions": "Be kind."}
+    answer = await client.post(URL, json=ask(said, **options))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["truncation"] == "auto"
+    prompt_ids = engine.requests[-1].prompt_ids
+    prompt = str(byte_tokenizer().decode(prompt_ids))
+    assert 2000 < len(prompt_ids) <= 4096 - 100
+    assert "Be kind." in prompt
+    assert "The last one?" in prompt
+    assert "Question 39." in prompt
+    assert "Question 0." not in prompt
+    alone = await client.post(URL, json=ask("word " * 2000, truncation="auto"))
+    assert alone.json()["error"]["code"] == "context_length_exceeded"

@@ -1,0 +1,51 @@
+"""Function calling as it was before tools: ``functions``, ``function_call`` and messages of that time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openclaw_rl.types import Json
+
+
+def is_legacy(body: Json) -> bool:
+    messages = body.get("messages") or []
+    return bool(body.get("functions")) or any(message.get("function_call") for message in messages)
+
+
+def modern(body: Json) -> Json:
+    """The same request with tools; the one call of a message and its result share an id."""
+    rest = {name: value for name, value in body.items() if name not in ("functions", "function_call")}
+    tools = [{"type": "function", "function": function} for function in body.get("functions") or []]
+    choice = _choice(body.get("function_call"))
+    messages = [_message(message, index) for index, message in enumerate(body["messages"])]
+    return {
+        **rest,
+        **({"tools": tools} if tools else {}),
+        **({"tool_choice": choice} if choice and tools else {}),
+        "messages": messages,
+    }
+
+
+def _choice(choice: Any) -> Any:
+    if isinstance(choice, dict):
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    return choice
+
+
+def _message(message: Json, index: int) -> Json:
+    if message.get("role") == "function":
+        return {**message, "role": "tool", "tool_call_id": f"function_{index - 1}"}
+    called = message.get("function_call")
+    if not called:
+        return message
+    rest = {name: value for name, value in message.items() if name != "function_call"}
+    call = {"id": f"function_{index}", "type": "function", "function": called}
+    return {**rest, "tool_calls": [call]}
+
+
+def reworded(wire: Json) -> Json:
+    """A reply, or a piece of one, with its first call as a function call; there were no more then."""
+    if not wire.get("tool_calls"):
+        return wire
+    rest = {name: value for name, value in wire.items() if name != "tool_calls"}
+    return {**rest, "function_call": wire["tool_calls"][0]["function"]}

@@ -1,0 +1,129 @@
+"""What the Responses API offers for replies that are stored: again, as a stream, their input, and no more.
+
+All of it comes from the ledger. A reply belongs to the user who asked for it; one that was deleted, or asked
+for with ``store: false``, is not there for anybody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response, StreamingResponse
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.serve import sse
+from openclaw_rl.serve.exchange import bare_id
+from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.serve.response_events import output_items, response_body, stored_events
+from openclaw_rl.types import Json, TurnRecord
+
+_ITEM_ID = re.compile(r"(?:msg|fc|rs)_([0-9a-f]{24})\d+")
+Recall = Callable[[str], Awaitable[TurnRecord | None]]
+
+
+async def referred_item(item_id: str, user: str, recall: Recall, where: str) -> Json:
+    """The item of one of our replies that ``item_reference`` names."""
+    match = _ITEM_ID.fullmatch(item_id)
+    turn = await recall(f"resp_{match[1]}") if match else None
+    if turn is not None and turn.user == user:
+        for item in output_items(turn.id, turn.reply, turn.finish_reason):
+            if item["id"] == item_id:
+                return item
+    raise RequestError(
+        f"There is no item '{item_id}' here; send the item itself instead of a reference to it.",
+        code="item_not_found",
+        param=where,
+    )
+
+
+def stored_response(turn: TurnRecord) -> Json:
+    output = output_items(turn.id, turn.reply, turn.finish_reason)
+    usage = len(turn.prompt_ids), len(turn.tokens)
+    body = {**turn.params, "tools": turn.tools}
+    return response_body(
+        turn.id, body, str(turn.params.get("model", "")), turn.created_at, output, turn.finish_reason, usage
+    )
+
+
+def input_items(turn: TurnRecord) -> list[Json]:
+    """The request's messages as items, oldest first; instructions are no input."""
+    messages = turn.messages[1:] if turn.params.get("instructions") else turn.messages
+    items: list[Json] = []
+    for index, message in enumerate(messages):
+        name = f"{bare_id(turn.id)}i{index}"
+        if message["role"] == "tool":
+            output = {"type": "function_call_output", "call_id": message.get("tool_call_id") or ""}
+            items.append({"id": f"fco_{name}", **output, "output": _text(message), "status": "completed"})
+            continue
+        kind = "output_text" if message["role"] == "assistant" else "input_text"
+        part: Json = {"type": kind, "text": _text(message)}
+        content = [part | {"annotations": []} if kind == "output_text" else part]
+        if _text(message) or not message.get("tool_calls"):
+            item = {"type": "message", "role": message["role"], "content": content, "status": "completed"}
+            items.append({"id": f"msg_{name}", **item})
+        for number, call in enumerate(message.get("tool_calls") or []):
+            called = {"type": "function_call", "call_id": call.get("id") or "", **call["function"]}
+            items.append({"id": f"fc_{name}t{number}", **called, "status": "completed"})
+    return items
+
+
+def _text(message: Json) -> str:
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text") or f"[{part['type']}]" for part in content)
+
+
+def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: str) -> None:
+    async def owned(response_id: str, request: Request) -> TurnRecord:
+        turn = await gateway.capture.recall(response_id)
+        if turn is None or turn.user != request.state.user or turn.dialect != dialect:
+            raise RequestError(f"There is no response '{response_id}'.", status=404, code="not_found")
+        return turn
+
+    @router.get(f"{path}/{{response_id}}", tags=["serve"], response_model=None)
+    async def response(
+        response_id: str,
+        request: Request,
+        stream: bool = False,
+        starting_after: Annotated[int | None, Query(ge=0)] = None,
+    ) -> Response | Json:
+        turn = await owned(response_id, request)
+        if not stream:
+            return stored_response(turn)
+        events = stored_events(turn.id, turn.reply, turn.finish_reason, stored_response(turn))
+        after = -1 if starting_after is None else starting_after
+        told = [sse.event(event, event["type"]) for event in events if event["sequence_number"] > after]
+        return StreamingResponse(iter(told), media_type="text/event-stream")
+
+    @router.delete(f"{path}/{{response_id}}", tags=["serve"])
+    async def delete(response_id: str, request: Request) -> Json:
+        turn = await owned(response_id, request)
+        await gateway.capture.withhold(turn.id)
+        return {"id": turn.id, "object": "response", "deleted": True}
+
+    @router.post(f"{path}/{{response_id}}/cancel", tags=["serve"])
+    async def cancel(response_id: str, request: Request) -> Json:
+        await owned(response_id, request)
+        raise RequestError(
+            "Only background responses can be cancelled, and there are none here; close the connection."
+        )
+
+    @router.get(f"{path}/{{response_id}}/input_items", tags=["serve"])
+    async def items_of(
+        response_id: str,
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+        order: Literal["asc", "desc"] = "desc",
+        after: str | None = None,
+    ) -> Json:
+        items = input_items(await owned(response_id, request))
+        items = items if order == "asc" else items[::-1]
+        ids = [item["id"] for item in items]
+        begin = ids.index(after) + 1 if after in ids else 0
+        page = items[begin : begin + limit]
+        ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
+        return {"object": "list", "data": page, "has_more": begin + limit < len(items), **ends}
