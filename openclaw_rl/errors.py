@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 
 class RequestError(Exception):
     """A client's request cannot be answered; the dialect words it in its own format."""
@@ -18,3 +20,17 @@ class RequestError(Exception):
         super().__init__(message)
         self.message, self.status, self.code, self.param = message, status, code, param
         self.retry_after_s = retry_after_s
+
+
+class GrammarFailed(ValueError):
+    """A reply could not follow its grammar to the end: the schema's fault. Says nothing of either."""
+
+    def __init__(self) -> None:
+        super().__init__("the grammar cannot be followed to its end; make the schema simpler")
+
+
+def where(error: BaseException) -> str:
+    """Where it happened, for a log; what an error says may hold somebody's words."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames[-12:]]
+    return "\n".join([type(error).__name__, *lines])

@@ -20,6 +20,8 @@ import torch
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
+from openclaw_rl.errors import GrammarFailed
+
 #: What ends a JSON value, best first: inside a text, and outside of one, where a quote only begins another.
 _IN_TEXT = (re.compile(rb'"[}\]]*'), re.compile(rb'"[}\]]*,.?"?'))
 _OUTSIDE = (re.compile(rb"[}\]]+"), re.compile(rb"[}\]]*,.?"), re.compile(rb'"'))
@@ -86,7 +88,7 @@ class GrammarState:
         bits = np.unpackbits(self._mask.view(np.uint8), bitorder="little")[: self._vocab]
         allowed_V = torch.from_numpy(bits).bool()
         if self._matcher.is_error() or not allowed_V.any():
-            raise RuntimeError(f"the grammar allows no token: {self._matcher.get_error()}")
+            raise GrammarFailed
         if num_left > self._landing:
             return allowed_V
         ends = (allowed_V & ending_V for ending_V in self._table.endings[self._in_text])
@@ -94,6 +96,6 @@ class GrammarState:
 
     def consume(self, token_id: int) -> None:
         if not self._matcher.consume_token(token_id):
-            raise RuntimeError(f"the grammar refused token {token_id}: {self._matcher.get_error()}")
+            raise GrammarFailed
         quotes = _ESCAPED.sub(b"", self._table.written[token_id]).count(b'"')
         self._in_text ^= bool(quotes % 2)

@@ -272,11 +272,8 @@ class LocalEngine:
     def pick_version(
         self, prompt_ids: Sequence[int], scope: Scope = EVERYONE, owner: str | None = None
     ) -> int:
-        """A conversation switches when its history has been read by the new version, or after a minute.
-
-        Until then the version before goes on answering it, so that nobody waits for a long prompt to be
-        read again because weights were published.
-        """
+        """A conversation switches when the new version has read its history, or after a minute: nobody
+        waits for a long prompt to be read again because weights were published."""
         serving = self._serving.get(scope, BASE_VERSION)
         before, switched_at = self._before.get(scope, (serving, 0.0))
         if not self._is_loaded(before) or time.monotonic() - switched_at > _SWITCH_S:

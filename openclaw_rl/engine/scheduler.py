@@ -23,6 +23,7 @@ from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder
 from openclaw_rl.engine.sampling import Sampled, Sampler, draw_whole, raw_logprobs
 from openclaw_rl.engine.threads import ThreadTuner
+from openclaw_rl.errors import GrammarFailed
 from openclaw_rl.types import GenerateRequest, Priority, Scores, Token
 
 if TYPE_CHECKING:
@@ -290,7 +291,9 @@ class Scheduler:
                         self._sample(job, raw_RV[row].cpu(), *tops)
                 except Exception as error:
                     # A grammar or a parameter of one request is no reason to fail the others.
-                    job.emit(RuntimeError(f"sampling failed: {error}"))
+                    known = isinstance(error, GrammarFailed)
+                    failed = error if known else RuntimeError(f"sampling failed: {error}")
+                    job.emit(failed)
                     self._finish(job)
             else:
                 self._keep_scores(job, count, raw_RV[rows], ids_RK[rows], logprobs_RK[rows])

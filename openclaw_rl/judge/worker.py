@@ -11,6 +11,7 @@ import logging
 import time
 from typing import Protocol
 
+from openclaw_rl.errors import where
 from openclaw_rl.types import Judge, JudgeCase, JudgeError, Verdict
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class JudgeWorker:
             await self._fail(turn_id, str(error) or type(error).__name__)
         except Exception as error:
             # A judge is a plug-in; whatever it raises is its own failure, not the worker's.
-            log.exception("the judge failed")
+            log.error("the judge failed: %s", where(error))
             await self._fail(turn_id, f"{type(error).__name__}: {error}")
         else:
             await asyncio.to_thread(self._queue.settle, turn_id, verdict)

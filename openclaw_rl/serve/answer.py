@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from openclaw_rl.errors import RequestError
+from openclaw_rl.errors import GrammarFailed, RequestError
 from openclaw_rl.serve import sse
 from openclaw_rl.serve.dialect import Call, Dialect, WireRequest, Writer
 from openclaw_rl.serve.exchange import Exchange
@@ -73,10 +73,7 @@ async def _stream(exchange: Exchange, writer: Writer) -> AsyncIterator[bytes]:
             yield piece
     except Exception as error:
         log.error("a reply failed while streaming: %s", type(error).__name__)
-        said = (
-            error.message
-            if isinstance(error, RequestError)
-            else "The server failed while answering; try again."
-        )
+        ours = isinstance(error, RequestError | GrammarFailed)
+        said = str(error) if ours else "The server failed while answering; try again."
         for piece in writer.fail(said):
             yield piece

@@ -19,6 +19,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from openclaw_rl.errors import where
+
 #: Longer than clients keep idle connections: whoever closes one while the other sends costs a request.
 KEEP_ALIVE_S = 300
 #: Open files that are not connections: databases, weights, sockets, pipes.
@@ -151,6 +153,9 @@ class _OnceAMinute(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         now, words = time.monotonic(), str(record.msg).partition("\n")[0][:80]
+        if record.exc_info and record.exc_info[1] and words.startswith("Exception in ASGI application"):
+            # What an exception says may hold somebody's words.
+            record.msg, record.args, record.exc_info = f"{words}: {where(record.exc_info[1])}", (), None
         if not words.startswith(self.about):
             return True
         record.exc_info = None

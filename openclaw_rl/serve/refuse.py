@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from openclaw_rl.errors import RequestError
+from openclaw_rl.errors import GrammarFailed, RequestError, where
 from openclaw_rl.serve.dialects import dialect_of
 from openclaw_rl.serve.metrics import Metrics
 
@@ -29,6 +29,13 @@ def add_errors(app: FastAPI, metrics: Metrics) -> None:
         metrics.requests.labels(_route(request), str(error.status)).inc()
         return refusal(request.url.path, error)
 
+    async def unfollowed(request: Request, error: Exception) -> JSONResponse:
+        metrics.requests.labels(_route(request), "400").inc()
+        problem = f"This schema cannot be used: {error}"
+        return refusal(
+            request.url.path, RequestError(problem, code="invalid_schema", param="response_format")
+        )
+
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         metrics.requests.labels(_route(request), "400").inc()
@@ -43,10 +50,11 @@ def add_errors(app: FastAPI, metrics: Metrics) -> None:
         return response
 
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        log.error("request to %s failed: %s", request.url.path, type(error).__name__, exc_info=error)
+        log.error("request to %s failed: %s", _route(request), where(error))
         return refusal(request.url.path, RequestError(FAILED, status=500))
 
     app.add_exception_handler(RequestError, refused)
+    app.add_exception_handler(GrammarFailed, unfollowed)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(Exception, unexpected)
