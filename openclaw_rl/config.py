@@ -52,6 +52,8 @@ class ServeConfig(_Section):
     """Name clients use for the model; by default the last part of the model's own name."""
     max_waiting: int = Field(default=64, ge=0)
     """Requests that may wait for a place before the next one gets a 429."""
+    allowed_hosts: str = ""
+    """Names, with commas, under which a server without keys (--no-auth) may be asked besides its address."""
     max_connections: int = Field(default=512, ge=8)
     """Connections at once; one more closes the one that has been idle for longest."""
     max_request_mb: int = Field(default=8, ge=1)

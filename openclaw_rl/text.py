@@ -6,7 +6,11 @@ U+FFFD for the model and for whoever looks; the ledger keeps the request as sent
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+#: All but line feeds and tabs, and what turns the direction of text around.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def well_formed(value: Any) -> Any:
@@ -17,6 +21,17 @@ def well_formed(value: Any) -> Any:
         return {well_formed(key): well_formed(item) for key, item in value.items()}
     if isinstance(value, list):
         return [well_formed(item) for item in value]
+    return value
+
+
+def printable(value: Any) -> Any:
+    """A JSON value whose text cannot steer a terminal: control characters are shown, not obeyed."""
+    if isinstance(value, str):
+        return value if value.isprintable() else _CONTROL.sub(lambda found: ascii(found[0])[1:-1], value)
+    if isinstance(value, dict):
+        return {printable(key): printable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [printable(item) for item in value]
     return value
 
 

@@ -116,11 +116,39 @@ def writing(engine: sa.Engine) -> AbstractContextManager[sa.Connection]:
 
 @contextmanager
 def creating(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that may change the schema; two processes that start together take turns."""
-    with writing(engine) as connection:
-        if engine.dialect.name == "postgresql":
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_ID)))
-        yield connection
+    """A transaction that may change the schema; two processes that start together take turns.
+
+    ValueError for a SQLite file that is damaged.
+    """
+    if engine.dialect.name == "sqlite" and engine.url.database:
+        _check_length(Path(engine.url.database))
+    try:
+        with writing(engine) as connection:
+            if engine.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_ID)))
+            yield connection
+    except sa.exc.DatabaseError as error:
+        if getattr(error.orig, "sqlite_errorcode", 0) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise _damaged(Path(str(engine.url.database))) from None
+        raise
+
+
+def _check_length(path: Path) -> None:
+    """A file shorter than its first page says would otherwise be found out in the middle of a request."""
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() and log.stat().st_size:
+        return  # pages may still be in there
+    with suppress(OSError), path.open("rb") as file:
+        head, length = file.read(100), path.stat().st_size
+        page = int.from_bytes(head[16:18], "big")
+        if len(head) == 100 and length < int.from_bytes(head[28:32], "big") * (65_536 if page == 1 else page):
+            raise _damaged(path)
+
+
+def _damaged(path: Path) -> ValueError:
+    return ValueError(
+        f"{path} is damaged or cut short; restore it from a backup, or move it away to begin a new one"
+    )
 
 
 @contextmanager

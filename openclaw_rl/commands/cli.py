@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     keys = _command(commands, "keys", "API keys, one per user", _keys)
     keys.add_argument("action", choices=("list", "add", "remove"))
     keys.add_argument("user", nargs="?", help="the user the key names")
+    keys.add_argument("--same-person", action="store_true", help="add: a name that was used before")
     _add_settings(keys, only=("home",))
 
     _add_users(commands)
@@ -316,7 +317,7 @@ def _keys(options: argparse.Namespace) -> None:
     if not options.user:
         raise ValueError(f"keys {options.action} needs a user name")
     if options.action == "add":
-        print(ring.add(options.user))
+        print(ring.add(options.user, options.same_person))
     else:
         ring.remove(options.user)
 

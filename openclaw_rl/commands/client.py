@@ -12,6 +12,7 @@ import httpx
 from openclaw_rl.config import Config
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.listen import announced
+from openclaw_rl.text import printable
 from openclaw_rl.types import Json
 
 
@@ -38,7 +39,7 @@ class Server:
         try:
             answer = self._http.request(method, path, **more)
             _check(answer)
-            found: Json = answer.json()
+            found: Json = printable(answer.json())
             return found
         except httpx.HTTPError as error:
             raise ValueError(f"the server at {self.url} does not answer: {error}") from None
@@ -67,7 +68,7 @@ class Server:
 def _check(answer: httpx.Response) -> None:
     if answer.is_error:
         try:
-            message = answer.json()["error"]["message"]
+            message = printable(answer.json()["error"]["message"])
         except (ValueError, KeyError, TypeError):
             message = f"the server answered {answer.status_code}"
         raise ValueError(message)
@@ -76,4 +77,4 @@ def _check(answer: httpx.Response) -> None:
 def _events(answer: httpx.Response) -> Iterator[Json]:
     for line in answer.iter_lines():
         if line.startswith("data: ") and line != "data: [DONE]":
-            yield json.loads(line.removeprefix("data: "))
+            yield printable(json.loads(line.removeprefix("data: ")))

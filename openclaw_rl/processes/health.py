@@ -19,11 +19,13 @@ def readiness(system: ServingSystem) -> tuple[bool, Json]:
     health = system.recorder.health()
     learning = None if system.learning is None else asdict(system.learning)
     well = health.ok and (system.learning is None or system.learning.running) and not system.policy_problem
+    well = well and not system.keys.problem
     return True, {
         "status": "ok" if well else "degraded",
         "ledger": asdict(health),
         "learn": learning,
         "policy": {"problem": system.policy_problem},
+        "keys": {"problem": system.keys.problem},
     }
 
 

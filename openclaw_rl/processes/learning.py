@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from openclaw_rl.capture import database
+from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.config import Config
 from openclaw_rl.engine.remote import EngineGone, RemoteEngine
 from openclaw_rl.loop import build_learning
@@ -25,6 +26,8 @@ from openclaw_rl.processes.parts import (
 )
 from openclaw_rl.types import Engine
 
+_CHECKPOINT_S = 5.0
+
 
 async def learn(config: Config) -> None:
     """Judge and train on what was captured, until cancelled."""
@@ -37,13 +40,23 @@ async def learn(config: Config) -> None:
             raise ValueError("another learn process works on this ledger; one at a time")
         served = None if path is None else await _reach_model(config, path)
         system = build_learning(config, ledgers, served)
+        emptying = asyncio.create_task(_checkpoint(ledgers))
         try:
             await system.run()
         finally:
+            emptying.cancel()
             await system.close()
             if served is not None:
                 await served.engine.close()
             ledgers.close()
+
+
+async def _checkpoint(ledgers: Ledgers) -> None:
+    """SQLite's log would otherwise grow for as long as the process runs."""
+    while True:
+        await asyncio.sleep(_CHECKPOINT_S)
+        with suppress(Exception):  # somebody reads, or the disk is full: next time
+            await asyncio.to_thread(database.checkpoint, ledgers.learn.db)
 
 
 async def _reach_model(config: Config, path: Path) -> ServedModel:

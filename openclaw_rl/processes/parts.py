@@ -43,7 +43,14 @@ def build_engine(config: Config, path: Path) -> Engine:
 def load_tokenizer(path: Path) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(path)
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except Exception as error:  # the library raises whatever its parser does
+        problem = str(error).partition("\n")[0]
+        raise ValueError(
+            f"the tokenizer in {path} cannot be read ({problem}); "
+            "remove the folder, and the next start gets the model again"
+        ) from None
 
 
 def build_renderer(config: Config, path: Path, tokenizer: Any = None) -> Renderer:

@@ -68,7 +68,9 @@ class ServingSystem:
         keys = self.keys if self.config.serve.auth else None
         serve = self.config.serve
         origins = [origin for origin in serve.allow_origin.replace(",", " ").split() if origin]
-        return create_app(self.gateway, keys, self.dashboard, lifespan, serve.max_request_mb, origins)
+        hosts = [name.strip().lower() for name in serve.allowed_hosts.split(",") if name.strip()]
+        hosts.append(serve.host.lower())
+        return create_app(self.gateway, keys, self.dashboard, lifespan, serve.max_request_mb, origins, hosts)
 
     async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
         """RequestError if it is not durable: what a person decides must not get lost in silence."""

@@ -40,12 +40,13 @@ def create_app(
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
     max_request_mb: int = 8,
     origins: Sequence[str] = (),
+    hosts: Sequence[str] = (),
 ) -> FastAPI:
     """``keys`` None switches authentication off; pages of these ``origins`` may use the API."""
     app = FastAPI(title="OpenClaw-RL", docs_url=None, redoc_url=None, lifespan=lifespan)
     add_errors(app, gateway.metrics)
     app.add_middleware(BodyLimit, max_bytes=max_request_mb << 20)
-    add_signin(app, keys)
+    add_signin(app, keys, hosts)
     add_pages(app)
     for dialect in DIALECTS:
         add_dialect(app.router, gateway, dialect)
@@ -79,7 +80,7 @@ def create_app(
     ) -> Json:
         return inspection.sessions(limit, after, limited_to(request), query)
 
-    @app.get("/v1/sessions/{session_id}", tags=["look in"])
+    @app.get("/v1/sessions/{session_id:path}", tags=["look in"])
     def session(
         session_id: str,
         request: Request,
@@ -90,7 +91,7 @@ def create_app(
         found = inspection.session(session_id, limited_to(request), limit, after, text)
         return _found(found, "session", session_id)
 
-    @app.post("/v1/sessions/{session_id}/close", tags=["feedback"])
+    @app.post("/v1/sessions/{session_id:path}/close", tags=["feedback"])
     async def close_session(session_id: str, request: Request) -> Json:
         found = await asyncio.to_thread(
             inspection.session, session_id, limited_to(request), None, None, False

@@ -14,6 +14,8 @@ import secrets
 from pathlib import Path
 
 DEFAULT_USER = "default"
+_REMEDY = "repair it, or remove it and restart to get new keys"
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
@@ -23,9 +25,10 @@ class KeyRing:
     def __init__(self, path: Path, fixed_key: str | None = None) -> None:
         self.path = path
         self._fixed = {DEFAULT_USER: fixed_key} if fixed_key else {}
-        self._stamp: tuple[int, int] | None = None
-        self._keys: dict[str, str] = {}
-        self.reload()
+        self.problem: str | None = None
+        """Why the file cannot be read; the keys that were known before go on to count."""
+        self._keys: dict[str, str] = {**self._read(), **self._fixed}
+        self._stamp = self._file_stamp()
         if DEFAULT_USER not in self._keys:
             self.add(DEFAULT_USER)
 
@@ -50,7 +53,13 @@ class KeyRing:
     def users(self) -> list[str]:
         return sorted(self._keys)
 
-    def add(self, user: str) -> str:
+    def add(self, user: str, same_person: bool = False) -> str:
+        """``same_person``: whoever had this name before gets it back, with their sessions."""
+        if not same_person and user in self._former():
+            raise ValueError(
+                f"the name {user!r} was somebody's before, and whoever gets it sees their sessions; "
+                "choose another name, or add --same-person if it is the same person"
+            )
         if not _USER.fullmatch(user):
             raise ValueError(f"{user!r} is no user name: up to 64 letters, digits and . _ @ - are allowed")
         stored = self._read()
@@ -68,15 +77,30 @@ class KeyRing:
                 f"no key for user {user!r}; users with a key: {', '.join(sorted(stored)) or 'none'}"
             )
         del stored[user]
+        with os.fdopen(os.open(self._former_file, _APPEND, 0o600), "a") as file:
+            file.write(f"{user}\n")
         self._write(stored)
         self.reload()
+
+    @property
+    def _former_file(self) -> Path:
+        return self.path.with_name("former_users.txt")
+
+    def _former(self) -> set[str]:
+        return set(self._former_file.read_text().split()) if self._former_file.exists() else set()
 
     def reload(self) -> None:
         """Read the file again if it is another one than last time."""
         stamp = self._file_stamp()
-        if stamp is None or stamp != self._stamp:
-            self._keys = {**self._read(), **self._fixed}
-            self._stamp = stamp
+        if stamp == self._stamp:
+            return
+        try:
+            if stamp is None:
+                raise ValueError(f"{self.path} is missing; restore it, or restart to get new keys")
+            self._keys, self.problem = {**self._read(), **self._fixed}, None
+        except (ValueError, OSError) as error:
+            self.problem = str(error)
+        self._stamp = stamp
 
     def _file_stamp(self) -> tuple[int, int] | None:
         try:
@@ -89,9 +113,11 @@ class KeyRing:
         if not self.path.exists():
             return {}
         try:
-            keys: dict[str, str] = json.loads(self.path.read_text())
+            keys = json.loads(self.path.read_text())
         except ValueError as error:
-            raise ValueError(f"{self.path} is no key file ({error}); repair it, or remove it") from None
+            raise ValueError(f"{self.path} is no key file ({error}); {_REMEDY}") from None
+        if not isinstance(keys, dict) or not all(isinstance(key, str) for key in keys.values()):
+            raise ValueError(f"{self.path} is no key file (not user names and keys); {_REMEDY}")
         return keys
 
     def _write(self, keys: dict[str, str]) -> None:

@@ -54,7 +54,7 @@ def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
             raise RequestError(str(error), status=409, code="conflict") from None
         return _found(done, "turn", turn_id)
 
-    @router.post("/v1/sessions/{session_id}/exclude", tags=["feedback"])
+    @router.post("/v1/sessions/{session_id:path}/exclude", tags=["feedback"])
     async def exclude_session(session_id: str, request: Request) -> Json:
         done = await inspection.exclude_session(session_id, limited_to(request), request.state.user)
         return _found(done, "session", session_id)
@@ -64,7 +64,7 @@ def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
         done = await inspection.include_turn(turn_id, limited_to(request), request.state.user)
         return _found(done, "turn", turn_id)
 
-    @router.post("/v1/sessions/{session_id}/include", tags=["feedback"])
+    @router.post("/v1/sessions/{session_id:path}/include", tags=["feedback"])
     async def include_session(session_id: str, request: Request) -> Json:
         done = await inspection.include_session(session_id, limited_to(request), request.state.user)
         return _found(done, "session", session_id)

@@ -6,6 +6,7 @@ the reply. A client that leaves stops the work, and what there was is kept.
 
 from __future__ import annotations
 
+import json
 import secrets
 import string
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import quote
 
+from openclaw_rl.messages import NOTE
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.types import (
     Capture,
@@ -29,6 +31,16 @@ from openclaw_rl.types import (
     Token,
     TurnRecord,
 )
+
+#: Fields that decide a prompt or how it is answered; they have limits of their own.
+_READ = frozenset(
+    {
+        "model", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "n",
+        "stop", "seed", "logprobs", "top_logprobs", "response_format", "tool_choice",
+        "chat_template_kwargs", NOTE,
+    }
+)  # fmt: skip
+_MAX_UNREAD_CHARS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +187,7 @@ class Exchange:
             kind=self._kind,
             messages=list(body.get("messages") or []),
             tools=body.get("tools"),
-            params={name: value for name, value in body.items() if name not in ("messages", "tools")},
+            params=stored_fields(body),
             reply=reply_message(choice.deltas, self.turn_id(index)),
             prompt_ids=self.source.prompt_ids,
             tokens=choice.tokens,
@@ -208,6 +220,19 @@ class Exchange:
                 await self._record(index, "cancelled")
             if choice.recorded:
                 await self._host.capture.delivered(self.turn_id(index), finished)
+
+
+def stored_fields(body: Json) -> Json:
+    """What a request says besides its messages and tools; of what nobody here reads, only so much."""
+    fields = {name: value for name, value in body.items() if name not in ("messages", "tools")}
+    room = _MAX_UNREAD_CHARS
+    for name in [name for name in fields if name not in _READ]:
+        size = len(name) + len(json.dumps(fields[name], default=str))
+        if size > room:
+            del fields[name]
+        else:
+            room -= size
+    return fields
 
 
 def reply_message(deltas: Sequence[Delta], turn_id: str) -> Message:

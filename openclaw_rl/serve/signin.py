@@ -11,8 +11,11 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -21,6 +24,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openclaw_rl.errors import RequestError
+from openclaw_rl.serve.attempts import Attempts
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.refuse import refusal
 from openclaw_rl.serve.signed_out import SignedOut
@@ -42,8 +46,17 @@ class Authentication:
     Health checks and the dashboard's own files are open. ``keys`` None lets everyone in as the default user.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing | None, signed_out: SignedOut | None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: KeyRing | None,
+        signed_out: SignedOut | None,
+        attempts: Attempts,
+        hosts: Collection[str],
+    ) -> None:
+        """``hosts``: names under which the server may be asked where no key is needed."""
         self._app, self._keys, self._signed_out = app, keys, signed_out
+        self._attempts, self._hosts = attempts, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -62,6 +75,7 @@ class Authentication:
 
     def _user(self, scope: Scope, headers: Headers) -> str:
         if self._keys is None:
+            check_host(headers, self._hosts)
             if scope["method"] not in _SAFE_METHODS and _is_foreign(headers):
                 raise _foreign()
             return DEFAULT_USER
@@ -70,7 +84,7 @@ class Authentication:
         if any(stated):
             # Some clients send an old token of somebody else's beside ours.
             for key in filter(None, stated):
-                if user := self._keys.user_of(key):
+                if user := try_key(self._keys, key, scope, self._attempts):
                     return user
             raise _unauthorised(
                 "This API key is not known here. 'openclaw-rl keys list' shows those that are."
@@ -90,6 +104,40 @@ class Authentication:
         if session is None or (self._signed_out is not None and session.id in self._signed_out):
             return None
         return session.user
+
+
+def try_key(keys: KeyRing, key: str, scope: Scope, attempts: Attempts) -> str | None:
+    """Whose key it is; RequestError once too many wrong ones came from the same address."""
+    address = (scope.get("client") or ("", 0))[0]
+    if wait_s := attempts.wait_s(address, key):
+        raise RequestError(
+            "Too many keys that are not known here came from this address; try again later.",
+            status=429,
+            code="rate_limit_exceeded",
+            retry_after_s=wait_s,
+        )
+    user = keys.user_of(key)
+    if user is None:
+        attempts.failed(address)
+    else:
+        attempts.passed(key)
+    return user
+
+
+def check_host(headers: Headers, hosts: Collection[str]) -> None:
+    """A page may make its own name lead to this machine, and would then be let in: names have to be known."""
+    host = headers.get("host", "").strip().lower()
+    name = host.partition("]")[0].lstrip("[") if host.startswith("[") else host.rpartition(":")[0] or host
+    with suppress(ValueError):
+        ip_address(name)
+        return
+    if name not in ("", "localhost", *hosts):
+        raise RequestError(
+            f"Without keys, this server does not answer under the name '{name}'; use its address, or start "
+            f"it with --allowed-hosts {name}.",
+            status=403,
+            code="forbidden",
+        )
 
 
 def check_same_site(headers: Headers) -> None:
@@ -160,15 +208,19 @@ class Login(WellFormed):
     key: str = Field(max_length=1000)
 
 
-def add_signin(app: FastAPI, keys: KeyRing | None) -> None:
+def add_signin(app: FastAPI, keys: KeyRing | None, hosts: Collection[str] = ()) -> None:
     """Names the user of every request, and lets browsers sign in and out."""
+    attempts = Attempts()
     signed_out = None if keys is None else SignedOut(keys.path.with_name("signed_out.txt"))
-    app.add_middleware(Authentication, keys=keys, signed_out=signed_out)
+    app.add_middleware(Authentication, keys=keys, signed_out=signed_out, attempts=attempts, hosts=hosts)
 
     @app.post("/v1/login", tags=["sign in"])
     async def login(parsed: Login, request: Request) -> Response:
         check_same_site(request.headers)
-        user = DEFAULT_USER if keys is None else keys.user_of(parsed.key.strip())
+        if keys is None:
+            check_host(request.headers, hosts)
+        shown = parsed.key.strip()
+        user = DEFAULT_USER if keys is None else try_key(keys, shown, request.scope, attempts)
         if user is None:
             raise _unauthorised(
                 "This API key is not known here. 'openclaw-rl keys list' shows those that are."

@@ -75,7 +75,7 @@ async def test_a_removed_key_stops_working_at_once(system: ServingSystem, connec
 
 
 async def test_authentication_can_be_switched_off(make_system: Any, connect: Connect) -> None:
-    async with connect(make_system(auth=False), key="") as client:
+    async with connect(make_system(auth=False, allowed_hosts="test"), key="") as client:
         assert (await client.get("/v1/models")).status_code == 200
 
 

@@ -103,7 +103,7 @@ async def test_another_page_cannot_use_the_session(
 
 
 async def test_without_keys_other_pages_still_cannot_decide_anything(make_system: Any, connect: Any) -> None:
-    async with connect(make_system(auth=False), key="") as client:
+    async with connect(make_system(auth=False, allowed_hosts="test"), key="") as client:
         assert (await client.get("/v1/me")).json() == {"user": "default", "owner": True, "keys": False}
         assert (await client.post("/v1/flush")).status_code == 200
         foreign = await client.post("/v1/flush", headers={"origin": "http://elsewhere.example"})
