@@ -41,7 +41,7 @@ def test_a_name_that_was_made_to_lead_here_is_refused_without_keys(
     "host", ["localhost", "LOCALHOST:1", "127.0.0.1:30000", "[::1]:30000", "10.1.2.3", "box"]
 )
 def test_its_own_names_and_addresses_are_answered(make_live: Callable[..., Live], host: str) -> None:
-    live = make_live(auth=False, allowed_hosts="b, other.example")
+    live = make_live(auth=False, allowed_hosts="box, other.example")
     with httpx.Client(base_url=live.url, headers={"host": host}) as client:
         assert client.post(CHAT, json=chat()).status_code == 200
 
