@@ -61,6 +61,10 @@ test: $(STAMP) system-packages ## run all tests
 test-chaos: $(STAMP) system-packages ## run the tests that kill processes at random
 	@$(BIN)/python -m pytest -m chaos $(ARGS)
 
+.PHONY: test-soak
+test-soak: $(STAMP) system-packages ## kill serve and learn 200 times under load, and ask with 200 clients at once
+	@$(BIN)/python -m pytest -m soak -s tests/soak $(ARGS)
+
 .PHONY: test-clients
 test-clients: $(STAMP) ## run the examples of clients that are too heavy for .venv
 	@scripts/client-venvs
