@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from openclaw_rl.judge.languages import complains
 from openclaw_rl.judge.patterns import read_patterns
 
 _FORMS = {
@@ -16,7 +17,8 @@ _FORMS = {
 }
 #: A sentence ends where none is being quoted.
 _PIECE = re.compile(
-    r"\"[^\"\n]{0,200}\"|“[^”\n]{0,200}”|(?<!\w)'[^'\n]{1,200}'(?!\w)|(?P<end>[.!?…]+(?=\s)|\n+)|.", re.DOTALL
+    r"\"[^\"\n]{0,200}\"|「[^」\n]{0,200}」|“[^”\n]{0,200}”|(?<!\w)'[^'\n]{1,200}'(?!\w)|(?P<end>[.!?…]+(?=\s)|[。！？]+|\n+)|.",
+    re.DOTALL,
 )
 _CONTENT = re.compile(r"[^\W\d_]{4,}|\d+")
 #: New words that make a request a new one.
@@ -67,7 +69,7 @@ def asks_again(request: str, said: str) -> bool:
 
 def _asks_for_something_else(sentence: str, request: str) -> bool:
     if _FORMS["question"].search(_unquoted(sentence)):
-        return not _FORMS["polite"].search(sentence)
+        return not (_FORMS["polite"].search(sentence) or complains(sentence))
     return _is_new_task(sentence, request)
 
 

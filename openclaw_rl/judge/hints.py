@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from openclaw_rl.judge import languages
 from openclaw_rl.judge.corrections import corrects, failure_in_words, sentences
 from openclaw_rl.judge.cues import cue_table
 from openclaw_rl.judge.exchange import Exchange, own_words
@@ -28,7 +29,8 @@ _EMPTY_WORDS = frozenset(
     for line in (
         "ok okay no nope yes wrong bad good hmm meh ugh thanks thank you please lol sorry what why well",
         "so the is it that this and not again try true false fix do me to a an are was",
-        "nein falsch non faux mal sbagliato nicht bitte",
+        "nein falsch non faux mal sbagliato nicht bitte fout nie źle нет не так неправильно",
+        "不对 错了 違います 違う",
     )
     for word in line.split()
 )
@@ -123,7 +125,9 @@ def complains(case: JudgeCase) -> bool:
 
 def _is_telling(sentence: str) -> bool:
     table = cue_table()
-    return any(cue.search(sentence) for name in _CORRECTS for cue in table[name])
+    return languages.complains(sentence) or any(
+        cue.search(sentence) for name in _CORRECTS for cue in table[name]
+    )
 
 
 def _correcting_sentences(text: str, request: str) -> str:

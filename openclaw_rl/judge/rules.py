@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from openclaw_rl.judge.exchange import Exchange, own_words, text_of
 from openclaw_rl.judge.feedback import rating_in
+from openclaw_rl.judge.languages import reaction
 from openclaw_rl.judge.tool_errors import error_in
 from openclaw_rl.types import JudgeCase, Message, Verdict
 
@@ -90,6 +91,19 @@ class AskedAgain:
         return _verdict(self.name, -1, 0.8, "the user asked the same thing again")
 
 
+class OtherLanguage:
+    """Praise, a complaint or the next question in a language of which the voting model has read little."""
+
+    name = "other_language"
+
+    def apply(self, case: JudgeCase) -> Verdict | None:
+        score = reaction(own_words(Exchange(case).user_text)) if Exchange(case).has_user else None
+        if score is None:
+            return None
+        said = {1: "praises the reply", 0: "goes on", -1: "wants the reply to differ"}[score]
+        return _verdict(self.name, score, 0.8, f"the user {said}")
+
+
 class CutOff:
     """Ended by the token limit instead of by the model, unless the client chose it or praises the reply."""
 
@@ -118,6 +132,7 @@ RULES: tuple[Rule, ...] = (
     ToolError(),
     RepeatedCall(),
     AskedAgain(),
+    OtherLanguage(),
     CutOff(),
     Regenerated(),
 )

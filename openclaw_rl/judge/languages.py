@@ -1,0 +1,69 @@
+"""What people say about a reply in other languages than English, where their words leave no doubt.
+
+The votes come from a small model that has read little but English. Common ways to praise, to complain and to
+ask on are therefore told by tables of their own, one for each language; what they do not know is left to the
+votes.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from openclaw_rl.judge.patterns import read_patterns
+
+_ENGLISH = re.compile(
+    r"\b(?:the|is|are|was|were|it|its|this|that|these|you|your|and|or|of|not|what|how|who|when|where|which|my|"
+    r"please|to|but|with|have|has|had|i|i'm|i'll|we|they|me|in|on|at|as|for|from|too|can|could|would|will|no|"
+    r"yes|now|then|so|if|do|does|did|use|more|less|thanks|thank|an|a|be|super|top|perfect|excellent)\b",
+    re.IGNORECASE,
+)
+#: Their script names them; Japanese before Chinese, which it borrows from.
+_BY_SCRIPT = ("japanese", "chinese", "russian")
+_QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|«[^»]*»|„[^“”]*[“”]|「[^」]*」")
+_QUESTION = re.compile(r"[?？]\W*$")
+
+
+@cache
+def _signs() -> dict[str, dict[str, re.Pattern[str]]]:
+    """By language: its words, complaints, praise, and how its questions begin."""
+    table: dict[str, dict[str, re.Pattern[str]]] = {}
+    for section, forms in read_patterns("languages").items():
+        language, _, name = section.rpartition("_")
+        form = "|".join(f"(?:{form})" for form in forms)
+        table.setdefault(language, {})[name] = re.compile(form, re.IGNORECASE)
+    return table
+
+
+def language_of(text: str) -> str | None:
+    """The language of a text, if it is one that we know signs of; None for English and for doubt."""
+    signs = _signs()
+    for language in _BY_SCRIPT:
+        if signs[language]["words"].search(text):
+            return language
+    counts = {
+        language: sum(len(signs[language][name].findall(text)) for name in ("words", "complaint", "praise"))
+        for language in signs
+        if language not in _BY_SCRIPT
+    }
+    best = max(counts, key=lambda language: counts[language])
+    return best if counts[best] > len(_ENGLISH.findall(text)) else None
+
+
+def reaction(text: str) -> int | None:
+    """+1, 0 or −1 where the words leave no doubt; None for English, and where they do."""
+    bare = _QUOTED.sub(" ", text.replace("’", "'"))
+    if (language := language_of(bare)) is None:
+        return None
+    signs = _signs()[language]
+    complains, praises = (bool(signs[name].search(bare)) for name in ("complaint", "praise"))
+    if complains or praises:
+        return None if complains and praises else (-1 if complains else 1)
+    asks = _QUESTION.search(bare) and signs["question"].search(bare)
+    return 0 if asks else None
+
+
+def complains(text: str) -> bool:
+    """Whether there is a sign of a complaint in the text's own language."""
+    language = language_of(text)
+    return language is not None and bool(_signs()[language]["complaint"].search(text))
