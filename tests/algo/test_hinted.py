@@ -170,7 +170,7 @@ def test_what_is_aimed_at_adds_up_to_one(own_share: float, first: int) -> None:
 
 
 async def test_the_share_of_the_kept_token_is_a_setting() -> None:
-    [plain, *_] = await Hinted().examples(lesson(), ScriptedTeacher([answer(20)]))
+    [plain, *_] = await Hinted(own_share=0.0).examples(lesson(), ScriptedTeacher([answer(20)]))
     [mixed, *_] = await Hinted(own_share=0.5).examples(lesson(), ScriptedTeacher([answer(20)]))
     assert np.exp(plain.signal_NK[0, 1]) == pytest.approx(0.6)
     assert np.exp(mixed.signal_NK[0, 1]) == pytest.approx(0.8)
