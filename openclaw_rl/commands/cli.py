@@ -17,7 +17,7 @@ import shtab
 from openclaw_rl import __version__
 from openclaw_rl.config import Config, fields, load_config
 from openclaw_rl.connect import CLIENTS
-from openclaw_rl.evals import personalize, wishes
+from openclaw_rl.evals import env, personalize, wishes
 from openclaw_rl.scopes import check_scope
 from openclaw_rl.types import EVERYONE
 
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     learn = _command(commands, "learn", "only the learn process, beside a running server", _learn)
     _add_settings(learn)
     evaluate = _command(commands, "eval", "measure the parts", _eval)
-    evaluate.add_argument("what", choices=("judge", "personalize", "wishes"))
+    evaluate.add_argument("what", choices=("judge", "personalize", "wishes", "env"))
     _file(
         evaluate.add_argument(
             "--cases", type=Path, metavar="FILE.jsonl", help="labelled cases [the test half]"
@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
     personalize.add_arguments(evaluate)
     wishes.add_arguments(evaluate)
+    env.add_arguments(evaluate)
     _add_settings(evaluate)
     _add_terminal(commands)
     doctor = _command(commands, "doctor", "what this machine lacks, and the fix", _doctor)
@@ -258,6 +259,10 @@ def _eval(options: argparse.Namespace) -> int:
         from openclaw_rl.evals.wishes import plan as wish_plan
 
         return wish_plan.run(options, config.home)
+    if options.what == "env":
+        from openclaw_rl.evals.env import plan as env_plan
+
+        return env_plan.run(options, config.home)
     from openclaw_rl.evals import judge
 
     settings = config.judge

@@ -6,16 +6,40 @@ A class outside this package works too, by its dotted path (``my_pkg.my_module:M
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from openclaw_rl.plugins import create
 from openclaw_rl.types import Environment
 
-__all__ = ["ENVIRONMENTS", "create_environment"]
-
-ENVIRONMENTS: dict[str, Callable[[], Environment]] = {}
+__all__ = ["ENVIRONMENTS", "EnvironmentParts", "create_environment"]
 
 
-def create_environment(name: str) -> Environment:
+@dataclass(frozen=True, slots=True)
+class EnvironmentParts:
+    """What an environment is made with; whoever makes one of their own may ask for it."""
+
+    tasks: str = ""
+    """A file or folder of tasks; empty: those that come with it."""
+    max_steps: int = 0
+    """0: as many as it finds right."""
+
+
+def _toolcall(parts: EnvironmentParts) -> Environment:
+    from openclaw_rl.envs.toolcall import ToolCalls
+
+    return ToolCalls(parts.tasks, parts.max_steps or 8)
+
+
+def _terminal(parts: EnvironmentParts) -> Environment:
+    from openclaw_rl.envs.terminal import Terminal
+
+    return Terminal(parts.tasks, parts.max_steps or 10)
+
+
+ENVIRONMENTS: dict[str, Callable[..., Environment]] = {"toolcall": _toolcall, "terminal": _terminal}
+
+
+def create_environment(name: str, parts: EnvironmentParts | None = None) -> Environment:
     """By name, or ``pkg.module:Class``; ValueError that lists the names there are."""
-    environment: Environment = create("environment", name, ENVIRONMENTS, None)
-    return environment
+    made: Environment = create("environment", name, ENVIRONMENTS, parts or EnvironmentParts())
+    return made

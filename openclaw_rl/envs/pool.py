@@ -1,0 +1,125 @@
+"""Environments side by side: each is lent to one episode at a time, and comes back whatever happens.
+
+A lease ends when it is given back or when it expires; the clock runs from the moment it is had, not from when
+it was waited for. An operation has an id: done again with the same id, its first result is given, so that a
+retry never acts twice. An environment that raised is closed, and another one is made in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from openclaw_rl.types import Environment, Message, Observation, Outcome, StepResult, Task
+
+T = TypeVar("T")
+
+
+class EnvironmentFailed(RuntimeError):
+    """Not the agent's fault: the environment broke, took too long, or its lease has expired."""
+
+
+@dataclass
+class Lease:
+    """An environment, for one episode."""
+
+    environment: Environment
+    expires_at: float
+    step_seconds: float
+    broken: bool = False
+    _done: dict[str, Any] = field(default_factory=dict)
+    _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def reset(self, task: Task, operation: str) -> Observation:
+        return await self._once(operation, lambda: self.environment.reset(task))
+
+    async def step(self, action: Message, operation: str) -> StepResult:
+        return await self._once(operation, lambda: self.environment.step(action))
+
+    async def evaluate(self, operation: str) -> Outcome:
+        return await self._once(operation, self.environment.evaluate)
+
+    async def _once(self, operation: str, act: Callable[[], Awaitable[T]]) -> T:
+        async with self._busy:
+            if operation in self._done:
+                found: T = self._done[operation]
+                return found
+            if self.broken or time.monotonic() > self.expires_at:
+                raise EnvironmentFailed(
+                    "the lease has expired" if not self.broken else "the environment broke"
+                )
+            try:
+                async with asyncio.timeout(self.step_seconds):
+                    result = await act()
+            except Exception as error:
+                self.broken = True
+                raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
+            self._done[operation] = result
+            return result
+
+
+class Pool:
+    """At most ``size`` at once; who comes later waits. ``make`` makes an environment."""
+
+    def __init__(
+        self,
+        make: Callable[[], Environment],
+        size: int,
+        episode_seconds: float = 600.0,
+        step_seconds: float = 120.0,
+    ) -> None:
+        self._make, self._places = make, asyncio.Semaphore(size)
+        self._episode_seconds, self._step_seconds = episode_seconds, step_seconds
+        self._idle: list[Environment] = []
+        self._leases: dict[int, Lease] = {}
+        self._reaper: asyncio.Task[None] | None = None
+
+    @property
+    def num_leased(self) -> int:
+        return len(self._leases)
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[Lease]:
+        async with self._places:
+            if self._reaper is None:
+                self._reaper = asyncio.create_task(self._reap())
+            environment = self._idle.pop() if self._idle else self._make()
+            lease = Lease(environment, time.monotonic() + self._episode_seconds, self._step_seconds)
+            self._leases[id(lease)] = lease
+            try:
+                yield lease
+            finally:
+                del self._leases[id(lease)]
+                await asyncio.shield(self._take_back(lease))
+
+    async def _take_back(self, lease: Lease) -> None:
+        """Closed at once, so that nothing of an episode lives on; one that broke is not used again."""
+        with suppress(Exception):
+            async with asyncio.timeout(self._step_seconds):
+                await lease.environment.close()
+            if not lease.broken:
+                self._idle.append(lease.environment)
+
+    async def _reap(self) -> None:
+        """Whoever holds an environment too long loses it: its sandbox ends, its next operation fails."""
+        while True:
+            await asyncio.sleep(min(1.0, self._episode_seconds / 4))
+            for lease in list(self._leases.values()):
+                if time.monotonic() > lease.expires_at and not lease.broken:
+                    lease.broken = True
+                    with suppress(Exception):
+                        await lease.environment.close()
+
+    async def close(self) -> None:
+        if self._reaper is not None:
+            self._reaper.cancel()
+            await asyncio.gather(self._reaper, return_exceptions=True)
+            self._reaper = None
+        for environment in self._idle:
+            with suppress(Exception):
+                await environment.close()
+        self._idle.clear()

@@ -1,0 +1,188 @@
+"""Episodes: an agent on the public API, in an environment, step by step.
+
+The agent is a client like any other, so each episode is a session in the ledger: exact tokens, the
+environment's answers as next states, judged like a conversation. What breaks is told apart: the environment's
+faults are tried again and then left out, they are never the model's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import httpx
+
+from openclaw_rl.envs.pool import EnvironmentFailed, Lease, Pool
+from openclaw_rl.types import Json, Message, Outcome, Task, Tool
+
+Failure = Literal["", "model", "environment", "server", "time-out"]
+_TRIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """Where the model is, and how it is asked."""
+
+    url: str
+    """With /v1."""
+    key: str
+    max_tokens: int = 96
+    temperature: float = 0.7
+    force_calls: bool = True
+    """The reply has to be a call of a tool, by a grammar; its forced tokens carry no signal."""
+    seconds: float = 300.0
+    """For one reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What happened in one attempt at a task."""
+
+    task: Task
+    attempt: int
+    session_id: str
+    outcome: Outcome | None
+    """None where it is not known, because something else than the model failed."""
+    failure: Failure = ""
+    reason: str = ""
+    turn_ids: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def solved(self) -> bool:
+        return self.outcome is not None and self.outcome.solved
+
+
+async def roll_out(
+    agent: Agent,
+    pool: Pool,
+    tasks: Sequence[tuple[Task, int]],
+    parallel: int,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> AsyncIterator[Episode]:
+    """Attempts at tasks, ``parallel`` at once, in the order they come to their end."""
+    async with httpx.AsyncClient(
+        base_url=agent.url,
+        headers={"authorization": f"Bearer {agent.key}"},
+        timeout=agent.seconds,
+        limits=httpx.Limits(max_connections=parallel + 4),
+        transport=transport,
+    ) as http:
+        waiting = iter(tasks)
+        running: set[asyncio.Task[Episode]] = set()
+        try:
+            while True:
+                while len(running) < parallel and (nextone := next(waiting, None)) is not None:
+                    running.add(asyncio.create_task(_attempt(agent, http, pool, *nextone)))
+                if not running:
+                    return
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for finished in done:
+                    yield finished.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _attempt(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task, attempt: int) -> Episode:
+    """Where the environment breaks, once more from the start, in another one."""
+    for tried in range(_TRIES):
+        episode = await _episode(agent, http, pool, task, attempt)
+        if episode.failure != "environment" or tried == _TRIES - 1:
+            return episode
+    raise AssertionError("unreachable")
+
+
+async def _episode(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task, attempt: int) -> Episode:
+    session_id, turn_ids, started = f"env-{uuid.uuid4().hex}", list[str](), time.monotonic()
+
+    def ended(outcome: Outcome | None, failure: Failure = "", reason: str = "") -> Episode:
+        seconds = time.monotonic() - started
+        return Episode(task, attempt, session_id, outcome, failure, reason, turn_ids, seconds)
+
+    try:
+        async with pool.lease() as lease:
+            started = time.monotonic()
+            await _act(agent, http, lease, task, session_id, turn_ids)
+            outcome = await lease.evaluate(f"{session_id} evaluate")
+        return ended(outcome, "" if outcome.solved else "model")
+    except EnvironmentFailed as error:
+        return ended(None, "environment", str(error))
+    except httpx.TimeoutException as error:
+        return ended(None, "time-out", f"the model took too long: {type(error).__name__}")
+    except httpx.HTTPError as error:
+        return ended(None, "server", str(error))
+    finally:
+        await _close(http, session_id, turn_ids)
+
+
+async def _act(
+    agent: Agent, http: httpx.AsyncClient, lease: Lease, task: Task, session_id: str, turn_ids: list[str]
+) -> None:
+    """Until the environment says that it is over, or the agent's conversation is too long to go on."""
+    seen = await lease.reset(task, f"{session_id} reset")
+    messages = [_wire(message) for message in seen.messages]
+    tools = seen.tools
+    for number in range(10_000):
+        reply = await _ask(agent, http, session_id, messages, tools)
+        if reply is None:
+            return
+        turn_ids.append(reply["id"])
+        said = reply["choices"][0]["message"]
+        result = await lease.step(_action(said), f"{session_id} step {number}")
+        if result.done:
+            return
+        messages += [said, *(_wire(message) for message in result.observation.messages)]
+        tools = result.observation.tools
+
+
+async def _ask(
+    agent: Agent, http: httpx.AsyncClient, session_id: str, messages: Sequence[Message], tools: Sequence[Tool]
+) -> Json | None:
+    """One reply; None where the conversation has outgrown the model's context."""
+    body: Json = {
+        "model": "default", "messages": list(messages), "max_tokens": agent.max_tokens,
+        "temperature": agent.temperature,
+    }  # fmt: skip
+    if tools:
+        body["tools"] = [{"type": "function", "function": tool} for tool in tools]
+        body["tool_choice"] = "required" if agent.force_calls else "auto"
+    while True:
+        answer = await http.post(
+            "/chat/completions", json=body, headers={"x-session-id": session_id, "x-turn-type": "main"}
+        )
+        if answer.status_code != 429:
+            break
+        await asyncio.sleep(float(answer.headers.get("retry-after", 1)))
+    if answer.status_code == 400 and "context_length_exceeded" in answer.text:
+        return None
+    answer.raise_for_status()
+    reply: Json = answer.json()
+    return reply
+
+
+async def _close(http: httpx.AsyncClient, session_id: str, turn_ids: Sequence[str]) -> None:
+    if turn_ids:
+        try:
+            await http.post(f"/sessions/{session_id}/close")
+        except httpx.HTTPError:
+            return  # it ends by itself after a while
+
+
+def _action(said: Json) -> Message:
+    """The API's message in the internal form."""
+    calls = [
+        {"id": call["id"], "name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+        for call in said.get("tool_calls") or []
+    ]
+    action: Message = {"role": "assistant", "content": said.get("content") or ""}
+    return {**action, "tool_calls": calls} if calls else action
+
+
+def _wire(message: Message) -> Json:
+    return {name: value for name, value in message.items() if name != "name" or message["role"] != "tool"}

@@ -1,0 +1,216 @@
+"""A place where an agent's commands can do no harm: bubblewrap, with nothing of the host but its programs.
+
+No network, no environment variables, no rights, its own processes; everything it writes lies in memory of a
+bounded size and is gone with it, so that nothing is left behind. One shell in it takes commands, each with
+limits of time, processor time, memory, processes and file size; whatever a command leaves running is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import os
+import secrets
+import shutil
+import sys
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+HOME = "/work"
+#: Folders with programs and libraries; those that are links (as on Debian) are made again.
+_PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
+_LINE = 64 * 2**20
+#: Reads "SECONDS SCRIPT" in base64, answers "CODE OUTPUT". What a script started and left is killed.
+_SHELL = r"""
+while read -r seconds bytes script; do
+  printf %s "$script" | base64 -d > /run/script
+  timeout -k 1 "$seconds" prlimit {limits} -- bash /run/script </dev/null >/run/output 2>&1
+  code=$?
+  kill -9 -1 2>/dev/null
+  printf '%s %s\n' "$code" "$(head -c "$bytes" /run/output | base64 -w0)"
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    seconds: float = 10.0
+    """Of a command."""
+    memory_mb: int = 1024
+    """Of each process."""
+    processes: int = 64
+    disk_mb: int = 64
+    """All files together."""
+    output_bytes: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    code: int
+    output: str
+
+    @property
+    def timed_out(self) -> bool:
+        return self.code in (124, 137)
+
+
+class SandboxGone(RuntimeError):
+    """Its shell is not there any more: a command has ended it, or the host has."""
+
+
+class Sandbox:
+    """``files`` are there at the start, by their path under ``/work``."""
+
+    def __init__(self, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> None:
+        self._files, self.limits = dict(files or {}), limits or Limits()
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Sandbox:
+        self._process = await asyncio.create_subprocess_exec(
+            *_command(self.limits), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL, limit=_LINE, start_new_session=True,
+            env={},  # bubblewrap's own environment can be read in /proc
+        )  # fmt: skip
+        # An answer shows that it stands. Killed before that, it might outlive whoever began it.
+        try:
+            await (self.put(self._files) if self._files else self._run("true", 30, 0))
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Everything in it ends with its first process."""
+        if (process := self._process) is not None:
+            self._process = None
+            if process.stdin is not None:
+                process.stdin.close()  # its shell ends by itself, too
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def run(self, script: str, seconds: float | None = None) -> Ran:
+        """A bash script in the home folder; SandboxGone if there is no shell to run it any more."""
+        seconds = self.limits.seconds if seconds is None else seconds
+        return await self._run(f"cd {HOME}\n{script}", seconds, self.limits.output_bytes)
+
+    async def put(self, files: Mapping[str, bytes]) -> None:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for name, data in files.items():
+                entry = tarfile.TarInfo(_inside(name))
+                entry.size, entry.mode = len(data), 0o755 if name.endswith(".sh") else 0o644
+                archive.addfile(entry, io.BytesIO(data))
+        text = base64.b64encode(packed.getvalue()).decode()
+        ran = await self._run(f"base64 -d <<'END' | tar -x -C {HOME}\n{text}\nEND", 30, 200)
+        if ran.code:
+            raise SandboxGone(f"files could not be put into the sandbox: {ran.output}")
+
+    async def take(self) -> dict[str, bytes]:
+        """All plain files of the home folder that are not too much together; nothing else comes out."""
+        most = self.limits.disk_mb * 2**20 * 2
+        ran = await self._run(
+            f"cd {HOME} && find . -type f -print0 | tar -c --null -T - | base64 -w0", 30, most
+        )
+        files: dict[str, bytes] = {}
+        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(ran.output + "=="))) as archive:
+            for entry in archive:
+                if entry.isreg() and (read := archive.extractfile(entry)):
+                    files[_inside(entry.name)] = read.read()
+        return files
+
+    async def _run(self, script: str, seconds: float, most: int) -> Ran:
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise SandboxGone("the sandbox is closed")
+        encoded = base64.b64encode(script.encode()).decode()
+        try:
+            process.stdin.write(f"{seconds} {most} {encoded}\n".encode())
+            await process.stdin.drain()
+            async with asyncio.timeout(seconds + 30):
+                answer = await process.stdout.readline()
+        except (ConnectionError, TimeoutError) as error:
+            raise SandboxGone(f"the sandbox does not answer: {type(error).__name__}") from None
+        if not answer.endswith(b"\n"):
+            raise SandboxGone("a command has ended the sandbox")
+        code, _, output = answer.decode().rstrip("\n").partition(" ")
+        return Ran(int(code), base64.b64decode(output).decode("utf-8", "replace"))
+
+
+def check_sandbox() -> None:
+    """ValueError, with the remedy, where there can be none."""
+    if shutil.which("bwrap") is None:
+        raise ValueError(
+            "agents' commands run in bubblewrap, which is not here: sudo apt-get install bubblewrap "
+            "(Debian, Ubuntu), or your system's package of that name"
+        )
+
+
+def _command(limits: Limits) -> list[str]:
+    check_sandbox()
+    size = str(limits.disk_mb * 2**20)
+    command = [
+        *_nobody(),
+        shutil.which("bwrap") or "bwrap",
+        "--unshare-all",
+        "--unshare-user",
+        "--die-with-parent",
+        "--new-session",
+        "--clearenv",
+        "--cap-drop",
+        "ALL",
+    ]
+    for folder in (*_PROGRAMS, *_python()):
+        path = Path(folder)
+        if path.is_symlink() and path.is_dir():
+            command += ["--symlink", os.readlink(path), folder]
+        elif path.exists():
+            command += ["--ro-bind", folder, folder]
+    command += ["--proc", "/proc", "--dev", "/dev"]
+    for folder in (HOME, "/tmp", "/run"):
+        command += ["--size", size, "--tmpfs", folder]
+    for name, value in (("PATH", "/usr/bin:/bin"), ("HOME", HOME), ("LANG", "C.UTF-8"), ("TERM", "dumb")):
+        command += ["--setenv", name, value]
+    inner = (
+        f"--as={limits.memory_mb * 2**20} --nproc={limits.processes} --fsize={size} --core=0 "
+        f"--cpu={max(1, round(2 * limits.seconds))}"
+    )
+    return [*command, "--chdir", HOME, "/bin/bash", "-c", _SHELL.replace("{limits}", inner)]
+
+
+def _nobody() -> list[str]:
+    """To whom a sandbox belongs. Limits of processes do not hold for root, so root gives it to nobody at all:
+    to a user that there is not, another one for each, so that they are counted apart."""
+    if os.getuid() != 0:
+        return []
+    uid = 2**20 + secrets.randbelow(2**20)
+    return [shutil.which("setpriv") or "setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+
+
+def _python() -> list[str]:
+    """This interpreter's own installation, where it is not the system's and everybody may read it."""
+    prefix = Path(sys.base_prefix)
+    everybody = all(folder.stat().st_mode & 0o001 for folder in (prefix, *prefix.parents))
+    return [] if str(prefix).startswith("/usr") or not (everybody or os.getuid()) else [str(prefix)]
+
+
+def python_path() -> str:
+    """Python, as it is called in a sandbox."""
+    if not _python() and not sys.base_prefix.startswith("/usr"):
+        return "/usr/bin/python3"
+    return str(Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}")
+
+
+def _inside(name: str) -> str:
+    """A path that leads nowhere but into the home folder."""
+    path = os.path.normpath(name)
+    if path.startswith(("/", "..")):
+        raise ValueError(f"{name!r} is not a path inside the sandbox")
+    return path

@@ -1,0 +1,314 @@
+"""Tasks for the environments that come with this package, made by templates; and how sets are kept apart.
+
+Each template belongs to one split alone, so that a test asks for something that no training task asked for.
+``difficulty`` 1 is one action, 2 takes several.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from openclaw_rl.types import Json, Task
+
+SPLITS = ("train", "validation", "test")
+_NAMES = (
+    "alpha",
+    "river",
+    "stone",
+    "maple",
+    "cloud",
+    "ember",
+    "frost",
+    "harbor",
+    "meadow",
+    "cedar",
+    "orbit",
+    "pearl",
+)
+_WORDS = ("apple", "green", "seven", "paper", "window", "silver", "garden", "monday", "coffee", "winter")
+#: Of each template, so many tasks.
+_EACH = 20
+Made = tuple[str, Json]
+Template = tuple[str, int, Callable[[random.Random], Made]]
+
+
+def split_of(task: Task) -> str:
+    return str(task.data.get("split", "train"))
+
+
+def of_split(tasks: Sequence[Task], split: str) -> list[Task]:
+    """Those of one split; ValueError where a task stands in two."""
+    check_disjoint(tasks)
+    return [task for task in tasks if split_of(task) == split]
+
+
+def check_disjoint(tasks: Iterable[Task]) -> None:
+    """What is asked in one split is asked in no other: compared by hash, so that any data can be."""
+    seen: dict[str, str] = {}
+    for task in tasks:
+        asked = {name: value for name, value in task.data.items() if name not in ("split", "template")}
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        if seen.setdefault(digest, split_of(task)) != split_of(task):
+            raise ValueError(
+                f"task {task.id} of {split_of(task)} is also in {seen[digest]}: sets must be disjoint"
+            )
+
+
+def _make(prefix: str, templates: dict[str, Sequence[Template]]) -> list[Task]:
+    made: dict[str, Task] = {}
+    for split, known in templates.items():
+        for name, difficulty, template in known:
+            chance, number = random.Random(f"{prefix} {name}"), 0
+            while number < _EACH:
+                asked, data = template(chance)
+                facts = {
+                    "instruction": asked,
+                    "split": split,
+                    "template": name,
+                    "difficulty": difficulty,
+                    **data,
+                }
+                if asked not in made:
+                    made[asked] = Task(f"{prefix}-{name}-{number}", facts)
+                    number += 1
+    return list(made.values())
+
+
+# --- terminal ------------------------------------------------------------------------------------
+
+
+def _file(chance: random.Random) -> str:
+    return f"{chance.choice(_NAMES)}{chance.randrange(10, 100)}.txt"
+
+
+def _lines(chance: random.Random, number: int) -> list[str]:
+    return [f"{chance.choice(_WORDS)} {chance.randrange(10, 100)}" for _ in range(number)]
+
+
+def _equal(name: str, text: str) -> str:
+    return f"[ \"$(cat {name})\" = '{text}' ]"
+
+
+def _create(chance: random.Random) -> Made:
+    name, word = _file(chance), chance.choice(_WORDS)
+    return f"Create a file named {name} that contains the word {word}.", {"checks": [_equal(name, word)]}
+
+
+def _folder(chance: random.Random) -> Made:
+    name = f"{chance.choice(_NAMES)}{chance.randrange(10, 100)}"
+    return f"Create a folder named {name}.", {"checks": [f"[ -d {name} ]"]}
+
+
+def _delete(chance: random.Random) -> Made:
+    name, other = _file(chance), f"keep-{_file(chance)}"
+    return f"Delete the file {name}.", {
+        "files": {name: "x\n", other: "y\n"},
+        "checks": [f"[ ! -e {name} ]", f"[ -e {other} ]"],
+    }
+
+
+def _rename(chance: random.Random) -> Made:
+    old, new = _file(chance), f"new-{_file(chance)}"
+    word = chance.choice(_WORDS)
+    return f"Rename the file {old} to {new}.", {
+        "files": {old: f"{word}\n"},
+        "checks": [f"[ ! -e {old} ]", _equal(new, word)],
+    }
+
+
+def _count(chance: random.Random) -> Made:
+    name, lines = _file(chance), _lines(chance, chance.randrange(4, 30))
+    asked = f"Count the lines of {name} and write the number into answer.txt."
+    checks = [f"grep -qw {len(lines)} answer.txt", "[ $(wc -w < answer.txt) -le 2 ]"]
+    return asked, {"files": {name: "\n".join(lines) + "\n"}, "checks": checks}
+
+
+def _sort(chance: random.Random) -> Made:
+    name, lines = _file(chance), _lines(chance, 6)
+    asked = f"Sort the lines of {name} and write them into sorted.txt."
+    return asked, {
+        "files": {name: "\n".join(lines) + "\n"},
+        "checks": [_equal("sorted.txt", "\n".join(sorted(lines)))],
+    }
+
+
+def _replace(chance: random.Random) -> Made:
+    name, (old, new) = _file(chance), chance.sample(_WORDS, 2)
+    asked = f"In the file {name}, replace the word {old} with {new}."
+    return asked, {"files": {name: f"a {old} b\n{old}\n"}, "checks": [_equal(name, f"a {new} b\n{new}")]}
+
+
+def _find(chance: random.Random) -> Made:
+    names = sorted({_file(chance) for _ in range(5)})
+    word, right = chance.choice(_WORDS), chance.choice(names)
+    files = {name: (f"{word}\n" if name == right else "nothing here\n") for name in names}
+    among = ", ".join(names)
+    asked = f"Find which of {among} contains the word {word} and write its name into answer.txt."
+    return asked, {
+        "files": files,
+        "checks": [f"grep -q {right} answer.txt", "[ $(wc -w < answer.txt) -le 2 ]"],
+    }
+
+
+def _move(chance: random.Random) -> Made:
+    name, folder = _file(chance), f"{chance.choice(_NAMES)}{chance.randrange(100, 200)}"
+    return f"Create a folder named {folder} and move {name} into it.", {
+        "files": {name: "x\n"}, "checks": [f"[ -f {folder}/{name} ]", f"[ ! -e {name} ]"],
+    }  # fmt: skip
+
+
+def _append(chance: random.Random) -> Made:
+    name, word = _file(chance), chance.choice(_WORDS)
+    return f"Append the line {word} to the file {name}.", {
+        "files": {name: "one\n"},
+        "checks": [_equal(name, f"one\n{word}")],
+    }
+
+
+def _copy(chance: random.Random) -> Made:
+    name, new, word = _file(chance), f"copy-{_file(chance)}", chance.choice(_WORDS)
+    return f"Copy {name} to {new}.", {
+        "files": {name: f"{word}\n"},
+        "checks": [_equal(name, word), _equal(new, word)],
+    }
+
+
+def _write(chance: random.Random) -> Made:
+    name, number = _file(chance), chance.randrange(100, 1000)
+    return f"Write the number {number} into the file {name}.", {"checks": [_equal(name, str(number))]}
+
+
+def _last(chance: random.Random) -> Made:
+    name, lines = _file(chance), _lines(chance, 7)
+    asked = f"Write the last line of {name} into answer.txt."
+    return asked, {"files": {name: "\n".join(lines) + "\n"}, "checks": [_equal("answer.txt", lines[-1])]}
+
+
+def terminal_tasks() -> list[Task]:
+    return _make(
+        "terminal",
+        {
+            "train": [
+                ("create", 1, _create), ("folder", 1, _folder), ("delete", 1, _delete),
+                ("rename", 1, _rename), ("count", 1, _count), ("sort", 1, _sort),
+                ("replace", 1, _replace), ("find", 2, _find),
+            ],
+            "validation": [("append", 1, _append), ("move", 2, _move)],
+            "test": [("copy", 1, _copy), ("write", 1, _write), ("last", 1, _last)],
+        },
+    )  # fmt: skip
+
+
+# --- tool calls ----------------------------------------------------------------------------------
+
+
+def _two(chance: random.Random, low: int = 10, high: int = 100) -> tuple[int, int]:
+    return chance.randrange(low, high), chance.randrange(low, high)
+
+
+def _arithmetic(
+    form: str, tools: list[str], right: Callable[[int, int], Any]
+) -> Callable[[random.Random], Made]:
+    def made(chance: random.Random) -> Made:
+        a, b = sorted(_two(chance), reverse=True)
+        return form.format(a=a, b=b), {"answer": str(right(a, b)), "tools": tools, "one_call": True}
+
+    return made
+
+
+def _text(form: str, tools: list[str], right: Callable[[str], Any]) -> Callable[[random.Random], Made]:
+    def made(chance: random.Random) -> Made:
+        word = "".join(chance.sample("abcdefghijklmnoprstuw", chance.randrange(4, 9)))
+        return form.format(word=word), {"answer": str(right(word)), "tools": tools, "one_call": True}
+
+    return made
+
+
+def _chain(chance: random.Random) -> Made:
+    (a, b), c = _two(chance), chance.randrange(2, 10)
+    return f"Add {a} and {b}, then multiply the result by {c}.", {
+        "answer": str((a + b) * c),
+        "tools": ["add", "multiply"],
+    }
+
+
+def _price(chance: random.Random) -> Made:
+    (a, b), c = _two(chance), chance.randrange(2, 10)
+    asked = f"A ticket costs {a} coins. I buy {c} tickets and have a voucher of {b} coins. What do I pay?"
+    return asked, {"answer": str(a * c - b), "tools": ["multiply", "subtract"]}
+
+
+def toolcall_tasks() -> list[Task]:
+    add, subtract, multiply = ["add", "multiply"], ["subtract", "add"], ["multiply", "subtract"]
+    return _make(
+        "toolcall",
+        {
+            "train": [
+                ("sum", 1, _arithmetic("What is {a} plus {b}?", add, lambda a, b: a + b)),
+                ("sum-words", 1, _arithmetic("Add {a} and {b}.", add, lambda a, b: a + b)),
+                ("difference", 1, _arithmetic("What is {a} minus {b}?", subtract, lambda a, b: a - b)),
+                ("product", 1, _arithmetic("What is {a} times {b}?", multiply, lambda a, b: a * b)),
+                (
+                    "shop",
+                    1,
+                    _arithmetic(
+                        "I have {a} coins and spend {b}. How many are left?", subtract, lambda a, b: a - b
+                    ),
+                ),
+                ("length", 1, _text("How many letters has the word {word}?", ["length", "reverse"], len)),
+                (
+                    "reverse",
+                    1,
+                    _text("Spell the word {word} backwards.", ["reverse", "upper"], lambda w: w[::-1]),
+                ),
+                ("chain", 2, _chain),
+            ],
+            "validation": [
+                (
+                    "total",
+                    1,
+                    _arithmetic(
+                        "Tom has {a} cards and gets {b} more. How many now?", add, lambda a, b: a + b
+                    ),
+                ),
+                (
+                    "upper",
+                    1,
+                    _text("Write the word {word} in capital letters.", ["upper", "length"], str.upper),
+                ),
+            ],
+            "test": [
+                (
+                    "together",
+                    1,
+                    _arithmetic(
+                        "There are {a} red and {b} blue balls. How many together?", add, lambda a, b: a + b
+                    ),
+                ),
+                (
+                    "rows",
+                    1,
+                    _arithmetic(
+                        "{a} rows with {b} seats each: how many seats?", multiply, lambda a, b: a * b
+                    ),
+                ),
+                (
+                    "older",
+                    1,
+                    _arithmetic(
+                        "Ann is {a}, Ben is {b}. How much older is Ann?", subtract, lambda a, b: a - b
+                    ),
+                ),
+                (
+                    "backwards",
+                    1,
+                    _text("What is {word} read from the end?", ["reverse", "length"], lambda w: w[::-1]),
+                ),
+                ("price", 2, _price),
+            ],
+        },
+    )

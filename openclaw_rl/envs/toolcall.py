@@ -1,0 +1,156 @@
+"""Tool calls: functions to call until the answer is known, and one tool to say it with.
+
+A JSONL file of tasks has ``{"prompt": …, "answer": …, "tools": [names]}`` in each line. Further tools are
+Python functions named ``pkg.module:function`` (their signature and docstring tell the agent), and ``python``,
+an interpreter in a sandbox. With ``"one_call": true`` the first call ends the task, and its result is the
+answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+from pathlib import Path
+
+from openclaw_rl.envs.sandbox import Limits, Sandbox, SandboxGone, python_path
+from openclaw_rl.envs.tasks import toolcall_tasks
+from openclaw_rl.envs.tools import BUILT_IN, Called, Function, call, tool
+from openclaw_rl.plugins import load_object
+from openclaw_rl.types import Message, Observation, Outcome, StepResult, Task, Tool
+
+ANSWER = tool("answer", "Says the answer and ends the task.", answer="string")
+_PYTHON = tool("python", "Runs Python code and gives what it prints.", code="string")
+_KINDS = {int: "integer", float: "number", str: "string", bool: "boolean", dict: "object", list: "array"}
+_SYSTEM = "Solve the task with the tools. Call answer with the result as soon as you know it."
+#: What a wrong answer is worth that was found by valid calls, and one that was not.
+_TRIED, _FAILED = -0.8, -1.0
+
+
+class ToolCalls:
+    """``tasks``: a JSONL file; without one, those that come with the package."""
+
+    def __init__(self, tasks: str = "", max_steps: int = 8) -> None:
+        self._tasks = read_tasks(Path(tasks)) if tasks else toolcall_tasks()
+        self._max_steps = max_steps
+        self._task: Task | None = None
+        self._tools: dict[str, tuple[Tool, Function]] = {}
+        self._offered: list[Tool] = []
+        self._calls: list[Called] = []
+        self._steps, self._said = 0, ""
+        self._sandbox: Sandbox | None = None
+
+    def tasks(self) -> list[Task]:
+        return list(self._tasks)
+
+    async def reset(self, task: Task) -> Observation:
+        await self.close()
+        self._task, self._steps, self._said, self._calls = task, 0, "", []
+        names = task.data.get("tools") or list(BUILT_IN)
+        self._tools = {name.rpartition(":")[2]: _tool(name) for name in names if name != "python"}
+        offered = [declared for declared, _ in self._tools.values()]
+        last = [] if task.data.get("one_call") else [ANSWER]
+        self._offered = [*offered, *([_PYTHON] if "python" in names else []), *last]
+        asked: list[Message] = [
+            {"role": "system", "content": _SYSTEM},
+            {"role": "user", "content": task.data["instruction"]},
+        ]
+        return Observation(asked, self._offered)
+
+    async def step(self, action: Message) -> StepResult:
+        if self._task is None:
+            raise RuntimeError("reset comes first")
+        self._steps += 1
+        results: list[Message] = []
+        for given in action.get("tool_calls") or []:
+            if given.get("name") == "answer" and ANSWER in self._offered:
+                done = call({"answer": (ANSWER, lambda answer: answer)}, given)
+                if done.valid:
+                    self._said = str(done.arguments["answer"])
+                    return StepResult(Observation([]), done=True)
+                results.append(done.message)
+            elif given.get("name") == "python" and _PYTHON in self._offered:
+                results.append(await self._interpret(given))
+            else:
+                self._calls.append(await asyncio.to_thread(call, self._tools, given))
+                results.append(self._calls[-1].message)
+                if self._task.data.get("one_call"):
+                    self._said = results[-1]["content"] if self._calls[-1].valid else ""
+                    return StepResult(Observation([]), done=True)
+        if not results:
+            results = [{"role": "user", "content": "Call one of the tools; call answer with the result."}]
+        return StepResult(Observation(results, self._offered), done=self._steps >= self._max_steps)
+
+    async def _interpret(self, given: Message) -> Message:
+        read = call({"python": (_PYTHON, lambda code: code)}, given)
+        if not read.valid:
+            return read.message
+        if self._sandbox is None:
+            self._sandbox = await Sandbox(limits=Limits(seconds=5)).__aenter__()
+        try:
+            await self._sandbox.put({"code.py": read.arguments["code"].encode()})
+            ran = await self._sandbox.run(f"{python_path()} code.py")
+            said = "error: it took too long" if ran.timed_out else ran.output
+        except SandboxGone as error:
+            said = f"error: {error}"
+            await self.close()
+        self._calls.append(read)
+        return {**read.message, "content": said}
+
+    async def evaluate(self) -> Outcome:
+        """Only what ``answer`` was called with counts, or what the one call gave: nothing in a text."""
+        expected = str(self._task.data["answer"]) if self._task else ""
+        solved = bool(self._said) and same(self._said, expected)
+        valid = sum(each.valid for each in self._calls)
+        tried = bool(self._said) and valid > 0 and valid == len(self._calls)
+        score = 1.0 if solved else _TRIED if tried else _FAILED
+        return Outcome(score, solved, {"steps": self._steps, "calls": len(self._calls), "valid": valid})
+
+    async def close(self) -> None:
+        self._task = None
+        if (sandbox := self._sandbox) is not None:
+            self._sandbox = None
+            await sandbox.close()
+
+
+def same(said: str, expected: str) -> bool:
+    """As numbers where both are, else letter by letter."""
+    one, other = said.strip().replace(",", ""), expected.strip().replace(",", "")
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return re.sub(r"\s+", " ", said.strip().strip(".\"'")) == re.sub(r"\s+", " ", expected.strip())
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """A line that is no task is named."""
+    found: list[Task] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            data = {"instruction": str(row["prompt"]), "answer": str(row["answer"])}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path}, line {number}: a task is {{prompt, answer, tools?}} ({error})"
+            ) from None
+        more = {name: row[name] for name in ("tools", "one_call", "split", "difficulty") if name in row}
+        found.append(Task(str(row.get("id", f"{path.stem}-{number}")), data | more))
+    return found
+
+
+def _tool(name: str) -> tuple[Tool, Function]:
+    """One of those built in, or a Python function whose signature and docstring say what it takes."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if ":" not in name:
+        raise ValueError(
+            f"there is no tool {name!r}; known: {', '.join(BUILT_IN)}, python, or pkg.module:function"
+        )
+    function = load_object("tool", name)
+    signature = inspect.signature(function, eval_str=True)
+    arguments = {each.name: _KINDS.get(each.annotation, "string") for each in signature.parameters.values()}
+    about = (inspect.getdoc(function) or "").partition("\n")[0]
+    return tool(name.rpartition(":")[2], about, **arguments), function

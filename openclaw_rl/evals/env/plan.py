@@ -1,0 +1,111 @@
+"""The command ``openclaw-rl eval env``: episodes on the public API, and what share of them was solved."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from openclaw_rl.envs import EnvironmentParts, create_environment
+from openclaw_rl.envs.pool import Pool
+from openclaw_rl.envs.rollout import Agent, Episode, roll_out
+from openclaw_rl.envs.tasks import of_split
+from openclaw_rl.evals.personalize.arm import Server
+from openclaw_rl.serve.auth import KeyRing
+from openclaw_rl.types import Json, Task
+
+
+def run(options: argparse.Namespace, home: Path) -> int:
+    if not options.env:
+        raise ValueError("which environment? --env toolcall, terminal, or pkg.module:Class")
+    parts = EnvironmentParts(options.tasks, options.max_steps)
+    tasks = of_split(create_environment(options.env, parts).tasks(), options.split)
+    if not tasks:
+        raise ValueError(f"{options.env} has no tasks of the split {options.split}")
+    tasks = tasks[: options.limit or len(tasks)]
+    if options.url:
+        episodes = asyncio.run(
+            _evaluate(options, parts, tasks, options.url, os.environ.get("OPENCLAW_RL_API_KEY", ""))
+        )
+    else:
+        out = options.out or home / "evals" / "env"
+        with Server(out / "home", ["--no-learn", *options.serve_flags.split()]) as url:
+            key = KeyRing(out / "home" / "keys.json").key_of("default") or ""
+            episodes = asyncio.run(_evaluate(options, parts, tasks, url, key))
+    print(json.dumps(summary(episodes)) if options.json else table(options.env, episodes))
+    return 0
+
+
+async def _evaluate(
+    options: argparse.Namespace, parts: EnvironmentParts, tasks: Sequence[Task], url: str, key: str
+) -> list[Episode]:
+    agent = Agent(f"{url.rstrip('/').removesuffix('/v1')}/v1", key, force_calls=not options.free)
+    parallel = max(1, options.parallel)
+    pool = Pool(lambda: create_environment(options.env, parts), parallel)
+    attempts = [(task, n) for task in tasks for n in range(options.attempts)]
+    found = []
+    try:
+        with tqdm(total=len(attempts), unit="episode") as bar:
+            async for episode in roll_out(agent, pool, attempts, parallel):
+                found.append(episode)
+                bar.update(1)
+                bar.set_postfix(solved=sum(each.solved for each in found))
+    finally:
+        await pool.close()
+    return found
+
+
+def summary(episodes: Sequence[Episode]) -> Json:
+    """Of the attempts whose end is known; what else failed is counted beside."""
+    known = [episode for episode in episodes if episode.outcome is not None]
+    solved = sum(episode.solved for episode in known)
+    low, high = interval(solved, len(known))
+    failures = Counter(episode.failure for episode in episodes if episode.failure)
+    templates = sorted({*map(_template, known)})
+    by = {template: _share([e for e in known if _template(e) == template]) for template in templates}
+    return {
+        "solved": solved,
+        "of": len(known),
+        "low": low,
+        "high": high,
+        "failures": dict(failures),
+        "by": by,
+    }
+
+
+def table(name: str, episodes: Sequence[Episode]) -> str:
+    found = summary(episodes)
+    failed = ", ".join(f"{kind} {number}" for kind, number in sorted(found["failures"].items())) or "none"
+    share = found["solved"] / found["of"] if found["of"] else 0.0
+    lines = [
+        f"{name}: {found['solved']} of {found['of']} solved, {share:.2f} "
+        f"[{found['low']:.2f}, {found['high']:.2f}]",
+        f"not solved, by whose fault: {failed}",
+        *(f"  {template:16} {share:.2f}" for template, share in found["by"].items()),
+    ]
+    return "\n".join(lines)
+
+
+def _template(episode: Episode) -> str:
+    return str(episode.task.data.get("template", "tasks"))
+
+
+def _share(episodes: Sequence[Episode]) -> float:
+    return sum(episode.solved for episode in episodes) / len(episodes) if episodes else 0.0
+
+
+def interval(successes: int, number: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's, 95 %: holds for few attempts and for shares near 0 and 1, too."""
+    if not number:
+        return 0.0, 1.0
+    share = successes / number
+    middle = (share + z * z / (2 * number)) / (1 + z * z / number)
+    half = z / (1 + z * z / number) * math.sqrt(share * (1 - share) / number + z * z / (4 * number * number))
+    return max(0.0, middle - half), min(1.0, middle + half)

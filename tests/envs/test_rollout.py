@@ -1,0 +1,159 @@
+"""Episodes through the public API: sessions in the ledger, and whose fault it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from openclaw_rl.commands.cli import main
+from openclaw_rl.envs.pool import Pool
+from openclaw_rl.envs.rollout import Agent, Episode, roll_out
+from openclaw_rl.envs.toolcall import ToolCalls
+from openclaw_rl.evals.env.plan import interval, summary, table
+from openclaw_rl.processes.serving_system import ServingSystem
+from openclaw_rl.testing import ScriptedEngine, scripted_system
+from openclaw_rl.types import Environment, Message, Outcome, StepResult, Task
+
+ROW = {"prompt": "What is 2 plus 3?", "answer": "5", "tools": ["add"]}
+
+
+@pytest.fixture
+async def system(tmp_path: Path) -> AsyncIterator[ServingSystem]:
+    made = scripted_system(tmp_path / "home")
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[[], ToolCalls]:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(json.dumps(ROW))
+    return lambda: ToolCalls(str(file), max_steps=3)
+
+
+def says(system: ServingSystem, *calls: tuple[str, dict[str, Any]]) -> None:
+    assert isinstance(system.engine, ScriptedEngine)
+    for name, arguments in calls:
+        call = json.dumps({"name": name, "arguments": arguments})
+        system.engine.say(f"<tool_call>\n{call}\n</tool_call>")
+
+
+async def run(system: ServingSystem, make: Callable[[], Environment], attempts: int = 1) -> list[Episode]:
+    agent = Agent("http://test/v1", system.keys.key_of("default") or "")
+    pool = Pool(make, 1)
+    tasks = [(make().tasks()[0], n) for n in range(attempts)]
+    transport = httpx.ASGITransport(system.app())
+    found = [episode async for episode in roll_out(agent, pool, tasks, 1, transport)]
+    await pool.close()
+    await system.gateway.drain()
+    return found
+
+
+async def test_an_episode_is_a_session_with_exact_turns(system: ServingSystem, make: Any) -> None:
+    says(system, ("add", {"a": 2, "b": 3}), ("answer", {"answer": "5"}))
+    [episode] = await run(system, make)
+    assert episode.solved
+    assert episode.failure == ""
+    ledger = system.ledgers.serve
+    turns = [ledger.load_turn(turn_id) for turn_id in episode.turn_ids]
+    assert len(turns) == 2
+    assert all(turn is not None and turn.session_id == episode.session_id for turn in turns)
+    first, second = turns
+    assert first is not None
+    assert second is not None
+    assert second.continues == first.id
+    assert second.messages[-1]["role"] == "tool"
+    assert second.messages[-1]["content"] == "5", "the tool's result is the first turn's next state"
+    replied = [token.id for token in first.tokens]
+    assert second.prompt_ids[len(first.prompt_ids) :][: len(replied)] == replied, "exactly as it was sampled"
+
+
+async def test_a_wrong_answer_is_the_models(system: ServingSystem, make: Any) -> None:
+    says(system, ("answer", {"answer": "6"}))
+    [episode] = await run(system, make)
+    assert (episode.solved, episode.failure) == (False, "model")
+
+
+async def test_steps_run_out(system: ServingSystem, make: Any) -> None:
+    says(system, *(("add", {"a": 1, "b": 1}),) * 5)
+    [episode] = await run(system, make)
+    assert len(episode.turn_ids) == 3
+    assert episode.failure == "model"
+    assert episode.outcome is not None
+    assert episode.outcome.score == -1.0, "nothing was answered"
+
+
+class Broken(ToolCalls):
+    """Raises at the first step, as often as it is told."""
+
+    failures = 0
+
+    async def step(self, action: Message) -> StepResult:
+        if Broken.failures:
+            Broken.failures -= 1
+            raise OSError("no space left")
+        return await super().step(action)
+
+
+async def test_the_environments_fault_is_tried_again_and_never_the_models(
+    system: ServingSystem, make: Any, tmp_path: Path
+) -> None:
+    broken = lambda: Broken(str(tmp_path / "tasks.jsonl"), max_steps=3)  # noqa: E731
+    Broken.failures = 1
+    says(system, *(("answer", {"answer": "5"}),) * 2)
+    [episode] = await run(system, broken)
+    assert episode.solved
+    Broken.failures = 9
+    says(system, *(("answer", {"answer": "5"}),) * 2)
+    [episode] = await run(system, broken)
+    assert (episode.outcome, episode.failure) == (None, "environment")
+    assert "no space left" in episode.reason
+    Broken.failures = 0
+
+
+async def test_a_server_that_refuses_is_no_fault_of_the_model(system: ServingSystem, make: Any) -> None:
+    agent = Agent("http://test/v1", "wrong")
+    pool = Pool(make, 1)
+    transport = httpx.ASGITransport(system.app())
+    [episode] = [e async for e in roll_out(agent, pool, [(make().tasks()[0], 0)], 1, transport)]
+    assert (episode.outcome, episode.failure) == (None, "server")
+    assert "401" in episode.reason
+    await pool.close()
+
+
+def episode(solved: bool | None, failure: Any = "", template: str = "sum") -> Episode:
+    outcome = None if solved is None else Outcome(1.0 if solved else -1.0, solved)
+    return Episode(Task("t", {"template": template}), 0, "s", outcome, failure)
+
+
+def test_what_is_not_known_is_not_counted() -> None:
+    found = [
+        episode(True),
+        episode(False, "model"),
+        episode(None, "environment"),
+        episode(True, template="b"),
+    ]
+    facts = summary(found)
+    assert (facts["solved"], facts["of"]) == (2, 3)
+    assert facts["failures"] == {"model": 1, "environment": 1}
+    assert facts["by"] == {"sum": 0.5, "b": 1.0}
+    assert "2 of 3 solved" in table("toolcall", found)
+
+
+@pytest.mark.parametrize(
+    ("hits", "of", "low", "high"), [(0, 10, 0.0, 0.278), (5, 10, 0.237, 0.763), (0, 0, 0, 1)]
+)
+def test_intervals(hits: int, of: int, low: float, high: float) -> None:
+    assert interval(hits, of) == pytest.approx((low, high), abs=0.001)
+
+
+def test_mistakes_are_said_before_anything_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "env", "--home", str(tmp_path)]) == 2
+    assert "which environment?" in capsys.readouterr().err
+    assert main(["eval", "env", "--env", "toolcal", "--home", str(tmp_path)]) == 2
+    assert "known: toolcall, terminal" in capsys.readouterr().err

@@ -1,0 +1,144 @@
+"""What an agent's command cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.envs.sandbox import Limits, Sandbox, SandboxGone, check_sandbox, python_path
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("bwrap") is None and not os.environ.get("CI"), reason="bubblewrap is not installed"
+)
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox({"a.txt": b"hello\n", "d/run.sh": b"echo ran\n"}, Limits(seconds=5)) as made:
+        yield made
+
+
+async def test_commands_share_a_folder_and_say_what_came_of_them(sandbox: Sandbox) -> None:
+    assert (await sandbox.run("cat a.txt")).output == "hello\n"
+    assert (await sandbox.run("./d/run.sh")).output == "ran\n"
+    assert (await sandbox.run("echo x > b.txt; exit 3")).code == 3
+    assert (await sandbox.run("cat b.txt; pwd")).output == "x\n/work\n"
+    assert (await sandbox.run(f"{python_path()} -c 'print(6 * 7)'")).output == "42\n"
+    assert await sandbox.take() == {"a.txt": b"hello\n", "b.txt": b"x\n", "d/run.sh": b"echo ran\n"}
+
+
+async def test_nothing_of_the_host_is_seen(sandbox: Sandbox, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("private")
+    for script in (f"cat {secret}", "cat /etc/shadow", "cat /etc/passwd", "ls /home", "ls /var"):
+        assert (await sandbox.run(script)).code != 0, script
+    os.environ["OPENCLAW_RL_TEST_SECRET"] = "private"
+    try:
+        async with Sandbox() as other:
+            assert "private" not in (await other.run("env; cat /proc/*/environ")).output
+    finally:
+        del os.environ["OPENCLAW_RL_TEST_SECRET"]
+
+
+async def test_there_is_no_network(sandbox: Sandbox) -> None:
+    listener = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    ran = await sandbox.run(f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached")
+    listener.close()
+    assert "reached" not in ran.output
+    assert ran.code
+
+
+async def test_the_hosts_programs_cannot_be_changed(sandbox: Sandbox) -> None:
+    for script in (
+        "echo x > /usr/bin/ls",
+        "touch /usr/x",
+        "mount -o remount,rw /usr",
+        "chmod 777 /usr/bin/env",
+    ):
+        assert (await sandbox.run(script)).code != 0, script
+
+
+async def test_what_takes_too_long_is_ended(sandbox: Sandbox) -> None:
+    ran = await sandbox.run("echo begun; sleep 1000", seconds=0.5)
+    assert ran.timed_out
+    assert ran.output == "begun\n"
+    assert (await sandbox.run("echo on")).output == "on\n"
+
+
+async def test_nothing_goes_on_in_the_background(sandbox: Sandbox) -> None:
+    await sandbox.run("(while true; do echo x >> ticks; sleep 0.05; done) & disown; sleep 0.2")
+    first = (await sandbox.run("wc -l < ticks")).output
+    await asyncio.sleep(0.4)
+    assert (await sandbox.run("wc -l < ticks")).output == first
+
+
+async def test_processes_are_bounded_so_a_fork_bomb_ends(sandbox: Sandbox) -> None:
+    count = "ls /proc | grep -c '^[0-9]' > number"
+    await sandbox.run(f"(for n in $(seq 200); do sleep 9 & done) 2>/dev/null & sleep 1; {count}", seconds=4)
+    assert int((await sandbox.run("cat number || echo 1")).output) <= sandbox.limits.processes + 5
+    await sandbox.run(":(){ :|:& };: ; sleep 1", seconds=1)
+    assert (await sandbox.run("echo on")).output == "on\n"
+
+
+async def test_disk_and_memory_are_bounded() -> None:
+    async with Sandbox(limits=Limits(seconds=10, disk_mb=8, memory_mb=256)) as small:
+        ran = await small.run(
+            "for n in 1 2 3 4; do head -c 4000000 /dev/zero > f$n; done; du -sm . | cut -f1"
+        )
+        assert int(ran.output.split()[-1]) <= 9
+        code = f"{python_path()} -c \"x = b'a' * 10**9\""
+        assert (await small.run(code)).code != 0
+        await small.run("yes | head -c 50000000 > /tmp/y; yes | head -c 50000000 > /run/y")
+        assert (await small.run("rm -f /tmp/y /run/y f*; echo on")).output == "on\n"
+
+
+async def test_output_is_bounded(sandbox: Sandbox) -> None:
+    ran = await sandbox.run("yes | head -c 1000000")
+    assert len(ran.output) == sandbox.limits.output_bytes
+
+
+async def test_who_ends_the_shell_ends_the_sandbox() -> None:
+    async with Sandbox() as made:
+        with pytest.raises(SandboxGone):
+            await made.run(
+                "for p in /proc/[0-9]*; do [ ${p#/proc/} = $$ ] || kill -9 ${p#/proc/}; done; sleep 5"
+            )
+
+
+async def test_links_and_paths_lead_nowhere(sandbox: Sandbox) -> None:
+    await sandbox.run("ln -s /etc/passwd link; mkfifo pipe; ln -s / root")
+    assert set(await sandbox.take()) == {"a.txt", "d/run.sh"}
+    with pytest.raises(ValueError, match="not a path inside"):
+        await sandbox.put({"../x": b""})
+
+
+async def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    async def children() -> set[str]:
+        found = set()
+        for folder in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = folder.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == os.getpid() and fields[0] != "Z":
+                found.add(folder.parent.name)
+        return found
+
+    before, folders = await children(), set(os.listdir("/tmp"))
+    for _ in range(5):
+        async with Sandbox({"x": b"y"}) as made:
+            await made.run("sleep 100 & echo x > /tmp/made-in-the-sandbox")
+    assert await children() == before
+    assert "made-in-the-sandbox" not in set(os.listdir("/tmp")) - folders
+
+
+def test_without_bubblewrap_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ValueError, match="apt-get install bubblewrap"):
+        check_sandbox()
