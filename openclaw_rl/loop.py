@@ -43,6 +43,7 @@ from openclaw_rl.judge.worker import JudgeWorker
 from openclaw_rl.models import fingerprint, recommended_sampling
 from openclaw_rl.processes import learning_parts as learn
 from openclaw_rl.processes import parts
+from openclaw_rl.processes.forgetting import Forgetting
 from openclaw_rl.processes.learning_system import LearningSystem, ServedModel
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.scopes import PolicyScopes, ScopeOf
@@ -98,6 +99,7 @@ def wire_serving(
         quotas=Quotas(users.of, partial(tokens_since, ledgers.serve)),
     )
     store = parts.open_store(config)
+    Forgetting(config.home, ledgers, store).resume()
     return ServingSystem(config, engine, ledgers, store, recorder, gateway, keys, memory)
 
 

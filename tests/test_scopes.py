@@ -44,13 +44,13 @@ def test_what_is_no_scope_is_said(scope: str) -> None:
 class Stack:
     """The real engine, trainer and ledger on a tiny network, for two people with a policy each."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, **settings: Any) -> None:
         self.model = tiny_model(home / "model")
         self.config = load_config(
             {
                 "home": home, "model": str(self.model), "renderer": "qwen3", "kernel": "float",
                 "device": "cpu", "batch_size": 2, "held_out_share": 0.0, "num_threads": 1,
-                "train_threads": 1, "lora_rank": 2, "algo": "binary", "canary_share": 0,
+                "train_threads": 1, "lora_rank": 2, "algo": "binary", "canary_share": 0, **settings,
             },
             environment={},
         )  # fmt: skip

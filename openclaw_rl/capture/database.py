@@ -32,6 +32,7 @@ _SQLITE_SETTINGS = (
     "synchronous=FULL",
     "wal_autocheckpoint=0",  # checkpoints run in the background, not inside somebody's commit
     "cache_size=-16000",
+    "secure_delete=ON",  # what is deleted is overwritten, so that it cannot be read from free space
 )
 
 
@@ -197,6 +198,20 @@ def checkpoint(engine: sa.Engine) -> int:
         return 0
     [(_, pages, moved)] = _pragma(engine, "wal_checkpoint(PASSIVE)")
     return 0 if pages == moved else int(pages) * PAGE_BYTES
+
+
+def empty_log(engine: sa.Engine, timeout_s: float = 10.0) -> bool:
+    """Cut SQLite's log to nothing, so that no old page is left in it; False if readers were in the way."""
+    if engine.dialect.name != "sqlite":
+        return True
+    end = time.monotonic() + timeout_s
+    while True:
+        [(busy, _, _)] = _pragma(engine, "wal_checkpoint(TRUNCATE)")
+        if not busy:
+            return True
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
 
 
 def file_pages(engine: sa.Engine) -> int:

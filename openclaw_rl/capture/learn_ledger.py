@@ -262,6 +262,12 @@ class LearnLedger:
         if (after := self._verdict(connection, turn_id)) is not None:
             self.add_mark(connection, _state_mark(after), 1)
 
+    def drop_verdicts(self, connection: sa.Connection, turn_id: str) -> None:
+        """Nothing that was thought of a turn is left."""
+        if (before := self._verdict(connection, turn_id)) is not None:
+            self.add_mark(connection, _state_mark(before), -1)
+        connection.execute(verdicts.delete().where(verdicts.c.turn_id == turn_id))
+
     # --- looking in --------------------------------------------------------------------------
 
     def verdict(self, turn_id: str) -> Verdict | None:

@@ -30,7 +30,7 @@ class HintMemory:
     ) -> None:
         """``is_wish`` tells what somebody asked for from what is said of one reply or of a tool."""
         self._serve_ledger, self._db, self._is_wish = serve_ledger, learn_ledger.db, is_wish
-        self._last = 0
+        self._last = self._generation = 0
         #: Replaced, never changed: a request may be reading while the background writes.
         self._hints: OrderedDict[str, tuple[str, ...]] = OrderedDict()
 
@@ -40,7 +40,10 @@ class HintMemory:
         return "\n".join([_HEAD, *(f"- {hint}" for hint in hints)]) if hints else None
 
     def refresh(self) -> None:
-        """Take up verdicts that came since the last time."""
+        """Take up verdicts that came since the last time; anew after something was pruned or forgotten."""
+        generation = self._serve_ledger.counts()["generation"]
+        if generation != self._generation:
+            self._generation, self._last, self._hints = generation, 0, OrderedDict()
         query = sa.select(verdicts.c.seq, verdicts.c.turn_id, verdicts.c.hints, verdicts.c.score)
         while True:
             with self._db.connect() as connection:

@@ -17,15 +17,16 @@ from math import inf
 import sqlalchemy as sa
 
 from openclaw_rl.capture import database
+from openclaw_rl.capture.erase import Erasing
 from openclaw_rl.capture.learn_ledger import LearnLedger, tasks, verdicts
 from openclaw_rl.capture.normalise import strip_ephemeral
 from openclaw_rl.capture.peers import peer_scores
 from openclaw_rl.capture.samples import encode_examples, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger
-from openclaw_rl.capture.steps import CLAIMED, EXCLUDED, Steps
+from openclaw_rl.capture.steps import CLAIMED, EXCLUDED
 from openclaw_rl.capture.stored import stored_messages
 from openclaw_rl.capture.versions import READY
-from openclaw_rl.capture.wishes import Wishes
+from openclaw_rl.capture.wishes import Wishes, wishes
 from openclaw_rl.roles import system_prompt
 from openclaw_rl.types import EVERYONE, Example, Json, Scope, TurnRecord, Verdict
 
@@ -35,7 +36,7 @@ NOTHING_AGAIN = "another model was taught by it, and this one finds nothing to l
 HELD_OUT = "held out, to check new versions with"
 
 
-class PolicyLedger(Steps):
+class PolicyLedger(Erasing):
     """Versions and the samples they are made of. Written by the learn process, and by whoever promotes."""
 
     def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> None:
@@ -118,7 +119,9 @@ class PolicyLedger(Steps):
         """
         reason = HELD_OUT if held_out else reason
         with database.writing(self.db) as connection:
-            if self._forget(connection, turn.id):
+            known = sa.select(verdicts.c.seq).where(verdicts.c.seq == seq)
+            # Not if the turn was forgotten while a teacher was asked about it.
+            if connection.execute(known).first() is not None and self._forget(connection, turn.id):
                 status = READY if examples and reason is None else EXCLUDED
                 row = {
                     "turn_id": turn.id, "verdict": seq, "user": turn.user, "created_at": turn.created_at,
@@ -194,6 +197,17 @@ class PolicyLedger(Steps):
         with self.db.connect() as connection:
             rows = connection.execute(query).all()
         return self._examples(rows)
+
+    def turns_of_wish(self, wish_id: str, user: str | None = None) -> list[str]:
+        """Its first complaint, and all turns whose samples were made for it; none if it is another user's."""
+        with self.db.connect() as connection:
+            wish = connection.execute(sa.select(wishes).where(wishes.c.turn_id == wish_id)).first()
+            if wish is None or user not in (None, wish.user):
+                return []
+            mine = (samples.c.user == wish.user) & (samples.c.scope == wish.scope)
+            ids = list(connection.scalars(sa.select(samples.c.turn_id).where(mine)))
+        hints = {i: [example.source.hint or "" for example in self.examples_of(i)] for i in ids}
+        return [wish_id, *(i for i in ids if i != wish_id and any(wish.text in hint for hint in hints[i]))]
 
     def held_out(self, limit: int, scope: Scope = EVERYONE) -> list[tuple[TurnRecord, int]]:
         """Newest turns kept for the gate, with their scores."""

@@ -74,9 +74,9 @@ def prune(
             ids = [turn["id"] for session in batch for turn in ledger.turn_summaries(session.id)]
             forget_words(learn_ledger, ids)
         _remove_sessions(ledger, [session.seq for session in batch], now - OPEN_S, report)
-    _sweep(ledger, report)
+    sweep(ledger, report)
     report.bytes_left = plan.bytes_left + plan.bytes - report.bytes
-    report.file_bytes_freed = _give_back(ledger)
+    report.file_bytes_freed = give_back(ledger)
     return report
 
 
@@ -207,7 +207,7 @@ def _remove_sessions(
     report.bytes += sum(row.size for row in rows)
 
 
-def _sweep(ledger: ServeLedger, report: PruneReport) -> None:
+def sweep(ledger: ServeLedger, report: PruneReport) -> None:
     """Delete content that nothing needs. What a turn needs from now on carries the new generation."""
     with _brief(ledger) as connection:
         generation = lock_counters(connection)["generation"] + 1
@@ -238,7 +238,7 @@ def _remove_rows(
     report.bytes += size
 
 
-def _give_back(ledger: ServeLedger) -> int:
+def give_back(ledger: ServeLedger) -> int:
     """Shrink SQLite's file step by step; bytes freed."""
     if ledger.db.dialect.name != "sqlite":
         return 0

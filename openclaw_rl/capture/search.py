@@ -39,8 +39,7 @@ class SearchIndex:
             generation = self._ledger.counts()["generation"]
             last, known = db.execute("SELECT last, generation FROM state").fetchone()
             if known != generation:
-                db.execute("INSERT INTO words(words) VALUES ('delete-all')")
-                last = 0
+                db, last = self._begin_anew(), 0
             rows = self._read(last)
             db.executemany("INSERT INTO words(rowid, user, text) VALUES (?, ?, ?)", rows)
             last = rows[-1][0] if rows else last
@@ -68,6 +67,15 @@ class SearchIndex:
             if self._db is not None:
                 self._db.close()
                 self._db = None
+
+    def _begin_anew(self) -> sqlite3.Connection:
+        """In a new file: of an old one, words could be read that the index no longer knows."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        for suffix in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        return self._open()
 
     def _open(self) -> sqlite3.Connection:
         if self._db is None:

@@ -86,7 +86,9 @@ class Steps(Rehearsal):
         In the order of their turns: one that is being judged for the first time holds later ones back,
         so that what a batch holds does not depend on who was judged how fast.
         """
-        planned = {"replay": self._accepted(replay, scope, seed=self._next_version())} if replay else {}
+        planned = (
+            {"replay": self._accepted(replay, scope, seed=len(self.lineage(parent, scope)))} if replay else {}
+        )
         with database.writing(self.db) as connection:
             held = connection.execute(
                 sa.select(sa.func.min(tasks.c.created_at)).where(
@@ -201,12 +203,16 @@ class Steps(Rehearsal):
     def trained(self, version: int, metrics: Json) -> None:
         """The step is done and saved; its version waits for the gate."""
         with database.writing(self.db) as connection:
-            self._update(connection, version, status=CANDIDATE, metrics=to_json(metrics))
+            # Not if it was undone while it was being made.
+            still = (policies.c.version == version) & (policies.c.status == TRAINING)
+            done = policies.update().where(still).values(status=CANDIDATE, metrics=to_json(metrics))
+            connection.execute(done)
 
     def reject(self, version: int, gate: Json, reason: str = GATE_REJECTED) -> None:
         """The version never serves; its samples are used up all the same, for ``reason``."""
         with database.writing(self.db) as connection:
-            self._update(connection, version, status=REJECTED, gate=to_json(gate))
+            if not self._is_undone(connection, version):
+                self._update(connection, version, status=REJECTED, gate=to_json(gate))
             self._finish_samples(connection, version, EXCLUDED, reason)
 
     def publish(self, version: int, gate: Json) -> bool:
@@ -214,6 +220,8 @@ class Steps(Rehearsal):
         with database.writing(self.db) as connection:
             policy = self._policy(connection, version)
             assert policy is not None
+            if self._is_undone(connection, version):
+                return False
             if self._serving(connection, policy.scope) != policy.parent:
                 problem = {
                     **gate,
@@ -227,6 +235,11 @@ class Steps(Rehearsal):
             self._serve(connection, version, PASSED, policy.scope)
             self._finish_samples(connection, version, TRAINED, None)
             return True
+
+    def _is_undone(self, connection: sa.Connection, version: int) -> bool:
+        """Something that it learned was forgotten since it was begun."""
+        policy = self._policy(connection, version)
+        return policy is not None and policy.status not in (TRAINING, CANDIDATE)
 
     def _finish_samples(
         self, connection: sa.Connection, version: int, status: str, reason: str | None

@@ -46,9 +46,12 @@ class Versions:
 
     def lineage(self, version: int, scope: Scope = EVERYONE) -> list[int]:
         """A version and those it was made from, newest first; the last is the base."""
-        query = sa.select(policies.c.version, policies.c.parent).where(policies.c.scope == scope)
         with self.db.connect() as connection:
-            parents = {row.version: row.parent or BASE_VERSION for row in connection.execute(query)}
+            return self._lineage(connection, version, scope)
+
+    def _lineage(self, connection: sa.Connection, version: int, scope: Scope) -> list[int]:
+        query = sa.select(policies.c.version, policies.c.parent).where(policies.c.scope == scope)
+        parents = {row.version: row.parent or BASE_VERSION for row in connection.execute(query)}
         found = [version]
         while found[-1] in parents:
             found.append(parents[found[-1]])

@@ -158,6 +158,10 @@ def _add_terminal(commands: Any) -> None:
     for command in (exclude, include):
         command.add_argument("what", choices=("turn", "session"))
         command.add_argument("id", help="of that turn or session")
+    forget = _command(commands, "forget", "erase something and unlearn it", _terminal("forget", "run"))
+    forget.add_argument("what", choices=("turn", "session", "wish", "user"))
+    forget.add_argument("id", help="of that turn, session or wish, or the user's name")
+    _add_settings(forget, only=("home", "ledger_url", "policies"))
     for command in (status, chat, sessions, turn, verdict, exclude, include):
         _add_settings(command, only=("home",))
     completion = _command(commands, "completion", "a script for your shell's completion", _completion)

@@ -27,6 +27,7 @@ from openclaw_rl.capture.texts import added
 from openclaw_rl.capture.wishes import count_wishes, view_wishes
 from openclaw_rl.config import to_environment
 from openclaw_rl.processes import health
+from openclaw_rl.processes.forgetting import Forgetting
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.pulse import Pulse
 from openclaw_rl.text import well_formed
@@ -201,6 +202,9 @@ class Dashboard:
             self._search.close()
 
     # --- deciding ----------------------------------------------------------------------------
+
+    def forget(self, kind: str, name: str, user: str | None) -> Json | None:
+        return Forgetting(self._config.home, self._ledgers, self._store).forget(kind, name, user)
 
     async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
         await self._system.record_event(turn_id, kind, data)

@@ -22,6 +22,7 @@ from openclaw_rl.serve.answer import add_dialect
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.dashboard import dashboard_routes
 from openclaw_rl.serve.dialects import DIALECTS
+from openclaw_rl.serve.forget import forget_routes
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.limits import BodyLimit
@@ -166,6 +167,7 @@ def create_app(
         return Response(content, media_type="text/plain; version=0.0.4")
 
     app.include_router(dashboard_routes(inspection, gateway))
+    app.include_router(forget_routes(inspection))
     if origins:
         # Outermost: a browser asks without a key whether it may send one.
         app.add_middleware(

@@ -63,6 +63,9 @@ class Inspection(Protocol):
     async def export(self, version: int, kind: str) -> Json:
         """LookupError if there are no weights of it, ValueError if they cannot be exported."""
 
+    def forget(self, kind: str, name: str, user: str | None) -> Json | None:
+        """Make a turn, session, wish or user go for good; the receipt."""
+
     # --- how it goes -------------------------------------------------------------------------
 
     def learning(self, user: str | None, scope: Scope = EVERYONE) -> Json: ...

@@ -34,10 +34,10 @@ class Taken:
 
 
 def take_steps(
-    trainer: Trainer, algorithm: Algorithm, heard: Heard, state: Json, version: int, parent: int
+    trainer: Trainer, algorithm: Algorithm, heard: Heard, state: Json, seed: int, parent: int
 ) -> Taken:
     """The same steps with the same examples whenever they are taken, so that a step can be done again."""
-    needs, chance = algorithm.needs, random.Random(version)
+    needs, chance = algorithm.needs, random.Random(seed)
     taken: Taken | None = None
     for _ in range(needs.steps):
         new, again = _choose(needs, heard, chance)

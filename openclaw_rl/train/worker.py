@@ -103,8 +103,7 @@ class LearnWorker:
         self._trainer_version: int | None = None
         """The version the trainer's weights are."""
         self._reported: dict[Scope, int] = {}
-        self._last_scope: Scope = ""
-        self._started = False
+        self._last_scope, self._started = "", False
         self._anchors: list[Example] = []
 
     def _say(self, line: str) -> None:
@@ -248,7 +247,7 @@ class LearnWorker:
             return False
         needs = self._algorithm.needs
         if needs.anchors:
-            self._anchors = await self._sampler.anchors(2 * needs.steps * needs.anchors, version)
+            self._anchors = await self._sampler.anchors(2 * needs.steps * needs.anchors, self._seed(policy))
         self._progress(f"step {version}: {len(items)} examples")
         report = await self._in_thread(lambda: self._take_step(policy, items))
         self._progress(
@@ -297,7 +296,7 @@ class LearnWorker:
         state = trainer.state
         self._trainer_version = None  # neither the one nor the other, should it break here
         heard = Heard(items, self._again(policy), self._anchors, self._caution(policy))
-        taken = take_steps(trainer, self._algorithm, heard, state, version, parent)
+        taken = take_steps(trainer, self._algorithm, heard, state, self._seed(policy), parent)
         report = taken.report
         manifest: Json = {
             "version": version,
@@ -319,6 +318,10 @@ class LearnWorker:
         self._store.write(version, lambda folder: trainer.save(folder, state), manifest)
         self._trainer_version = version
         return report
+
+    def _seed(self, policy: Policy) -> int:
+        """By its place in the lineage, not by its number: trained again without something, it is the same."""
+        return len(self._policies.lineage(policy.parent or BASE_VERSION, policy.scope))
 
     def _caution(self, policy: Policy) -> int:
         """How many versions in a row did not pass, before this one."""

@@ -49,6 +49,10 @@ ROUTES: dict[tuple[str, str], tuple[Any, tuple[int, ...]]] = {
     ("POST", "/v1/policies/rollback"): (None, (403,)),
     ("POST", "/v1/policies/{version}/export"): ({"format": "peft"}, (403,)),
     ("POST", "/v1/compare"): ({"prompt": "Hi", "versions": [0, 1]}, (404,)),
+    ("DELETE", "/v1/turns/{turn_id}"): (None, (404,)),
+    ("DELETE", "/v1/sessions/{session_id}"): (None, (404,)),
+    ("DELETE", "/v1/wishes/{wish_id}"): (None, (404,)),
+    ("DELETE", "/v1/users/{name}"): (None, (404,)),
     ("GET", "/v1/status"): (None, (200,)),
     ("GET", "/v1/learning"): (None, (200,)),
     ("GET", "/v1/wishes"): (None, (200,)),
@@ -91,7 +95,8 @@ class Planted:
 
     def fill(self, text: str) -> str:
         names = {"turn_id": self.turn, "turn": self.turn, "response_id": self.turn, "version": "1",
-                 "session_id": self.session, "name:path": "scripted@1"}  # fmt: skip
+                 "session_id": self.session, "name:path": "scripted@1", "wish_id": self.turn,
+                 "name": "default"}  # fmt: skip
         for name, value in names.items():
             text = text.replace(f"{{{name}}}", value)
         return text

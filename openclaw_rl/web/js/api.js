@@ -26,6 +26,13 @@ export async function post(path, body = null, headers = {}) {
   return answer.json();
 }
 
+/** Makes something go for good; resolves to the receipt. */
+export async function remove(path) {
+  const answer = await fetch(path, { method: "DELETE", headers: GUARD });
+  if (!answer.ok) throw await failed(answer);
+  return answer.json();
+}
+
 async function send(path, body, headers, signal) {
   const answer = await fetch(path, {
     method: "POST",

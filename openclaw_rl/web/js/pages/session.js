@@ -1,6 +1,6 @@
 // One conversation, turn by turn, with what was made of each.
 
-import { get, post, sessionPath, turnPath } from "../api.js";
+import { get, post, remove, sessionPath, turnPath } from "../api.js";
 import { confirm, fill, h, num, pill, plural, toast, versionName, when } from "../dom.js";
 import { fate, feedback, scoreOf } from "../feedback.js";
 import { onChange } from "../live.js";
@@ -18,7 +18,7 @@ export async function render(main, { rest, keep }) {
   const title = first.turns[0]?.input?.findLast((message) => message.role === "user")?.content ?? id;
   fill(main, h("div", { class: "page-head" },
     h("h1", {}, title.length > 70 ? `${title.slice(0, 69)}…` : title),
-    h("div", { class: "actions" }, whole),
+    h("div", { class: "actions" }, whole, h("button", { type: "button", onclick: forget }, "Forget session")),
     h("p", { class: "lead small" }, h("a", { href: "#/sessions" }, "Sessions"), " / ", h("span", { class: "mono" }, id), ` · ${plural(first.num_turns, "turn")} · opened `, when(first.opened_at))),
   h("div", { class: "stack" }, turns, more));
   offer(first.excluded);
@@ -49,6 +49,15 @@ export async function render(main, { rest, keep }) {
       shown.set(turnId, { turn: now, place });
       if (!place.querySelector(".fix, .tokens")) draw(place, now, () => refresh([turnId]));
     }
+  }
+  async function forget() {
+    const sure = await confirm({ title: "Forget this session?", action: "Forget",
+      text: "It is deleted for good. What was learned from it is unlearned: the version from before serves, and the rest is trained again." });
+    if (!sure) return;
+    const receipt = await remove(sessionPath(id)).catch((error) => toast(error.message));
+    if (!receipt) return;
+    toast(receipt.versions.length ? `Forgotten; ${plural(receipt.versions.length, "version")} undone.` : "Forgotten.");
+    location.hash = "#/sessions";
   }
   async function exclude() {
     const sure = await confirm({ title: "Exclude this session?", action: "Exclude",

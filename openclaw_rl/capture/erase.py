@@ -1,0 +1,156 @@
+"""Forgetting: turns are taken out of both databases, and the versions that learned from them are undone.
+
+What was said in a turn is repeated in the history of those after it, and judged from in the one before: the
+former go with it, the latter loses its verdict. In a scope, the last version from before the first forgotten
+sample serves again; everything else that later versions had learned waits for a step once more, with the
+teacher's answers as they were recorded, and is trained again in the background like anything new.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture import database, schema
+from openclaw_rl.capture.content import to_json
+from openclaw_rl.capture.database import batched
+from openclaw_rl.capture.events import NEXT_STATE
+from openclaw_rl.capture.learn_ledger import tasks
+from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, policies, samples
+from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
+from openclaw_rl.capture.steps import CLAIMED, Steps
+from openclaw_rl.capture.versions import READY, RETIRED
+from openclaw_rl.capture.wishes import wishes
+from openclaw_rl.types import BASE_VERSION, Scope
+
+FORGOTTEN = "undone: something that it had learned was forgotten"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What one request to forget comes to."""
+
+    turn_ids: tuple[str, ...]
+    before: tuple[str, ...]
+    """Turns that stay, and were judged from the words that go."""
+
+
+def choose(ledger: ServeLedger, condition: sa.ColumnElement[bool]) -> Chosen:
+    """The turns that meet it, all that repeat them, and those judged from them."""
+    turns = schema.turns
+    first = sa.select(turns.c.session, sa.func.min(turns.c.seq).label("seq")).where(condition)
+    first_of = first.group_by(turns.c.session).subquery()
+    later = sa.and_(turns.c.session == first_of.c.session, turns.c.seq >= first_of.c.seq)
+    with ledger.db.connect() as connection:
+        rows = connection.execute(sa.select(turns.c.id, turns.c.continues).join(first_of, later)).all()
+    ids = [row.id for row in rows]
+    return Chosen(tuple(ids), tuple({row.continues for row in rows if row.continues} - set(ids)))
+
+
+def erase_turns(ledger: ServeLedger, chosen: Chosen) -> int:
+    """Out of the serve ledger, with all that points at them; what nothing needs any more is the sweep's."""
+    number = 0
+    for batch in batched(chosen.turn_ids):
+        with ledger.writing() as connection:
+            number += _erase_batch(ledger, connection, batch)
+    events, turns = schema.events, schema.turns
+    for batch in batched(chosen.before):
+        with ledger.writing() as connection:
+            seqs = list(connection.scalars(sa.select(turns.c.seq).where(turns.c.id.in_(batch))))
+            quoting = sa.and_(events.c.turn.in_(seqs), events.c.kind == NEXT_STATE)
+            connection.execute(events.delete().where(quoting))
+    return number
+
+
+def _erase_batch(ledger: ServeLedger, connection: sa.Connection, turn_ids: Sequence[str]) -> int:
+    turns, keys, sessions = schema.turns, schema.turn_keys, schema.sessions
+    counters = lock_counters(connection)
+    columns = (turns.c.seq, turns.c.session, turns.c.kind, turns.c.finish_reason, turns.c.secrets)
+    rows = connection.execute(sa.select(*columns).where(turns.c.id.in_(turn_ids))).all()
+    seqs = [row.seq for row in rows]
+    connection.execute(keys.delete().where(keys.c.turn.in_(seqs)))
+    for later in (schema.deliveries, schema.events):
+        connection.execute(later.delete().where(later.c.turn.in_(seqs)))
+    connection.execute(turns.delete().where(turns.c.seq.in_(seqs)))
+    empty = sessions.c.seq.in_({row.session for row in rows}) & ~sa.exists().where(
+        turns.c.session == sessions.c.seq
+    )
+    gone = Counter(f"finish_{row.finish_reason}" for row in rows)
+    gone["side"] = sum(r.kind == "side" and r.finish_reason != "cancelled" and not r.secrets for r in rows)
+    gone.update(sessions=connection.execute(sessions.delete().where(empty)).rowcount, turns=len(rows))
+    ledger.set_counters(connection, {name: counters[name] - number for name, number in gone.items()})
+    return len(rows)
+
+
+class Erasing(Steps):
+    """The same in the learn process's database, in one transaction."""
+
+    def erase(self, turn_ids: Sequence[str], has_weights: Callable[[int], bool]) -> dict[Scope, int]:
+        """Nothing of them is left; which version each scope goes back to that had learned from any."""
+        went_back: dict[Scope, int] = {}
+        with database.writing(self.db) as connection:
+            for scope, first in self._first_steps(connection, turn_ids).items():
+                went_back[scope] = self._undo(connection, scope, first, has_weights)
+            for batch in batched(turn_ids):
+                self._erase_samples(connection, batch)
+                for turn_id in batch:
+                    self._learn_ledger.drop_verdicts(connection, turn_id)
+                connection.execute(tasks.delete().where(tasks.c.turn_id.in_(batch)))
+                connection.execute(wishes.delete().where(wishes.c.turn_id.in_(batch)))
+        return went_back
+
+    def forgotten_versions(self) -> list[int]:
+        """Whose files have to go."""
+        query = sa.select(policies.c.version, policies.c.gate).where(policies.c.status == RETIRED)
+        with self.db.connect() as connection:
+            rows = connection.execute(query).all()
+        return [row.version for row in rows if json.loads(row.gate).get("reason") == FORGOTTEN]
+
+    def _first_steps(self, connection: sa.Connection, turn_ids: Iterable[str]) -> dict[Scope, int]:
+        """Per scope, the first version that had one of these among its samples, whatever became of it."""
+        found: dict[Scope, int] = {}
+        for batch in batched(turn_ids):
+            query = sa.select(samples.c.scope, sa.func.min(samples.c.step)).where(
+                samples.c.turn_id.in_(batch), samples.c.step.is_not(None)
+            )
+            for scope, step in connection.execute(query.group_by(samples.c.scope)):
+                found[scope] = min(step, found.get(scope, step))
+        return found
+
+    def _undo(
+        self, connection: sa.Connection, scope: Scope, first: int, has_weights: Callable[[int], bool]
+    ) -> int:
+        serving = self._serving(connection, scope)
+        lineage = self._lineage(connection, serving, scope)
+        usable = (v for v in lineage if v < first and (v == BASE_VERSION or has_weights(v)))
+        target = next(usable, BASE_VERSION)
+        # Where older weights are gone, what they had learned is learned again as well.
+        first = min([first, *(v for v in lineage if v > target)])
+        if target != serving:
+            self._serve(connection, target, FORGOTTEN, scope)
+        undone = (policies.c.scope == scope) & (policies.c.version >= first)
+        gate = to_json({"passed": False, "reason": FORGOTTEN, "checks": []})
+        connection.execute(policies.update().where(undone).values(status=RETIRED, gate=gate, metrics="{}"))
+        self._release_since(connection, scope, first)
+        return target
+
+    def _release_since(self, connection: sa.Connection, scope: Scope, first: int) -> None:
+        """What these versions learned waits once more, as it was recorded."""
+        learned = samples.c.status.in_((TRAINED, CLAIMED)) | (samples.c.reason == GATE_REJECTED)
+        mine = (samples.c.scope == scope) & (samples.c.step >= first) & learned & samples.c.data.is_not(None)
+        rows = connection.execute(sa.select(samples.c.status, samples.c.reason).where(mine)).all()
+        connection.execute(samples.update().where(mine).values(status=READY, reason=None, step=None))
+        for (status, reason), number in Counter((row.status, row.reason) for row in rows).items():
+            self._count(connection, status, reason, -number)
+            self._count(connection, READY, None, number)
+
+    def _erase_samples(self, connection: sa.Connection, turn_ids: Sequence[str]) -> None:
+        mine = samples.c.turn_id.in_(turn_ids)
+        rows = connection.execute(sa.select(samples.c.status, samples.c.reason).where(mine)).all()
+        for row in rows:
+            self._count(connection, row.status, row.reason, -1)
+        connection.execute(samples.delete().where(mine))

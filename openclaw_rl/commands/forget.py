@@ -1,0 +1,25 @@
+"""``openclaw-rl forget``: a turn, a session, a wish or a person, gone from disk and unlearned."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from openclaw_rl.config import Config
+from openclaw_rl.processes.forgetting import Forgetting
+from openclaw_rl.processes.parts import open_ledgers, open_store
+
+
+def run(options: argparse.Namespace, config: Config) -> int:
+    """On the data folder itself, whether or not a server runs beside; that one follows at once."""
+    ledgers = open_ledgers(config)
+    try:
+        receipt = Forgetting(config.home, ledgers, open_store(config)).forget(options.what, options.id)
+    finally:
+        ledgers.close()
+    if receipt is None:
+        raise ValueError(
+            f"there is no {options.what} {options.id!r}; 'openclaw-rl sessions' lists what there is"
+        )
+    print(json.dumps(receipt, indent=2))
+    return 0

@@ -1,0 +1,134 @@
+"""Forgetting, from a person's word to a receipt: databases, weights, exports, search index.
+
+A note of what is to go is written first and ends as the receipt. Every step may be done twice, so that a
+process that was killed in between finds the note at its next start and goes on. A receipt says what went and
+when, and nothing of what was said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from pathlib import Path
+
+from openclaw_rl.capture import database, schema
+from openclaw_rl.capture.erase import Chosen, choose, erase_turns
+from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.prune import PruneReport, give_back, sweep
+from openclaw_rl.capture.search import SearchIndex
+from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.types import BASE_VERSION, Json
+from openclaw_rl.types.lora import ADAPTER_FILE
+
+KINDS = ("turn", "session", "wish", "user")
+_BEGUN, _DONE = "begun", "done"
+
+
+class Forgetting:
+    def __init__(self, home: Path, ledgers: Ledgers, store: PolicyStore) -> None:
+        self._home, self._ledgers, self._store = home, ledgers, store
+
+    def forget(self, kind: str, name: str, user: str | None = None) -> Json | None:
+        """The receipt; None if there is no such thing, or it is not this user's."""
+        chosen = self._choose(kind, name, user)
+        if chosen is None:
+            return None
+        note = {
+            "id": f"forget-{secrets.token_hex(8)}",
+            "kind": kind,
+            # Whoever knows the id can find the receipt; it does not tell the id.
+            "of": hashlib.sha256(name.encode()).hexdigest(),
+            "at": time.time(),
+            "state": _BEGUN,
+            "num_turns": len(chosen.turn_ids),
+            "weights_before": self._served_weights(),
+            "turns": chosen.turn_ids,
+            "before": chosen.before,
+        }
+        self._write(note)
+        return self._finish(note)
+
+    def resume(self) -> int:
+        """Go on where a process was killed; how many that were."""
+        notes = [json.loads(path.read_text()) for path in sorted(self._folder.glob("forget-*.json"))]
+        begun = [note for note in notes if note["state"] == _BEGUN]
+        for note in begun:
+            self._finish(note)
+        return len(begun)
+
+    @property
+    def _folder(self) -> Path:
+        return self._home / "forgotten"
+
+    def _choose(self, kind: str, name: str, user: str | None) -> Chosen | None:
+        serve, turns = self._ledgers.serve, schema.turns
+        if kind == "user":
+            return choose(serve, turns.c.user == name) if user in (None, name) else None
+        if kind == "wish":
+            ids = self._ledgers.policies.turns_of_wish(name, user)
+            return choose(serve, turns.c.id.in_(ids)) if ids else None
+        found = serve.turn_summary(name) if kind == "turn" else serve.session(name)
+        if found is None or user not in (None, found["user"]):
+            return None
+        if kind == "turn":
+            return choose(serve, turns.c.id == name)
+        return choose(serve, turns.c.id.in_([turn["id"] for turn in serve.turn_summaries(name)]))
+
+    def _finish(self, note: Json) -> Json:
+        chosen, policies = Chosen(tuple(note["turns"]), tuple(note["before"])), self._ledgers.policies
+        back = policies.erase([*chosen.turn_ids, *chosen.before], self._store.has_weights)
+        erase_turns(self._ledgers.serve, chosen)
+        sweep(self._ledgers.serve, PruneReport())
+        give_back(self._ledgers.serve)
+        versions = [version for version in policies.forgotten_versions() if self._remove(version)]
+        logs_empty = all([database.empty_log(db) for db in (self._ledgers.serve.db, self._ledgers.learn.db)])
+        self._renew_search()
+        undone = {"back_to": {**note.get("back_to", {}), **back}, "versions": versions}
+        done = {**note, **undone, "state": _DONE, "logs_empty": logs_empty, "done_at": time.time(),
+                "weights_after": self._served_weights()}  # fmt: skip
+        for name in ("turns", "before"):
+            del done[name]
+        self._write(done)
+        return done
+
+    def _remove(self, version: int) -> bool:
+        """The files of a version that was undone, and what was exported of it."""
+        folder, exports = self._store.path(version), (self._home / "exports").glob(f"version-{version}-*")
+        there = folder.exists()
+        self._store.forget(version, only_state=False)
+        for export in exports:
+            shutil.rmtree(export) if export.is_dir() else export.unlink()
+        return there
+
+    def _renew_search(self) -> None:
+        path = self._home / "search.db"
+        if path.exists():
+            index = SearchIndex(path, self._ledgers.serve)
+            while index.follow():
+                pass
+            index.close()
+
+    def _served_weights(self) -> dict[str, str]:
+        """scope -> version and checksum of the weights that serve it."""
+        table = self._ledgers.policies.serving_table()
+        return {scope: f"{version} {self._checksum(version)}" for scope, version in table.items()}
+
+    def _checksum(self, version: int) -> str:
+        path = self._store.path(version) / ADAPTER_FILE
+        if version == BASE_VERSION or not path.exists():
+            return ""
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def _write(self, note: Json) -> None:
+        self._folder.mkdir(exist_ok=True, mode=0o700)
+        final = self._folder / f"{note['id']}.json"
+        work = final.with_suffix(".part")
+        with os.fdopen(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(note, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        work.rename(final)

@@ -1,0 +1,43 @@
+"""Routes by which people make things go for good; everybody what is their own, the owner all of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.serve.inspection import Inspection
+from openclaw_rl.serve.signin import limited_to
+from openclaw_rl.types import Json
+
+
+def forget_routes(inspection: Inspection) -> APIRouter:
+    router = APIRouter()
+
+    async def forget(kind: str, name: str, request: Request) -> Json:
+        receipt = await asyncio.to_thread(inspection.forget, kind, name, limited_to(request))
+        if receipt is None:
+            raise RequestError(f"There is no {kind} '{name}'.", status=404, code="not_found")
+        return receipt
+
+    @router.delete("/v1/turns/{turn_id}", tags=["forget"])
+    async def forget_turn(turn_id: str, request: Request) -> Json:
+        """With the turns after it, whose history repeats it."""
+        return await forget("turn", turn_id, request)
+
+    @router.delete("/v1/sessions/{session_id}", tags=["forget"])
+    async def forget_session(session_id: str, request: Request) -> Json:
+        return await forget("session", session_id, request)
+
+    @router.delete("/v1/wishes/{wish_id}", tags=["forget"])
+    async def forget_wish(wish_id: str, request: Request) -> Json:
+        """With the turns that it was taught from; a wish's id is its ``turn_id``."""
+        return await forget("wish", wish_id, request)
+
+    @router.delete("/v1/users/{name}", tags=["forget"])
+    async def forget_user(name: str, request: Request) -> Json:
+        """All that a person said; their key stays."""
+        return await forget("user", name, request)
+
+    return router
