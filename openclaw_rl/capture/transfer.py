@@ -27,10 +27,12 @@ _EXACT = (
 )  # fmt: skip
 
 
-def export_sessions(ledger: ServeLedger, file: TextIO) -> int:
-    """Write every session, oldest first; returns how many."""
+def export_sessions(ledger: ServeLedger, file: TextIO, user: str | None = None) -> int:
+    """Write every session, or those of one user, oldest first; returns how many."""
     number = 0
     for turns, deliveries in ledger.iter_sessions():
+        if user not in (None, turns[0].user):
+            continue
         lines = _describe_turns(turns, deliveries)
         session = {"session_id": turns[0].session_id, "user": turns[0].user, "turns": lines}
         # ASCII, because a client's lone surrogate has no place in a UTF-8 file.

@@ -92,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     data = _command(commands, "data", "captured turns in and out", _data)
     data.add_argument("action", choices=("export", "import", "check", "prune"))
     _file(data.add_argument("file", nargs="?", default="-", help="JSONL file; - is standard input or output"))
+    data.add_argument("--user", metavar="NAME", help="export all about this person, as a zip file")
     data.add_argument("--older-than", type=float, metavar="DAYS", help="prune sessions idle for longer")
     data.add_argument("--max-gb", type=float, metavar="GB", help="prune the oldest sessions above this size")
     data.add_argument("--dry-run", action="store_true", help="prune nothing, only say what would go")

@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 from openclaw_rl.capture import transfer
+from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.personal import export_person
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.prune import keep_unfinished, prune
 from openclaw_rl.capture.redact import create_redactor
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.config import Config
 from openclaw_rl.processes.parts import open_learn_ledger, open_serve_ledger
+from openclaw_rl.users import Users
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
@@ -24,6 +28,8 @@ def run(options: argparse.Namespace, config: Config) -> int:
             return 1 if problems else 0
         if options.action == "prune":
             print(_prune(options, config, serve_ledger))
+        elif options.action == "export" and options.user:
+            return _export_person(options, config, serve_ledger)
         elif options.action == "export":
             _export(options.file, serve_ledger)
         else:
@@ -37,6 +43,21 @@ def _export(path: str, serve_ledger: ServeLedger) -> None:
     with nullcontext(sys.stdout) if path == "-" else open(path, "w", encoding="utf-8") as file:
         number = transfer.export_sessions(serve_ledger, file)
     print(f"{number} sessions exported", file=sys.stderr)
+
+
+def _export_person(options: argparse.Namespace, config: Config, serve_ledger: ServeLedger) -> int:
+    if options.file == "-":
+        raise ValueError(
+            "a person's archive is a zip file; say where it goes: data export ann.zip --user ann"
+        )
+    ledgers = Ledgers.of(serve_ledger, open_learn_ledger(config))
+    try:
+        person = Users.in_home(config.home).of(options.user)
+        number = export_person(ledgers, options.user, person, Path(options.file))
+    finally:
+        ledgers.learn.close()
+    print(f"{number} turns of {options.user} exported", file=sys.stderr)
+    return 0
 
 
 def _import(path: str, config: Config, serve_ledger: ServeLedger) -> None:

@@ -1,4 +1,4 @@
-"""How many secrets are found, and how often something else is taken for one: `python bench/secrets.py`.
+"""How many secrets are found, and how often something else is taken for one: `python bench/find_secrets.py`.
 
 500 secrets of 20 kinds are made up from their published formats, each in one of eight surroundings; 10,000
 lines of code and prose come from Python's standard library and the installed packages. Prints one JSON line.
