@@ -26,7 +26,7 @@ def forget_routes(inspection: Inspection) -> APIRouter:
         """With the turns after it, whose history repeats it."""
         return await forget("turn", turn_id, request)
 
-    @router.delete("/v1/sessions/{session_id}", tags=["forget"])
+    @router.delete("/v1/sessions/{session_id:path}", tags=["forget"])
     async def forget_session(session_id: str, request: Request) -> Json:
         return await forget("session", session_id, request)
 

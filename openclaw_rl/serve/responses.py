@@ -134,7 +134,7 @@ class ResponsesDialect(Dialect[ResponsesRequest]):
         @router.post(f"{self.path}/input_tokens", tags=["serve"])
         async def input_tokens(parsed: ResponsesRequest, request: Request) -> Json:
             call = Call(await request.json(), request.state.user, request.headers, gateway.capture.recall)
-            count = await gateway.answerer.count_tokens(await self.read(parsed, call))
+            count = await gateway.count_tokens(await self.read(parsed, call))
             return {"object": "response.input_tokens", "input_tokens": count}
 
         add_stored_routes(router, gateway, self.path, self.name)
