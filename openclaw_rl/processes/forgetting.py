@@ -35,7 +35,7 @@ class Forgetting:
     def forget(self, kind: str, name: str, user: str | None = None) -> Json | None:
         """The receipt; None if there is no such thing, or it is not this user's."""
         chosen = self._choose(kind, name, user)
-        if chosen is None:
+        if chosen is None or not chosen.turn_ids:
             return None
         note = {
             "id": f"forget-{secrets.token_hex(8)}",
@@ -70,7 +70,9 @@ class Forgetting:
             return choose(serve, turns.c.user == name) if user in (None, name) else None
         if kind == "wish":
             ids = self._ledgers.policies.turns_of_wish(name, user)
-            return choose(serve, turns.c.id.in_(ids)) if ids else None
+            chosen = choose(serve, turns.c.id.in_(ids))
+            # Its turns may have been pruned; the wish goes all the same.
+            return Chosen(chosen.turn_ids or tuple(ids), chosen.before) if ids else None
         found = serve.turn_summary(name) if kind == "turn" else serve.session(name)
         if found is None or user not in (None, found["user"]):
             return None
