@@ -21,8 +21,8 @@ async def test_unknown_fields_are_ignored_and_counted(client: httpx.AsyncClient,
         assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
     counted = samples((await client.get("/metrics")).text)
     assert counted["openclaw_rl_ignored_fields_total", ("wibble",)] == 2
-    assert counted["openclaw_rl_ignored_fields_total", ("frequency_penalty",)] == 2
-    assert ("openclaw_rl_ignored_fields_total", ("user",)) not in counted
+    for known in ("frequency_penalty", "user"):
+        assert ("openclaw_rl_ignored_fields_total", (known,)) not in counted
 
 
 async def test_requests_tokens_and_turns_are_counted(client: httpx.AsyncClient, system, ask) -> None:  # type: ignore[no-untyped-def]
