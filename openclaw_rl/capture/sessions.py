@@ -254,7 +254,10 @@ class SessionFinder:
             named = [name for name in at if name not in shared or (name == "chain" and not keys.cut)]
             key = next((at[name] for name in named if at[name] in known), calls[index])
             hit = known.get(key) if key else None
-            if hit and key == at["chain"] and not result.replies and not keys.cut:
+            # The id of a tool's call is one turn's alone, whoever else was told the same.
+            if called := known.get(calls[index] or ""):
+                hit = called
+            elif hit and key == at["chain"] and not result.replies and not keys.cut:
                 hit, result.claim = self._twins.pick(key, keys.asked.context, stated, hit)
             elif hit is None and not shared and index in keys.before:
                 asked = keys.before[index]

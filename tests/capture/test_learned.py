@@ -31,13 +31,19 @@ def policy_ledger(serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> Polic
 
 
 @pytest.fixture
-def judge(policy_ledger: PolicyLedger) -> Callable[..., None]:
+def judge(policy_ledger: PolicyLedger, learn_ledger: LearnLedger) -> Callable[..., None]:
     """Turns with these scores, one a second from 1000 on."""
 
     def judge_turns(scores: list[int], user: str = "alice") -> None:
         for number, score in enumerate(scores):
-            turn = make_turn(f"{user}{number}", user=user, created_at=1000.0 + number)
-            policy_ledger.settle(number + 1, turn, Verdict(score, 1.0, "votes"), reason="nothing to learn")
+            turn, verdict = (
+                make_turn(f"{user}{number}", user=user, created_at=1000.0 + number),
+                Verdict(score, 1.0, "votes"),
+            )
+            with learn_ledger.db.begin() as connection:
+                learn_ledger._add_verdict(connection, turn.id, verdict)
+            [(seq, _)] = policy_ledger.pending(2)
+            policy_ledger.settle(seq, turn, verdict, reason="nothing to learn")
 
     return judge_turns
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from openclaw_rl.capture.samples import policies
 from openclaw_rl.commands.cli import main
 from openclaw_rl.testing import tiny_model
 from openclaw_rl.train.local import LocalTrainer
@@ -175,7 +176,8 @@ def test_a_version_in_the_making_is_not_promoted(policy: Policy, data: Home) -> 
 def test_weights_that_are_no_numbers_are_not_promoted(policy: Policy, data: Home) -> None:
     version = data.claim()
     data.train(version)
-    data.policy_ledger.trained(version, {"finite": False, "loss": 0.0})
+    with data.policy_ledger.db.begin() as connection:
+        connection.execute(policies.update().values(metrics='{"finite": false, "loss": 0.0}'))
     data.policy_ledger.reject(version, {"passed": False, "reason": "not finite", "checks": []})
     assert "not finite; choose another" in policy("promote", version, fails=True)
 

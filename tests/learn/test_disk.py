@@ -22,4 +22,4 @@ async def test_old_weights_go_and_promote_says_so(make: Make) -> None:
     [gone, *_] = set(range(1, 5)) - set(kept)
     refused = await stack.http.post(f"/v1/policies/{gone}/promote")
     assert refused.status_code >= 400
-    assert "deleted to save disk" in refused.text
+    assert "they were deleted (--keep-versions)" in refused.text

@@ -182,7 +182,7 @@ async def test_the_manifest_says_what_the_version_is_made_of(make: Make) -> None
 
 
 async def test_replies_accepted_earlier_are_heard_again_the_users_taking_turns(make: Make) -> None:
-    stack = make(replay=3, min_signal=0.0)
+    stack = make(replay=3, min_signal=0.0, policy_scope="everyone")
     await talk(stack, 2, then="good, thanks")
     late = await talk(stack, 1, then="good, thanks")
     guest = {"authorization": f"Bearer {stack.system.keys.add('guest')}"}

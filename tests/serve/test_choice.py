@@ -98,15 +98,16 @@ async def test_a_job_is_answered_as_if_nothing_had_been_learned(stack: Stack) ->
     await stack.complain("ann", 2)
     await stack.learn()
     assert stack.policies.serving_table() == {"user:ann": 1}
-    learned = await ask()
+    name = stack.system.gateway.model_name
+    learned = await ask(model=f"{name}@1")
     assert learned[0] == 1
-    assert learned[1] != pytest.approx(before[1], abs=1e-4), (
-        "binary says nothing about where, so it holds everywhere"
-    )
+    assert learned[1] != pytest.approx(before[1], abs=1e-4)
+    other = [body["messages"][0], {"role": "user", "content": "We met on June 5, 1999, at noon."}]
+    assert (await ask(messages=other))[0] == 1, "binary says nothing about where, so it holds everywhere"
     stack.system.store.update_manifest(1, roles=[])
     answerer = parts.build_answerer(stack.config, stack.system.engine, stack.renderer)
     stack.system.gateway.answerer = answerer  # as after a restart
     again = await ask()
     assert again == (0, pytest.approx(before[1], abs=1e-4))
-    assert (await ask(model=f"{answerer.model_name}@1"))[0] == 1, "who names a version gets it"
+    assert (await ask(model=f"{name}@1"))[0] == 1, "who names a version gets it"
     assert (await ask(messages=body["messages"][1:]))[0] == 1, "a chat"

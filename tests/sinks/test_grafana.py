@@ -17,8 +17,8 @@ from openclaw_rl.types import StepReport
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana.json"
 #: Checks of the gate, as ``train/gate.py`` names them.
-CHECKS = ("finite", "tool calls", "broken replies", "on topic", "on topic at once", "length", "specificity",
-          "strangeness", "held-out turns", "facts", "jobs")  # fmt: skip
+CHECKS = ("finite", "tool calls", "calls right", "broken replies", "on topic", "on topic at once", "length",
+          "specificity", "strangeness", "held-out turns", "facts", "jobs")  # fmt: skip
 
 
 def given_out(tmp_path: Path) -> set[str]:

@@ -47,7 +47,9 @@ def test_an_implementation_s_own_settings_extend_the_section() -> None:
     assert (options.lora_rank, options.checkpoint_tokens, options.betas) == (4, 64, (0.8, 0.9))
     engine = extended(LocalEngineOptions, EngineConfig(max_running=3), {"graphs": "no"})
     assert (engine.max_running, engine.graphs, engine.idle_chunk_tokens) == (3, False, 512)
-    with pytest.raises(ValueError, match="no setting 'graph'; it has: graphs, idle_chunk_tokens"):
+    with pytest.raises(
+        ValueError, match="no setting 'graph'; it has: graphs, max_adapters, idle_chunk_tokens"
+    ):
         extended(LocalEngineOptions, EngineConfig(), {"graph": "no"})
     with pytest.raises(ValueError, match="idle_chunk_tokens is 'many'; it wants a int such as 512"):
         extended(LocalEngineOptions, EngineConfig(), {"idle_chunk_tokens": "many"})
