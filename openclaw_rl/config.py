@@ -76,7 +76,7 @@ class ServeConfig(_Section):
     """Add what was learned of a user to the system prompt of their later requests."""
     elsewhere: Literal["base", "learned"] = "base"
     """Who answers under a system prompt that nobody complained under: the base, or what was learned."""
-    canary_share: float = Field(default=0.1, ge=0, le=0.5)
+    canary_share: float = Field(default=0.05, ge=0, le=0.5)
     """Conversations that stay with the version before for a while, to compare what people say of both."""
     canary_s: float = Field(default=600, ge=0)
     """For how long after a version was published."""
