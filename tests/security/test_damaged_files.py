@@ -63,6 +63,7 @@ def test_damaged_databases_are_a_sentence(tmp_path: Path, name: str, damage: str
 def test_a_whole_database_with_a_log_is_not_taken_for_a_short_one(tmp_path: Path) -> None:
     system = scripted_system(tmp_path / "home")
     again = ServeLedger(sqlite_url(tmp_path / "home" / "serve.db"))
+    assert again.counts()["turns"] == 0, "it opens, and can be read"
     again.close()
     system.ledgers.close()
 

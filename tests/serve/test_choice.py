@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,9 @@ from openclaw_rl.processes import parts
 from openclaw_rl.roles import role_of
 from openclaw_rl.serve.choice import Choice
 from openclaw_rl.types import EVERYONE, ChatRequest, Json
-from tests.test_scopes import Stack
+from tests.test_scopes import Stack, stack
+
+__all__ = ["stack"]
 
 JOB = "Extract the date. Answer only with the date as YYYY-MM-DD."
 OTHER_JOB = "You are a router. Name one tool and nothing else."
@@ -72,15 +72,6 @@ def test_a_rollback_is_for_everybody_at_once() -> None:
     for version in (1, 2, 1):
         choice.instead(asked[0], version, {0, 1, 2})
     assert {choice.instead(each, 1, {0, 1, 2}) for each in asked} == {None}
-
-
-@pytest.fixture
-async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
-    stack = Stack(tmp_path)
-    yield stack
-    for client in stack.http.values():
-        await client.aclose()
-    await stack.system.close()
 
 
 async def test_a_job_is_answered_as_if_nothing_had_been_learned(stack: Stack) -> None:
