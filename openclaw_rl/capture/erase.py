@@ -24,10 +24,11 @@ from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, policies, sample
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
 from openclaw_rl.capture.steps import CLAIMED, Steps
 from openclaw_rl.capture.versions import READY, RETIRED
-from openclaw_rl.capture.wishes import wishes
+from openclaw_rl.capture.wishes import CURRENT, ON_HOLD, TO_TEACH, Wish, wish_turns, wishes
 from openclaw_rl.types import BASE_VERSION, Scope
 
 FORGOTTEN = "undone: something that it had learned was forgotten"
+CHANGED = "undone: a wish that it had learned was changed or paused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,30 @@ class Erasing(Steps):
                     self._learn_ledger.drop_verdicts(connection, turn_id)
                 connection.execute(tasks.delete().where(tasks.c.turn_id.in_(batch)))
                 connection.execute(wishes.delete().where(wishes.c.turn_id.in_(batch)))
+                either = wish_turns.c.turn_id.in_(batch) | wish_turns.c.wish.in_(batch)
+                connection.execute(wish_turns.delete().where(either))
+        return went_back
+
+    def change_wish(
+        self, wish: Wish, turn_ids: Sequence[str], text: str, hold: bool, has_weights: Callable[[int], bool]
+    ) -> dict[Scope, int]:
+        """What was learned for it is undone, and it is taught in its new words, or not as long as it is held.
+
+        Those of the person's other wishes that were taught together with it are taught again.
+        """
+        went_back: dict[Scope, int] = {}
+        mine = wishes.c.turn_id == wish.turn_id
+        unlearned = sa.select(samples.c.turn_id).where(samples.c.step.is_(None))
+        others = (wishes.c.user == wish.user) & (wishes.c.scope == wish.scope) & wishes.c.status.in_(CURRENT)
+        others &= wishes.c.turn_id.in_(unlearned)
+        said = wish.said or (wish.text if text != wish.text else "")
+        values = {"text": text, "said": said, "status": ON_HOLD if hold else TO_TEACH, "ended_at": None,
+                  "tried": 0, "accepted": 0, "versions": 0}  # fmt: skip
+        with database.writing(self.db) as connection:
+            for scope, first in self._first_steps(connection, turn_ids).items():
+                went_back[scope] = self._undo(connection, scope, first, has_weights, CHANGED)
+            connection.execute(wishes.update().where(others).values(status=TO_TEACH))
+            connection.execute(wishes.update().where(mine).values(values))
         return went_back
 
     def forgotten_versions(self) -> list[int]:
@@ -108,7 +133,7 @@ class Erasing(Steps):
         query = sa.select(policies.c.version, policies.c.gate).where(policies.c.status == RETIRED)
         with self.db.connect() as connection:
             rows = connection.execute(query).all()
-        return [row.version for row in rows if json.loads(row.gate).get("reason") == FORGOTTEN]
+        return [row.version for row in rows if json.loads(row.gate).get("reason") in (FORGOTTEN, CHANGED)]
 
     def _first_steps(self, connection: sa.Connection, turn_ids: Iterable[str]) -> dict[Scope, int]:
         """Per scope, the first version that had one of these among its samples, whatever became of it."""
@@ -122,7 +147,12 @@ class Erasing(Steps):
         return found
 
     def _undo(
-        self, connection: sa.Connection, scope: Scope, first: int, has_weights: Callable[[int], bool]
+        self,
+        connection: sa.Connection,
+        scope: Scope,
+        first: int,
+        has_weights: Callable[[int], bool],
+        why: str = FORGOTTEN,
     ) -> int:
         serving = self._serving(connection, scope)
         lineage = self._lineage(connection, serving, scope)
@@ -131,9 +161,9 @@ class Erasing(Steps):
         # Where older weights are gone, what they had learned is learned again as well.
         first = min([first, *(v for v in lineage if v > target)])
         if target != serving:
-            self._serve(connection, target, FORGOTTEN, scope)
+            self._serve(connection, target, why, scope)
         undone = (policies.c.scope == scope) & (policies.c.version >= first)
-        gate = to_json({"passed": False, "reason": FORGOTTEN, "checks": []})
+        gate = to_json({"passed": False, "reason": why, "checks": []})
         connection.execute(policies.update().where(undone).values(status=RETIRED, gate=gate, metrics="{}"))
         self._release_since(connection, scope, first)
         return target

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from openclaw_rl.capture import database
 from openclaw_rl.capture.learn_ledger import LearnLedger, tasks, verdicts
 from openclaw_rl.capture.samples import samples
-from openclaw_rl.capture.wishes import ACTIVE, PRUNED, wishes
+from openclaw_rl.capture.wishes import CURRENT, PRUNED, wish_turns, wishes
 
 #: Whose reason quotes what a tool wrote.
 _QUOTING = "rule:tool_error"
@@ -34,6 +34,7 @@ def forget_words(learn_ledger: LearnLedger, turn_ids: Sequence[str]) -> None:
 
 def _forget_wishes(connection: sa.Connection, turn_ids: Sequence[str]) -> None:
     mine = wishes.c.turn_id.in_(turn_ids)
-    active = mine & (wishes.c.status == ACTIVE)
+    active = mine & wishes.c.status.in_(CURRENT)
     connection.execute(wishes.update().where(active).values(status=PRUNED, ended_at=time.time()))
-    connection.execute(wishes.update().where(mine).values(text=""))
+    connection.execute(wishes.update().where(mine).values(text="", said=""))
+    connection.execute(wish_turns.delete().where(wish_turns.c.turn_id.in_(turn_ids)))

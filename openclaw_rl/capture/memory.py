@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture.learn_ledger import LearnLedger, verdicts
 from openclaw_rl.capture.serve_ledger import ServeLedger
+from openclaw_rl.capture.wishes import CURRENT, ON_HOLD, REPLACED, TAKEN_BACK, wishes
 
 _PAGE = 500
 _NUM_HINTS = 5
@@ -33,14 +34,18 @@ class HintMemory:
         self._last = self._generation = 0
         #: Replaced, never changed: a request may be reading while the background writes.
         self._hints: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        #: Likewise: what a person said -> how they word it now; empty where they no longer want it.
+        self._now: dict[tuple[str, str], str] = {}
 
     def note(self, user: str) -> str | None:
         """For the system prompt; None while there is nothing to say."""
-        hints = self._hints.get(user)
+        hints = [self._now.get((user, hint), hint) for hint in self._hints.get(user, ())]
+        hints = list(dict.fromkeys(filter(None, hints)))
         return "\n".join([_HEAD, *(f"- {hint}" for hint in hints)]) if hints else None
 
     def refresh(self) -> None:
         """Take up verdicts that came since the last time; anew after something was pruned or forgotten."""
+        self._now = self._changed()
         generation = self._serve_ledger.counts()["generation"]
         if generation != self._generation:
             self._generation, self._last, self._hints = generation, 0, OrderedDict()
@@ -56,11 +61,22 @@ class HintMemory:
             if len(rows) < _PAGE:
                 return
 
+    def _changed(self) -> dict[tuple[str, str], str]:
+        """Wishes that are worded anew, paused, replaced or taken back; where it is asked for again, not."""
+        over, current = (ON_HOLD, REPLACED, TAKEN_BACK), wishes.c.status.in_(CURRENT)
+        with self._db.connect() as connection:
+            rows = connection.execute(sa.select(wishes).where(wishes.c.status.in_(over) | current)).all()
+        now = {(row.user, _line(row.said or row.text)): "" for row in rows if row.status in over}
+        for row in rows:
+            if row.status in CURRENT:
+                now[row.user, _line(row.said or row.text)] = _line(row.text)
+        return now
+
     def _learn(self, turn_id: str, hints: list[str]) -> None:
         turn = self._serve_ledger.turn_summary(turn_id)
         if turn is None:
             return
-        new = [" ".join(hint.split())[:_MAX_CHARS] for hint in hints if self._is_wish(hint)]
+        new = [_line(hint) for hint in hints if self._is_wish(hint)]
         if not new:
             return
         known = [hint for hint in self._hints.get(turn["user"], ()) if hint not in new]
@@ -68,3 +84,7 @@ class HintMemory:
         self._hints.move_to_end(turn["user"])
         while len(self._hints) > _MAX_USERS:
             self._hints.popitem(last=False)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:_MAX_CHARS]

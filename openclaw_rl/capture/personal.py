@@ -14,7 +14,7 @@ from openclaw_rl.capture.learn_ledger import verdicts
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.samples import samples
 from openclaw_rl.capture.transfer import export_sessions
-from openclaw_rl.capture.wishes import view_wishes
+from openclaw_rl.capture.wish_view import view_wishes
 from openclaw_rl.types import Json
 from openclaw_rl.users import Person
 
@@ -38,7 +38,7 @@ def export_person(ledgers: Ledgers, user: str, person: Person, path: Path) -> in
     export_sessions(ledgers.serve, text, user)
     lines = [json.loads(line) for line in text.getvalue().splitlines()]
     turn_ids = [turn["id"] for session in lines for turn in session["turns"]]
-    wishes = view_wishes(ledgers.learn, user, _MANY)
+    wishes = view_wishes(ledgers, user, _MANY)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         path.chmod(0o600)
         archive.writestr("README.txt", _ABOUT)

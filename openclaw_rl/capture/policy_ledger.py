@@ -26,13 +26,13 @@ from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.steps import CLAIMED, EXCLUDED
 from openclaw_rl.capture.stored import stored_messages
 from openclaw_rl.capture.versions import READY
-from openclaw_rl.capture.wishes import Wishes, wishes
+from openclaw_rl.capture.wishes import Wish, Wishes, wish_turns, wishes
 from openclaw_rl.roles import system_prompt
 from openclaw_rl.types import EVERYONE, Example, Json, Scope, TurnRecord, Verdict
 
 #: Versions before the one that serves may go on answering some conversations for so long.
 _SOON_S = 900.0
-NOTHING_AGAIN = "another model was taught by it, and this one finds nothing to learn here"
+NOTHING_AGAIN = "taught again, there is nothing to learn here"
 HELD_OUT = "held out, to check new versions with"
 
 
@@ -198,16 +198,25 @@ class PolicyLedger(Erasing):
             rows = connection.execute(query).all()
         return self._examples(rows)
 
-    def turns_of_wish(self, wish_id: str, user: str | None = None) -> list[str]:
-        """Its first complaint, and all turns whose samples were made for it; none if it is another user's."""
+    def wish(self, wish_id: str, user: str | None = None) -> Wish | None:
+        """None if there is none, or it is another user's."""
         with self.db.connect() as connection:
-            wish = connection.execute(sa.select(wishes).where(wishes.c.turn_id == wish_id)).first()
-            if wish is None or user not in (None, wish.user):
-                return []
-            mine = (samples.c.user == wish.user) & (samples.c.scope == wish.scope)
+            row = connection.execute(sa.select(wishes).where(wishes.c.turn_id == wish_id)).first()
+        return None if row is None or user not in (None, row.user) else Wish(**row._mapping)
+
+    def turns_of_wish(self, wish_id: str, user: str | None = None) -> list[str]:
+        """Where it was asked for, and the turns whose samples were made for it; none if it is another's."""
+        if (wish := self.wish(wish_id, user)) is None:
+            return []
+        mine = (samples.c.user == wish.user) & (samples.c.scope == wish.scope)
+        asked = sa.select(wish_turns.c.turn_id).where(wish_turns.c.wish == wish_id).order_by(wish_turns.c.at)
+        with self.db.connect() as connection:
+            said = [wish_id, *connection.scalars(asked)]
             ids = list(connection.scalars(sa.select(samples.c.turn_id).where(mine)))
+        texts = [text for text in (wish.text, wish.said) if text]
         hints = {i: [example.source.hint or "" for example in self.examples_of(i)] for i in ids}
-        return [wish_id, *(i for i in ids if i != wish_id and any(wish.text in hint for hint in hints[i]))]
+        taught = [i for i in ids if any(text in hint for hint in hints[i] for text in texts)]
+        return list(dict.fromkeys([*said, *taught]))
 
     def held_out(self, limit: int, scope: Scope = EVERYONE) -> list[tuple[TurnRecord, int]]:
         """Newest turns kept for the gate, with their scores."""

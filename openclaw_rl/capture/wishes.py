@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from openclaw_rl.capture import database
 from openclaw_rl.capture.learn_ledger import LearnLedger, metadata
 from openclaw_rl.capture.samples import samples, scope_column
-from openclaw_rl.types import Json, Scope, TurnRecord
+from openclaw_rl.types import Scope, TurnRecord
 
 ACTIVE, REPLACED, TAKEN_BACK = "active", "replaced", "taken back"
 NOT_LEARNABLE, PAUSED = "not learnable", "paused"
+#: Its person, or the owner, paused it.
+ON_HOLD = "on hold"
+#: Active; its words were changed or it goes on after a pause, and it was not taught since.
+TO_TEACH = "to be taught"
+CURRENT = (ACTIVE, TO_TEACH)
 #: The turn that it began with was pruned, and its text with it.
 PRUNED = "pruned"
 #: The same, until a version from before is served again.
@@ -32,7 +37,16 @@ _MOST_VERSIONS, _MOST_IN_VAIN = 8, 5
 _MOST_WISHES = 4
 CANNOT = "the model does not manage this even when told"
 GOES_NOWHERE = "paused: the versions made for it did not satisfy it"
-_PROBLEMS = {NOT_LEARNABLE: CANNOT, _GIVING_UP: CANNOT, PAUSED: GOES_NOWHERE, _PAUSING: GOES_NOWHERE}
+HELD = "paused by a person; it is taught again when they resume it"
+_PROBLEMS = {
+    NOT_LEARNABLE: CANNOT,
+    _GIVING_UP: CANNOT,
+    PAUSED: GOES_NOWHERE,
+    _PAUSING: GOES_NOWHERE,
+    ON_HOLD: HELD,
+}
+#: What a person may still change, pause or resume.
+CHANGEABLE = (*CURRENT, *_PROBLEMS)
 
 wishes = sa.Table(
     "wishes",
@@ -48,7 +62,18 @@ wishes = sa.Table(
     sa.Column("tried", sa.Integer, nullable=False, comment="replies that knew of it and were judged"),
     sa.Column("accepted", sa.Integer, nullable=False, comment="replies accepted since it came"),
     sa.Column("versions", sa.Integer, nullable=False, comment="made for it"),
+    sa.Column("said", sa.Text, nullable=False, server_default="", comment="its first words, before an edit"),
     sa.Index("wishes_by_user", "user", "created_at"),
+)
+
+#: The evidence: in which turns it was asked for.
+wish_turns = sa.Table(
+    "wish_turns",
+    metadata,
+    sa.Column("wish", sa.Text, primary_key=True),
+    sa.Column("turn_id", sa.Text, primary_key=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Index("wish_turns_by_turn", "turn_id"),
 )
 
 
@@ -65,6 +90,8 @@ class Wish:
     tried: int
     accepted: int
     versions: int
+    said: str = ""
+    """Its first words, before a person changed them."""
 
     @property
     def is_unwanted(self) -> bool:
@@ -89,7 +116,7 @@ class Wishes:
     ) -> None:
         self._db, self._relate, self._only_back, self.is_wish = ledger.db, relate, only_back, is_wish
 
-    def of_user(self, user: str, scope: Scope, statuses: Sequence[str] = (ACTIVE,)) -> list[Wish]:
+    def of_user(self, user: str, scope: Scope, statuses: Sequence[str] = CURRENT) -> list[Wish]:
         """Oldest first."""
         return self._where(wishes.c.user == user, wishes.c.scope == scope, wishes.c.status.in_(statuses))
 
@@ -104,16 +131,29 @@ class Wishes:
     def take_up(self, turn: TurnRecord, text: str, serving: int) -> Wish | None:
         """What a complaint's hint does to the person's wishes; the one it is about, None if it ended some."""
         mine, ended = None, self._ended_by(turn, text)
-        for old in self.of_user(turn.user, turn.scope, (ACTIVE, *_PROBLEMS)):
-            relation = self._relate(text, old.text)
+        for old in self.of_user(turn.user, turn.scope, (*CURRENT, *_PROBLEMS)):
+            relation = self._relation(text, old)
             if old.turn_id == turn.id or relation == "same":
                 mine = old
             elif relation in ("takes back", "replaces"):
                 self._end(old, _TAKING_BACK if relation == "takes back" else REPLACED, turn.created_at)
                 ended = ended or (relation == "takes back" and self._only_back(text, old.text))
-        if mine is not None or ended:
-            return mine
-        return self._add(turn, text, serving)
+        if mine is None and not ended:
+            mine = self._add(turn, text, serving)
+        if mine is not None:
+            self._note(mine, turn)
+        return mine
+
+    def _relation(self, text: str, old: Wish) -> str:
+        """Said again in its first words, a wish that a person changed is still the same."""
+        return "same" if old.said and self._relate(text, old.said) == "same" else self._relate(text, old.text)
+
+    def _note(self, wish: Wish, turn: TurnRecord) -> None:
+        row = {"wish": wish.turn_id, "turn_id": turn.id, "at": turn.created_at}
+        with database.writing(self._db) as connection:
+            known = sa.select(wish_turns).filter_by(wish=wish.turn_id, turn_id=turn.id)
+            if connection.execute(known).first() is None:
+                connection.execute(wish_turns.insert().values(row))
 
     def _ended_by(self, turn: TurnRecord, text: str) -> bool:
         """Whether this very complaint took a wish back already, before a kill."""
@@ -180,7 +220,7 @@ class Wishes:
     def of_other_models(self, fingerprint: str) -> list[Wish]:
         """Those that were learned, or found impossible, on other weights than these."""
         made = sa.select(samples.c.turn_id).where(samples.c.fingerprint.not_in(("", fingerprint)))
-        kept = wishes.c.status.in_((ACTIVE, *_PROBLEMS))
+        kept = wishes.c.status.in_((*CURRENT, *(s for s in _PROBLEMS if s != ON_HOLD)))
         return self._where(kept, wishes.c.turn_id.in_(made)) if fingerprint else []
 
     def renew(self, wish: Wish, serving: int) -> None:
@@ -188,7 +228,18 @@ class Wishes:
         self._set(wish, status=ACTIVE, ended_at=None, served=serving, tried=0, accepted=0, versions=0)
 
     def any_active(self, scope: Scope) -> bool:
-        return bool(self._where(wishes.c.scope == scope, wishes.c.status == ACTIVE))
+        return bool(self._where(wishes.c.scope == scope, wishes.c.status.in_(CURRENT)))
+
+    def to_teach(self) -> list[Wish]:
+        """Those that a person changed or resumed."""
+        return self._where(wishes.c.status == TO_TEACH)
+
+    def taught(self, wish: Wish) -> None:
+        """Not if it was paused, changed or forgotten meanwhile."""
+        still = (wishes.c.turn_id == wish.turn_id) & (wishes.c.status == TO_TEACH)
+        with database.writing(self._db) as connection:
+            same = still & (wishes.c.text == wish.text)
+            connection.execute(wishes.update().where(same).values(status=ACTIVE))
 
     def _where(self, *conditions: sa.ColumnElement[bool]) -> list[Wish]:
         query = sa.select(wishes).where(*conditions).order_by(wishes.c.created_at, wishes.c.turn_id)
@@ -196,14 +247,13 @@ class Wishes:
             return [Wish(**row._mapping) for row in connection.execute(query)]
 
 
-def view_wishes(ledger: LearnLedger, user: str | None, limit: int = 100) -> list[Json]:
-    """For people: newest first, with what became of each."""
+def list_wishes(ledger: LearnLedger, user: str | None, limit: int = 100) -> list[Wish]:
+    """Newest first."""
     query = sa.select(wishes).order_by(wishes.c.created_at.desc()).limit(limit)
     if user is not None:
         query = query.where(wishes.c.user == user)
     with ledger.db.connect() as connection:
-        found = [Wish(**row._mapping) for row in connection.execute(query)]
-    return [{**asdict(wish), "reason": wish.problem} for wish in found]
+        return [Wish(**row._mapping) for row in connection.execute(query)]
 
 
 def count_wishes(ledger: LearnLedger, user: str | None = None) -> dict[str, int]:

@@ -163,7 +163,14 @@ def _add_terminal(commands: Any) -> None:
     forget.add_argument("what", choices=("turn", "session", "wish", "user"))
     forget.add_argument("id", help="of that turn, session or wish, or the user's name")
     _add_settings(forget, only=("home", "ledger_url", "policies"))
-    for command in (status, chat, sessions, turn, verdict, exclude, include):
+    wished = _command(
+        commands, "wishes", "what people asked for, for good: list, edit, pause", _terminal("wishes", "run")
+    )
+    wished.add_argument("action", nargs="?", choices=("list", "edit", "pause", "resume"), default="list")
+    wished.add_argument("id", nargs="?", help="of a wish; 'forget wish ID' makes it go for good")
+    wished.add_argument("text", nargs="?", help="edit: its new words")
+    wished.add_argument("--json", action="store_true", help="print the API's own JSON")
+    for command in (status, chat, sessions, turn, verdict, exclude, include, wished):
         _add_settings(command, only=("home",))
     completion = _command(commands, "completion", "a script for your shell's completion", _completion)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))

@@ -35,6 +35,9 @@ class Server:
     def post(self, path: str, body: Json | None = None) -> Json:
         return self._send("POST", path, json=body)
 
+    def patch(self, path: str, body: Json) -> Json:
+        return self._send("PATCH", path, json=body)
+
     def _send(self, method: str, path: str, **more: Any) -> Json:
         try:
             answer = self._http.request(method, path, **more)

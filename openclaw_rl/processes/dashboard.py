@@ -24,7 +24,8 @@ from openclaw_rl.capture.learned import (
 )
 from openclaw_rl.capture.search import SearchIndex
 from openclaw_rl.capture.texts import added
-from openclaw_rl.capture.wishes import count_wishes, view_wishes
+from openclaw_rl.capture.wish_view import view_wishes
+from openclaw_rl.capture.wishes import count_wishes
 from openclaw_rl.config import to_environment
 from openclaw_rl.processes import health
 from openclaw_rl.processes.forgetting import Forgetting
@@ -110,7 +111,11 @@ class Dashboard:
         }
 
     def wishes(self, user: str | None) -> Json:
-        return {"data": view_wishes(self._ledgers.learn, user)}
+        return {"object": "list", "data": view_wishes(self._ledgers, user)}
+
+    def change_wish(self, wish_id: str, user: str | None, text: str | None, paused: bool | None) -> bool:
+        forgetting = Forgetting(self._config.home, self._ledgers, self._store)
+        return forgetting.change_wish(wish_id, user, text, paused)
 
     def policies(self, scope: Scope | None = EVERYONE) -> Json:
         return view_policies(self._ledgers.policies, self._engine.status().version_for, scope)

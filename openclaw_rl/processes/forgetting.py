@@ -20,6 +20,7 @@ from openclaw_rl.capture.erase import Chosen, choose, erase_turns
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.prune import PruneReport, give_back, sweep
 from openclaw_rl.capture.search import SearchIndex
+from openclaw_rl.capture.wishes import CHANGEABLE, ON_HOLD
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION, Json
 from openclaw_rl.types.lora import ADAPTER_FILE
@@ -52,8 +53,29 @@ class Forgetting:
         self._write(note)
         return self._finish(note)
 
+    def change_wish(self, wish_id: str, user: str | None, text: str | None, paused: bool | None) -> bool:
+        """Other words, a pause, or its end; False if there is no such wish, or it is not this user's.
+
+        What was learned for it is undone at once and taught again in the background, in its new words.
+        """
+        policies = self._ledgers.policies
+        if (wish := policies.wish(wish_id, user)) is None:
+            return False
+        if wish.status not in CHANGEABLE:
+            raise ValueError(f"this wish is {wish.status}; ask for it again to have it back")
+        hold = wish.status == ON_HOLD if paused is None else paused
+        new = text or wish.text
+        if (new, hold) != (wish.text, wish.status == ON_HOLD) or (paused is False and wish.problem):
+            policies.change_wish(wish, policies.turns_of_wish(wish_id), new, hold, self._store.has_weights)
+            self._remove_undone()
+        return True
+
+    def _remove_undone(self) -> list[int]:
+        return [version for version in self._ledgers.policies.forgotten_versions() if self._remove(version)]
+
     def resume(self) -> int:
         """Go on where a process was killed; how many that were."""
+        self._remove_undone()
         notes = [json.loads(path.read_text()) for path in sorted(self._folder.glob("forget-*.json"))]
         begun = [note for note in notes if note["state"] == _BEGUN]
         for note in begun:
@@ -86,7 +108,7 @@ class Forgetting:
         erase_turns(self._ledgers.serve, chosen)
         sweep(self._ledgers.serve, PruneReport())
         give_back(self._ledgers.serve)
-        versions = [version for version in policies.forgotten_versions() if self._remove(version)]
+        versions = self._remove_undone()
         logs_empty = all([database.empty_log(db) for db in (self._ledgers.serve.db, self._ledgers.learn.db)])
         self._renew_search()
         undone = {"back_to": {**note.get("back_to", {}), **back}, "versions": versions}

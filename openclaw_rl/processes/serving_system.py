@@ -25,6 +25,7 @@ from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.train import publish
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION, EVERYONE, Engine, Json, Scope
+from openclaw_rl.users import Users
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -70,7 +71,10 @@ class ServingSystem:
         origins = [origin for origin in serve.allow_origin.replace(",", " ").split() if origin]
         hosts = [name.strip().lower() for name in serve.allowed_hosts.split(",") if name.strip()]
         hosts.append(serve.host.lower())
-        return create_app(self.gateway, keys, self.dashboard, lifespan, serve.max_request_mb, origins, hosts)
+        users = Users.in_home(self.config.home)
+        return create_app(
+            self.gateway, keys, self.dashboard, users, lifespan, serve.max_request_mb, origins, hosts
+        )
 
     async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
         """RequestError if it is not durable: what a person decides must not get lost in silence."""

@@ -27,17 +27,21 @@ from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.limits import BodyLimit
 from openclaw_rl.serve.pages import add_pages
+from openclaw_rl.serve.people import people_routes
 from openclaw_rl.serve.refuse import add_errors
 from openclaw_rl.serve.signin import add_signin, limited_to, require_owner
 from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.serve.whose import own_scope, visible_scope
+from openclaw_rl.serve.wishes import wish_routes
 from openclaw_rl.types import EVERYONE, Json
+from openclaw_rl.users import Users
 
 
 def create_app(
     gateway: Gateway,
     keys: KeyRing | None,
     inspection: Inspection,
+    users: Users,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
     max_request_mb: int = 8,
     origins: Sequence[str] = (),
@@ -168,6 +172,8 @@ def create_app(
 
     app.include_router(dashboard_routes(inspection, gateway))
     app.include_router(forget_routes(inspection))
+    app.include_router(wish_routes(inspection))
+    app.include_router(people_routes(keys, users, gateway))
     if origins:
         # Outermost: a browser asks without a key whether it may send one.
         app.add_middleware(

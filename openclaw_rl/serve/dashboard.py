@@ -69,10 +69,6 @@ def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
         done = await inspection.include_session(session_id, limited_to(request), request.state.user)
         return _found(done, "session", session_id)
 
-    @router.get("/v1/wishes", tags=["look in"])
-    def wishes(request: Request) -> Json:
-        return inspection.wishes(limited_to(request))
-
     @router.get("/v1/policies/{version}", tags=["look in"])
     def policy(version: Version, request: Request) -> Json:
         return visible_policy(request, gateway, inspection, version)

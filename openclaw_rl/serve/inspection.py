@@ -73,6 +73,9 @@ class Inspection(Protocol):
     def wishes(self, user: str | None) -> Json:
         """What people asked for, for good, and what became of it."""
 
+    def change_wish(self, wish_id: str, user: str | None, text: str | None, paused: bool | None) -> bool:
+        """Other words, a pause or its end; False if there is none, ValueError if it is over."""
+
     def results(self) -> Json: ...
 
     def status(self, scope: Scope = EVERYONE, user: str | None = None) -> Json: ...

@@ -117,6 +117,10 @@ class WishBook(Protocol):
 
     def renew(self, wish: Any, serving: int) -> None: ...
 
+    def to_teach(self) -> Sequence[Wish]: ...
+
+    def taught(self, wish: Any) -> None: ...
+
 
 class Sampler:
     """Makes the samples, one verdict after the other, in the order they came."""
@@ -141,12 +145,27 @@ class Sampler:
 
         Not all of it: verdicts may come as fast as they are dealt with, and a step that is due must not wait.
         """
+        await self._teach_changed()
         limit = _GENERATED_PAGE if self._algorithm.needs.generates else _PAGE
         pending = await asyncio.to_thread(self._verdicts.pending, limit)
         self._prepared = None
         for seq, turn_id in pending:
             await self._settle(seq, turn_id)
         return len(pending)
+
+    async def _teach_changed(self) -> None:
+        """Wishes whose words a person changed, or that they resumed; they wait until their samples do."""
+        if not self._algorithm.needs.generates:
+            return
+        for wish in await asyncio.to_thread(self._wishes.to_teach):
+            if (judged := self._verdicts.judged(wish.turn_id)) is not None:
+                self._prepared = None
+                try:
+                    examples = await self._examples(*judged)
+                except ValueError:  # too long with its new words
+                    examples = []
+                self._verdicts.teach_again(judged[0], examples)
+            self._wishes.taught(wish)
 
     async def relearn(self) -> int:
         """What people wished for on another model is learned again on this one; how many wishes that were.

@@ -11,7 +11,7 @@ from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.prune import prune
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
-from openclaw_rl.capture.wishes import Wishes, view_wishes
+from openclaw_rl.capture.wishes import Wishes, list_wishes
 from openclaw_rl.processes.forgetting import Forgetting
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import Verdict
@@ -42,7 +42,7 @@ def test_a_wish_goes_with_its_turn(ledgers: Ledgers, tmp_path: Path) -> None:
     receipt = forgetting.forget("wish", "t1", user="alice")
     assert receipt is not None
     assert (receipt["num_turns"], receipt["state"]) == (1, "done")
-    assert [wish["user"] for wish in view_wishes(ledgers.learn, None)] == ["ben"]
+    assert [wish.user for wish in list_wishes(ledgers.learn, None)] == ["ben"]
     assert ledgers.serve.load_turn("t1") is None
     assert ledgers.learn.verdict("t1") is None
     assert ledgers.policies.examples_of("t1") == []
@@ -54,7 +54,7 @@ def test_a_wish_whose_turn_was_pruned_goes_too(ledgers: Ledgers, tmp_path: Path)
     prune(ledgers.serve, older_than_s=1.0)
     forgetting = Forgetting(tmp_path, ledgers, PolicyStore(tmp_path / "policies"))
     assert forgetting.forget("wish", "t1") is not None
-    assert [wish["user"] for wish in view_wishes(ledgers.learn, None)] == ["ben"]
+    assert [wish.user for wish in list_wishes(ledgers.learn, None)] == ["ben"]
 
 
 def test_nobody_without_turns_gets_a_receipt(ledgers: Ledgers, tmp_path: Path) -> None:

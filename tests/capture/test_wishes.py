@@ -17,7 +17,7 @@ from openclaw_rl.capture.wishes import (
     TAKEN_BACK,
     Wish,
     Wishes,
-    view_wishes,
+    list_wishes,
 )
 from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
 from openclaw_rl.types import EVERYONE, SamplingParams, TurnRecord
@@ -45,7 +45,7 @@ def turn(number: int, user: str = "ann") -> TurnRecord:
 
 
 def became(ledger: LearnLedger) -> dict[str, str]:
-    return {wish["text"]: wish["status"] for wish in view_wishes(ledger, "ann")}
+    return {wish.text: wish.status for wish in list_wishes(ledger, "ann")}
 
 
 def test_the_same_again_is_one_wish(book: Wishes) -> None:

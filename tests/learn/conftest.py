@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +109,16 @@ class Agent(Speaker):
     async def side(self, text: str, **more: Any) -> dict[str, Any]:
         """A request about the conversation that leaves no trace in it."""
         return await self.ask(self.sent([{"role": "user", "content": text}]), "NO_REPLY", **more)
+
+
+@pytest.fixture
+def connect() -> Callable[..., httpx.AsyncClient]:
+    """``connect(system)``: a client with the default user's key."""
+
+    def connect_to(system: ServingSystem, key: str | None = None) -> httpx.AsyncClient:
+        key = key or str(system.keys.key_of("default"))
+        transport = httpx.ASGITransport(system.app(), raise_app_exceptions=False)
+        headers = {"authorization": f"Bearer {key}"}
+        return httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers)
+
+    return connect_to

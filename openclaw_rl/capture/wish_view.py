@@ -1,0 +1,113 @@
+"""Wishes as people see them: in their words, with the evidence, and real answers from before and after.
+
+Nothing here is made up by a model: the words are the person's, the answers are replies that they got.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture import schema
+from openclaw_rl.capture.database import batched
+from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.policy_ledger import PolicyLedger
+from openclaw_rl.capture.samples import TRAINED, policies, samples
+from openclaw_rl.capture.texts import plain_text, turn_texts
+from openclaw_rl.capture.wishes import CURRENT, NOT_LEARNABLE, ON_HOLD, PAUSED, Wish, list_wishes, wish_turns
+from openclaw_rl.types import Json, Scope
+
+LEARNED, NOT_YET, NOT_POSSIBLE, IS_PAUSED, OVER = "learned", "not yet", "not possible", "paused", "over"
+_STATES = {NOT_LEARNABLE: NOT_POSSIBLE, "giving up": NOT_POSSIBLE, PAUSED: IS_PAUSED, "pausing": IS_PAUSED,
+           ON_HOLD: IS_PAUSED}  # fmt: skip
+#: Of an answer; the turn's page has all of it.
+_MAX_CHARS = 1000
+
+
+def view_wishes(ledgers: Ledgers, user: str | None, limit: int = 100) -> list[Json]:
+    """Newest first, with what became of each."""
+    found = list_wishes(ledgers.learn, user, limit)
+    asked, learned = _asked(ledgers, found), _learned(ledgers.policies, found)
+    after = {wish.turn_id: _answer_since(ledgers, wish, learned[wish.turn_id])
+             for wish in found if wish.turn_id in learned}  # fmt: skip
+    texts = turn_texts(ledgers.serve, [*(w.turn_id for w in found), *filter(None, after.values())])
+    return [
+        {
+            "id": wish.turn_id,
+            **asdict(wish),
+            "reason": wish.problem,
+            "state": _state(wish, wish.turn_id in learned),
+            "times": len(asked[wish.turn_id]),
+            "turns": asked[wish.turn_id],
+            "learned_at": learned[wish.turn_id][1] if wish.turn_id in learned else None,
+            "learned_in": learned[wish.turn_id][0] if wish.turn_id in learned else None,
+            "before": _answer(texts, wish.turn_id),
+            "after": _answer(texts, after.get(wish.turn_id)),
+        }
+        for wish in found
+    ]
+
+
+def _state(wish: Wish, is_learned: bool) -> str:
+    if wish.status in CURRENT:
+        return LEARNED if is_learned else NOT_YET
+    return _STATES.get(wish.status, OVER)
+
+
+def _asked(ledgers: Ledgers, found: list[Wish]) -> dict[str, list[str]]:
+    """The turns in which each was asked for, in order."""
+    asked: dict[str, list[str]] = {wish.turn_id: [] for wish in found}
+    with ledgers.learn.db.connect() as connection:
+        for batch in batched(list(asked)):
+            query = sa.select(wish_turns).where(wish_turns.c.wish.in_(batch)).order_by(wish_turns.c.at)
+            for row in connection.execute(query):
+                asked[row.wish].append(row.turn_id)
+    return asked
+
+
+def _learned(ledger: PolicyLedger, found: list[Wish]) -> dict[str, tuple[int, float]]:
+    """The first version that learned it, among those that the one being served was made from; and when."""
+    versions = {scope: set(_served(ledger, scope)) for scope in {wish.scope for wish in found}}
+    learned: dict[str, tuple[int, float]] = {}
+    query = (
+        sa.select(wish_turns.c.wish, policies.c.version, policies.c.published_at)
+        .join(samples, samples.c.turn_id == wish_turns.c.turn_id)
+        .join(policies, policies.c.version == samples.c.step)
+        .where(samples.c.status == TRAINED)
+        .order_by(policies.c.version)
+    )
+    with ledger.db.connect() as connection:
+        for batch in batched([wish.turn_id for wish in found]):
+            scopes = {wish.turn_id: wish.scope for wish in found}
+            for row in connection.execute(query.where(wish_turns.c.wish.in_(batch))):
+                if row.version in versions[scopes[row.wish]]:
+                    learned.setdefault(row.wish, (row.version, row.published_at))
+    return learned
+
+
+def _served(ledger: PolicyLedger, scope: Scope) -> list[int]:
+    return ledger.lineage(ledger.serving(scope), scope)
+
+
+def _answer_since(ledgers: Ledgers, wish: Wish, learned: tuple[int, float]) -> str | None:
+    """The person's newest reply by a version that had learned it."""
+    turns = schema.turns
+    query = sa.select(turns.c.id).where(
+        turns.c.user == wish.user, turns.c.scope == wish.scope, turns.c.kind != "side",
+        turns.c.policy_version >= learned[0], turns.c.finish_reason != "cancelled",
+    )  # fmt: skip
+    with ledgers.serve.db.connect() as connection:
+        return connection.scalar(query.order_by(turns.c.created_at.desc()).limit(1))
+
+
+def _answer(texts: dict[str, Json], turn_id: str | None) -> Json | None:
+    if turn_id is None or turn_id not in texts:
+        return None
+    said = texts[turn_id]
+    request = next((m["content"] for m in reversed(said["input"]) if m["role"] == "user"), "")
+    return {"turn_id": turn_id, "request": _cut(request), "reply": _cut(plain_text(said["reply"]))}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_CHARS else text[: _MAX_CHARS - 1] + "…"

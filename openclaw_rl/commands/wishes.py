@@ -1,0 +1,36 @@
+"""``openclaw-rl wishes``: what people asked for, for good; to word anew, to pause, to resume."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import datetime
+from urllib.parse import quote
+
+from openclaw_rl.commands.client import Server
+from openclaw_rl.config import Config
+from openclaw_rl.types import Json
+
+
+def run(options: argparse.Namespace, config: Config) -> int:
+    with Server(config) as server:
+        if options.action == "list":
+            found = server.get("/v1/wishes")
+            lines = [_line(wish) for wish in found["data"]]
+            print(json.dumps(found, indent=2) if options.json else "\n".join(lines) or "none")
+            return 0
+        changes = {"edit": {"text": options.text}, "pause": {"paused": True}, "resume": {"paused": False}}
+        if options.id is None or (options.action == "edit" and not options.text):
+            words = " TEXT" if options.action == "edit" else ""
+            raise ValueError(f"say which: openclaw-rl wishes {options.action} ID{words}")
+        print(_line(server.patch(f"/v1/wishes/{quote(options.id, safe='')}", changes[options.action])))
+    return 0
+
+
+def _line(wish: Json) -> str:
+    since = datetime.fromtimestamp(wish["created_at"]).strftime("%Y-%m-%d")
+    learned = f" in version {wish['learned_in']}" if wish["state"] == "learned" else ""
+    why = f" ({wish['reason']})" if wish["reason"] else ""
+    times = f"{wish['times']} times" if wish["times"] != 1 else "once"
+    asked = f"asked {times} since {since}; {wish['state']}{learned}{why}"
+    return f"{wish['id']}  {wish['user']}  {wish['text']}  {asked}"

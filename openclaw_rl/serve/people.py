@@ -1,0 +1,98 @@
+"""Routes by which the owner says who has a key, whose policy answers them, and what they may use.
+
+The same decisions as ``openclaw-rl users``, in the same files. A key is shown once, when it is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Request
+from pydantic import ConfigDict, Field
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
+from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.serve.signin import require_owner
+from openclaw_rl.serve.text import WellFormed
+from openclaw_rl.types import Json
+from openclaw_rl.users import Users
+
+_Limit = Annotated[int, Field(ge=1, le=10**12)]
+
+
+class NewPerson(WellFormed):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    same_person: bool = False
+
+
+class PersonChange(WellFormed):
+    """What is not named stays; null takes a group or a limit away."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    group: str | None = None
+    off_the_record: bool = False
+    requests_per_minute: _Limit | None = None
+    tokens_per_day: _Limit | None = None
+
+
+def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway) -> APIRouter:
+    router = APIRouter()
+
+    def ring(request: Request) -> KeyRing:
+        require_owner(request)
+        if keys is None:
+            raise RequestError(
+                "There are no keys here: start without --no-auth.", status=409, code="conflict"
+            )
+        keys.reload()
+        return keys
+
+    def view(name: str) -> Json:
+        return {"name": name, "scope": gateway.scope_of(name), **asdict(users.of(name))}
+
+    def known(name: str, ring: KeyRing) -> None:
+        if ring.key_of(name) is None:
+            raise RequestError(f"There is no user '{name}'.", status=404, code="not_found")
+
+    @router.get("/v1/users", tags=["people"])
+    def list_people(request: Request) -> Json:
+        return {"object": "list", "data": [view(name) for name in ring(request).users]}
+
+    @router.post("/v1/users", tags=["people"])
+    def add(parsed: NewPerson, request: Request) -> Json:
+        """The answer holds the new key; it is not shown again."""
+        try:
+            key = ring(request).add(parsed.name, parsed.same_person)
+        except ValueError as error:
+            message = f"{error}.".replace("add --same-person", "send same_person")
+            raise RequestError(message, param="name") from None
+        return {**view(parsed.name), "key": key}
+
+    @router.patch("/v1/users/{name}", tags=["people"])
+    def change(name: str, parsed: PersonChange, request: Request) -> Json:
+        known(name, ring(request))
+        if not parsed.model_fields_set:
+            fields = ", ".join(PersonChange.model_fields)
+            raise RequestError(f"Say what to change: {fields}.", param="group")
+        try:
+            users.change(name, **parsed.model_dump(exclude_unset=True))
+        except ValueError as error:
+            raise RequestError(f"{error}.", param="group") from None
+        return view(name)
+
+    @router.delete("/v1/users/{name}/key", tags=["people"])
+    def remove_key(name: str, request: Request) -> Json:
+        """They are let in no more; what they said stays until it is forgotten."""
+        own = ring(request)
+        known(name, own)
+        if name == DEFAULT_USER:
+            raise RequestError("The owner's key stays.", status=409, code="conflict")
+        own.remove(name)
+        return {"name": name, "removed": True}
+
+    return router

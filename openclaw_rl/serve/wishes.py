@@ -1,0 +1,52 @@
+"""Routes for what people asked for, for good: to look at, to word anew, to pause."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Request
+from pydantic import ConfigDict, StringConstraints
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.secret_scan import find_secrets
+from openclaw_rl.serve.inspection import Inspection
+from openclaw_rl.serve.signin import limited_to
+from openclaw_rl.serve.text import WellFormed
+from openclaw_rl.types import Json
+
+_Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
+
+
+class WishChange(WellFormed):
+    model_config = ConfigDict(extra="forbid")
+
+    text: _Words | None = None
+    paused: bool | None = None
+
+
+def wish_routes(inspection: Inspection) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/v1/wishes", tags=["look in"])
+    def wishes(request: Request) -> Json:
+        return inspection.wishes(limited_to(request))
+
+    @router.patch("/v1/wishes/{wish_id}", tags=["wishes"])
+    async def change(wish_id: str, parsed: WishChange, request: Request) -> Json:
+        """What was learned for it is undone, and taught again in its new words unless it is paused."""
+        if parsed.text is None and parsed.paused is None:
+            raise RequestError("Say what to change: text, paused, or both.", param="text")
+        if parsed.text is not None and find_secrets(parsed.text):
+            raise RequestError("This looks like a secret; a wish is learned by heart.", param="text")
+        user = limited_to(request)
+        try:
+            known = await asyncio.to_thread(inspection.change_wish, wish_id, user, parsed.text, parsed.paused)
+        except ValueError as error:
+            raise RequestError(f"{error}.", status=409, code="conflict") from None
+        if not known:
+            raise RequestError(f"There is no wish '{wish_id}'.", status=404, code="not_found")
+        found: list[Json] = (await asyncio.to_thread(inspection.wishes, user))["data"]
+        return next((wish for wish in found if wish["id"] == wish_id), {"id": wish_id})
+
+    return router
