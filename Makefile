@@ -80,6 +80,10 @@ test-open-webui: $(STAMP) system-packages ## talk to a real server through Open 
 	@scripts/open-webui
 	@$(BIN)/python -m pytest -m open_webui $(ARGS)
 
+.PHONY: test-envs
+test-envs: $(STAMP) system-packages ## solve every task of the environments, and try to cheat in them
+	@$(BIN)/python -m pytest -m envs -n 2 tests/envs $(ARGS)
+
 .PHONY: test-gate
 test-gate: $(STAMP) system-packages ## make spoiled and good versions and have the gate tell them apart
 	@$(BIN)/python -m pytest -m "gate or slow" -s tests/train/test_planted.py $(ARGS)

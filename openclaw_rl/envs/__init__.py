@@ -5,6 +5,7 @@ A class outside this package works too, by its dotted path (``my_pkg.my_module:M
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,7 +37,17 @@ def _terminal(parts: EnvironmentParts) -> Environment:
     return Terminal(parts.tasks, parts.max_steps or 10)
 
 
-ENVIRONMENTS: dict[str, Callable[..., Environment]] = {"toolcall": _toolcall, "terminal": _terminal}
+def _swe(parts: EnvironmentParts) -> Environment:
+    from openclaw_rl.envs.swe import SoftwareEngineering
+
+    return SoftwareEngineering(parts.tasks or os.environ.get("SWE_BENCH_PATH", ""), parts.max_steps or 20)
+
+
+ENVIRONMENTS: dict[str, Callable[..., Environment]] = {
+    "toolcall": _toolcall,
+    "terminal": _terminal,
+    "swe": _swe,
+}
 
 
 def create_environment(name: str, parts: EnvironmentParts | None = None) -> Environment:

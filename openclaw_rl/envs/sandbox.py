@@ -16,7 +16,7 @@ import secrets
 import shutil
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,21 +63,32 @@ class SandboxGone(RuntimeError):
 
 
 class Sandbox:
-    """``files`` are there at the start, by their path under ``/work``."""
+    """``files`` are there at the start, by their path under ``/work``; ``read_only``: folders of the host."""
 
-    def __init__(self, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> None:
-        self._files, self.limits = dict(files or {}), limits or Limits()
+    def __init__(
+        self,
+        files: Mapping[str, bytes] | None = None,
+        limits: Limits | None = None,
+        read_only: Sequence[str] = (),
+    ) -> None:
+        self._files, self.limits, self._read_only = dict(files or {}), limits or Limits(), list(read_only)
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Sandbox:
-        self._process = await asyncio.create_subprocess_exec(
-            *_command(self.limits), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL, limit=_LINE, start_new_session=True,
-            env={},  # bubblewrap's own environment can be read in /proc
-        )  # fmt: skip
+        packed = os.memfd_create("files")  # a repository is too much to be sent to a shell
+        try:
+            _pack(self._files, packed)
+            self._process = await asyncio.create_subprocess_exec(
+                *_command(self.limits, packed, self._read_only), stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, limit=_LINE,
+                start_new_session=True, pass_fds=(packed,),
+                env={},  # bubblewrap's own environment can be read in /proc
+            )  # fmt: skip
+        finally:
+            os.close(packed)
         # An answer shows that it stands. Killed before that, it might outlive whoever began it.
         try:
-            await (self.put(self._files) if self._files else self._run("true", 30, 0))
+            await self._unpack(f"tar -x -C {HOME} -f /run/files.tar && rm /run/files.tar")
         except BaseException:
             await self.close()
             raise
@@ -103,13 +114,12 @@ class Sandbox:
 
     async def put(self, files: Mapping[str, bytes]) -> None:
         packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            for name, data in files.items():
-                entry = tarfile.TarInfo(_inside(name))
-                entry.size, entry.mode = len(data), 0o755 if name.endswith(".sh") else 0o644
-                archive.addfile(entry, io.BytesIO(data))
+        _pack(files, packed)
         text = base64.b64encode(packed.getvalue()).decode()
-        ran = await self._run(f"base64 -d <<'END' | tar -x -C {HOME}\n{text}\nEND", 30, 200)
+        await self._unpack(f"base64 -d <<'END' | tar -x -C {HOME}\n{text}\nEND")
+
+    async def _unpack(self, script: str) -> None:
+        ran = await self._run(script, 30, 200)
         if ran.code:
             raise SandboxGone(f"files could not be put into the sandbox: {ran.output}")
 
@@ -153,7 +163,7 @@ def check_sandbox() -> None:
         )
 
 
-def _command(limits: Limits) -> list[str]:
+def _command(limits: Limits, packed: int, read_only: Sequence[str]) -> list[str]:
     check_sandbox()
     size = str(limits.disk_mb * 2**20)
     command = [
@@ -176,6 +186,9 @@ def _command(limits: Limits) -> list[str]:
     command += ["--proc", "/proc", "--dev", "/dev"]
     for folder in (HOME, "/tmp", "/run"):
         command += ["--size", size, "--tmpfs", folder]
+    for folder in read_only:
+        command += ["--ro-bind", folder, folder]
+    command += ["--file", str(packed), "/run/files.tar"]
     for name, value in (("PATH", "/usr/bin:/bin"), ("HOME", HOME), ("LANG", "C.UTF-8"), ("TERM", "dumb")):
         command += ["--setenv", name, value]
     inner = (
@@ -183,6 +196,18 @@ def _command(limits: Limits) -> list[str]:
         f"--cpu={max(1, round(2 * limits.seconds))}"
     )
     return [*command, "--chdir", HOME, "/bin/bash", "-c", _SHELL.replace("{limits}", inner)]
+
+
+def _pack(files: Mapping[str, bytes], into: int | io.BytesIO) -> None:
+    """As a tar archive, into a buffer or a file descriptor that stays open and is read from its start."""
+    buffer = into if isinstance(into, io.BytesIO) else os.fdopen(into, "wb", closefd=False)
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(_inside(name))
+            entry.size, entry.mode = len(data), 0o755 if name.endswith(".sh") else 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    buffer.flush()
+    buffer.seek(0)
 
 
 def _nobody() -> list[str]:

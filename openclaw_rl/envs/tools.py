@@ -85,6 +85,8 @@ def read_arguments(declared: Tool, text: str) -> Json:
             raise ValueError(f"{declared['name']} has no argument {name!r}")
         if kind in _KINDS and (not isinstance(value, _KINDS[kind]) or (kind != "boolean" and value is True)):
             raise ValueError(f"{name!r} of {declared['name']} must be of type {kind}")
+        if (allowed := schema["properties"][name].get("enum")) and value not in allowed:
+            raise ValueError(f"{name!r} of {declared['name']} must be one of {', '.join(map(str, allowed))}")
     return given
 
 

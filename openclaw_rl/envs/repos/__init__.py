@@ -1,0 +1,1 @@
+"""Small repositories, right as they are. Bugs are planted into copies (``swe_tasks.py``)."""
