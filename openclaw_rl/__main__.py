@@ -1,7 +1,16 @@
-"""``python -m openclaw_rl`` is the command ``openclaw-rl``."""
+"""The command ``openclaw-rl``, also as ``python -m openclaw_rl``. Ctrl-C is quiet from the start."""
 
 import sys
 
-from openclaw_rl.commands.cli import main
 
-sys.exit(main())
+def run() -> int:
+    try:
+        from openclaw_rl.commands.cli import main
+
+        return main()
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(run())

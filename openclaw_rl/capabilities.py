@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
+from openclaw_rl.algo import create_algorithm
 from openclaw_rl.config import Config
+from openclaw_rl.engine import ENGINES
+from openclaw_rl.judge import JUDGES
+from openclaw_rl.models import pick_device
+from openclaw_rl.plugins import find
+from openclaw_rl.render import RENDERERS
+from openclaw_rl.sinks import SINKS
 from openclaw_rl.train import capabilities_of
 from openclaw_rl.types import Capabilities, Needs
+
+
+def check_choices(config: Config) -> None:
+    """ValueError for a name or a device that does not exist, before a model is looked for or loaded."""
+    find("judge", config.judge.judge, JUDGES)
+    for sink in filter(None, map(str.strip, config.learn.sinks.split(","))):
+        find("metrics sink", sink, SINKS)
+    if config.serve.upstream:
+        return
+    find("engine", config.engine.engine, ENGINES)
+    if config.engine.renderer is not None:
+        find("renderer", config.engine.renderer, RENDERERS)
+    if config.learn.train:
+        create_algorithm(config.learn)
+        capabilities_of(config.train.trainer)
+        if config.train.trainer == "local":
+            pick_device(config.train.train_device)
+    if config.engine.engine == "local":
+        pick_device(config.engine.device)
+        _check_kernel(config.engine.kernel)
+
+
+def _check_kernel(name: str) -> None:
+    from openclaw_rl.engine.kernels import check_kernel_name  # imports torch
+
+    check_kernel_name(name)
 
 
 def check_training(config: Config, engine: Capabilities, needs: Needs) -> None:

@@ -12,16 +12,19 @@ import ast
 import inspect
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as dataclass_fields
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from openclaw_rl.errors import did_you_mean
 from openclaw_rl.settings import EngineConfig, TrainConfig
 
 _PREFIX = "OPENCLAW_RL_"
@@ -244,9 +247,20 @@ def load_config(
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        first = error.errors()[0]
-        problem = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"setting {'.'.join(map(str, first['loc']))}: {problem}") from None
+        raise ValueError(_problem(error.errors()[0])) from None
+
+
+def _problem(error: Any) -> str:
+    """What is wrong with a setting, and what was probably meant."""
+    name, problem = ".".join(map(str, error["loc"])), error["msg"].removeprefix("Value error, ")
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        known = {section: section for section, _, _ in fields() if section}
+        known |= {name: f"{section}.{name}" if section else name for section, name, _ in fields()}
+        last = name.rpartition(".")[2]
+        meant = known.get(last) or known.get((get_close_matches(last, known, n=1) or [""])[0])
+        return f"unknown setting {name}" + (f"; did you mean {meant!r}?" if meant else "")
+    choices = re.findall("'([^']+)'", error.get("ctx", {}).get("expected", ""))
+    return f"setting {name}: {problem}{did_you_mean(str(error['input']), choices)}"
 
 
 def _take_own_tables(tree: dict[str, Any], stated: dict[str, Any]) -> None:
@@ -303,7 +317,22 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for name in names:
         if value := environment.get(_PREFIX + name.upper()):
             stated[name] = value
+    _check_variables(environment, [_PREFIX + name.upper() for name in names])
     return stated
+
+
+def _check_variables(environment: Mapping[str, str], known: list[str]) -> None:
+    """A variable that is almost a setting is a mistake; others may belong to parts of your own."""
+    for variable in environment:
+        if variable.startswith(_PREFIX) and variable not in known and not _is_no_setting(variable):
+            name = variable.removeprefix(_PREFIX)
+            close = get_close_matches(name, [one.removeprefix(_PREFIX) for one in known], n=1, cutoff=0.75)
+            if close:
+                raise ValueError(f"unknown variable {variable}; did you mean {_PREFIX}{close[0]}?")
+
+
+def _is_no_setting(variable: str) -> bool:
+    return variable.endswith("_API_KEY") or variable == f"{_PREFIX}CACHE"
 
 
 def _read_file(path: Path, *, required: bool) -> dict[str, Any]:

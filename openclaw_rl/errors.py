@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class RequestError(Exception):
@@ -27,6 +29,12 @@ class GrammarFailed(ValueError):
 
     def __init__(self) -> None:
         super().__init__("the grammar cannot be followed to its end; make the schema simpler")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` where a known name is close, else nothing; for the end of a message."""
+    close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def where(error: BaseException) -> str:

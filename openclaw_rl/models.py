@@ -30,6 +30,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from openclaw_rl.errors import did_you_mean
+
 if TYPE_CHECKING:
     from gguf import GGUFReader
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -55,10 +57,22 @@ def short_name(model: str) -> str:
 
 
 def pick_device(name: str) -> str:
-    """``auto`` is the GPU where there is one."""
+    """``auto`` is the GPU where there is one; ValueError for one that is not there."""
+    kind, _, index = name.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (index and not index.isdecimal()):
+        close = did_you_mean("cuda" if kind in ("gpu", "nvidia") else kind, ("auto", "cpu", "cuda"))
+        raise ValueError(f"unknown device {name!r}: cpu, cuda, cuda:N or auto{close}")
     import torch
 
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if kind == "auto":
+        return "cuda" if count else "cpu"
+    if kind == "cuda" and int(index or 0) >= count:
+        raise ValueError(
+            f"device {name!r} is not there: torch {torch.__version__} sees {count} CUDA devices; "
+            "use auto or cpu, or see what is missing: openclaw-rl doctor"
+        )
+    return name
 
 
 def default_cache_dir() -> Path:

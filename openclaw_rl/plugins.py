@@ -10,6 +10,7 @@ from dataclasses import is_dataclass
 from importlib import import_module
 from typing import Any
 
+from openclaw_rl.errors import did_you_mean
 from openclaw_rl.settings import own_settings
 
 
@@ -30,7 +31,10 @@ def find(what: str, name: str, table: Mapping[str, Callable[..., Any]]) -> Any:
         return table[name]
     if ":" in name:
         return load_object(what, name)
-    raise ValueError(f"unknown {what} {name!r}; known: {', '.join(table)}, or pkg.module:Class of your own")
+    raise ValueError(
+        f"unknown {what} {name!r}; known: {', '.join(table)}, or pkg.module:Class of your own"
+        f"{did_you_mean(name, table)}"
+    )
 
 
 def create(

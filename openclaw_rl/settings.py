@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Lt
 
+from openclaw_rl.errors import did_you_mean
 from openclaw_rl.models import DEFAULT_MODEL
 from openclaw_rl.types.lora import ALL, lora_modules
 
@@ -36,7 +37,7 @@ class EngineConfig:
     """Model family for chat templates and tool calls; by default recognised."""
     device: str = "auto"
     """cpu, cuda, or auto."""
-    dtype: str = "auto"
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of activations and of the cache: fp32, bf16, or auto (fp32 on a CPU)."""
     kernel: str = "auto"
     """Products of the frozen base: native, native@avx2, float, …, or auto (measured at start)."""
@@ -110,7 +111,9 @@ def own_settings(kind: type[T], own: Mapping[str, Any], **given: Any) -> T:
     for name, value in own.items():
         if name not in known:
             choices = ", ".join(known) or "none"
-            raise ValueError(f"{kind.__name__} has no setting {name!r}; it has: {choices}")
+            raise ValueError(
+                f"{kind.__name__} has no setting {name!r}; it has: {choices}{did_you_mean(name, known)}"
+            )
         default = known[name].default
         values[name] = value if default is MISSING else _like(default, value, name)
     return kind(**given, **values)

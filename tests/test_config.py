@@ -63,9 +63,9 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("toml", "message"),
     [
-        ("prot = 1", "prot: Extra inputs"),
-        ("[serve]\nprot = 1", r"serve\.prot: Extra inputs"),
-        ("[sevre]\nport = 1", "sevre: Extra inputs"),
+        ("prot = 1", "unknown setting prot; did you mean 'serve.port'"),
+        ("[serve]\nprot = 1", r"unknown setting serve\.prot; did you mean 'serve\.port'"),
+        ("[sevre]\nport = 1", "unknown setting sevre; did you mean 'serve'"),
         ("[serve]\nport = 70000", r"serve\.port: .*65535"),
         ("[serve]\nport = 'x'", r"serve\.port: .*integer"),
         ("[serve", "not valid TOML"),

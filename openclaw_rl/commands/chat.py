@@ -18,7 +18,7 @@ HELP = (
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
-    with Server(config) as server:
+    with Server.chosen(options, config) as server:
         print(f"{server.get('/v1/status')['model']} at {server.url}. {HELP}", file=sys.stderr)
         Chat(server, sys.stdout, options.off_the_record).run(_lines())
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +16,8 @@ from typing import Any
 import shtab
 
 from openclaw_rl import __version__
-from openclaw_rl.config import Config, fields, load_config
+from openclaw_rl.commands.flags import Parser, add_server, add_settings, complete_files, parse, read_config
+from openclaw_rl.config import Config
 from openclaw_rl.connect import CLIENTS
 from openclaw_rl.evals import env, personalize, wishes
 from openclaw_rl.scopes import check_scope
@@ -24,11 +26,15 @@ from openclaw_rl.types import EVERYONE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a user's mistake is one line on stderr and exit code 2."""
-    options = _parser().parse_args(arguments)
+    options = parse(_parser(), arguments)
     # Whatever a command writes holds people's words, or was learned from them: nobody else's to read.
     mask = os.umask(0o077)
     try:
-        return int(options.run(options) or 0)
+        code = int(options.run(options) or 0)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return _reader_left()
     except (ValueError, OSError) as error:
         print(f"openclaw-rl: {error}", file=sys.stderr)
         return 2
@@ -38,18 +44,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.umask(mask)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="openclaw-rl", description="Agents that get better by being used.")
+def _reader_left() -> int:
+    """Whoever read our output has enough (``| head``); Python's flush at exit is quiet, too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="openclaw-rl", description="Agents that get better by being used.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     serve = _command(commands, "serve", "serve the model and learn from what it is used for", _serve)
-    _add_settings(serve)
+    add_settings(serve)
     learn = _command(commands, "learn", "only the learn process, beside a running server", _learn)
-    _add_settings(learn)
+    add_settings(learn)
     evaluate = _command(commands, "eval", "measure the parts", _eval)
     evaluate.add_argument("what", choices=("judge", "personalize", "wishes", "env"))
-    _file(
+    complete_files(
         evaluate.add_argument(
             "--cases", type=Path, metavar="FILE.jsonl", help="labelled cases [the test half]"
         )
@@ -59,25 +71,25 @@ def _parser() -> argparse.ArgumentParser:
     personalize.add_arguments(evaluate)
     wishes.add_arguments(evaluate)
     env.add_arguments(evaluate)
-    _add_settings(evaluate)
+    add_settings(evaluate)
     _add_terminal(commands)
     doctor = _command(commands, "doctor", "what this machine lacks, and the fix", _doctor)
-    _add_settings(doctor)
+    add_settings(doctor)
 
-    keys = _command(commands, "keys", "API keys, one per user", _keys)
+    keys = _command(commands, "keys", "API keys, one per user", _terminal("keys", "run"))
     keys.add_argument("action", choices=("list", "add", "remove"))
     keys.add_argument("user", nargs="?", help="the user the key names")
     keys.add_argument("--same-person", action="store_true", help="add: a name that was used before")
-    _add_settings(keys, only=("home",))
+    add_settings(keys, only=("home",))
 
     _add_users(commands)
-    link = _command(commands, "connect", "point a client at this server", _connect)
+    link = _command(commands, "connect", "point a client at this server", _terminal("connect", "run"))
     link.add_argument("client", choices=tuple(CLIENTS), help=", ".join(c.title for c in CLIENTS.values()))
     link.add_argument("--write", action="store_true", help="change the client's settings; shown, and kept")
     link.add_argument("--undo", action="store_true", help="take that back")
     link.add_argument("--context", type=int, metavar="TOKENS", help="the model's, where it is not known")
     link.add_argument("--user", default="default", help="whose key the client gets [default]")
-    _add_settings(link, only=_CONNECT)
+    add_settings(link, only=_CONNECT)
 
     policy = _command(commands, "policy", "versions of the weights: look, choose, export", _policy)
     policy.add_argument("action", choices=("list", "show", "diff", "promote", "rollback", "export", "prune"))
@@ -85,18 +97,20 @@ def _parser() -> argparse.ArgumentParser:
     policy.add_argument("--json", action="store_true", help="print JSON")
     policy.add_argument("--format", choices=("peft", "merged", "gguf"), default="peft", help="of an export")
     policy.add_argument("--scope", type=check_scope, default=EVERYONE, help="whose versions [everyone]")
-    _file(policy.add_argument("--to", metavar="PATH", help="where an export goes"))
+    complete_files(policy.add_argument("--to", metavar="PATH", help="where an export goes"))
     policy.add_argument("--keep", type=int, default=8, metavar="N", help="prune keeps the last N served [8]")
-    _add_settings(policy, only=("home", "ledger_url", "model", "policies"))
+    add_settings(policy, only=("home", "ledger_url", "model", "policies"))
 
     data = _command(commands, "data", "captured turns in and out", _data)
     data.add_argument("action", choices=("export", "import", "check", "prune"))
-    _file(data.add_argument("file", nargs="?", default="-", help="JSONL file; - is standard input or output"))
+    complete_files(
+        data.add_argument("file", nargs="?", default="-", help="JSONL file; - is standard input or output")
+    )
     data.add_argument("--user", metavar="NAME", help="export all about this person, as a zip file")
     data.add_argument("--older-than", type=float, metavar="DAYS", help="prune sessions idle for longer")
     data.add_argument("--max-gb", type=float, metavar="GB", help="prune the oldest sessions above this size")
     data.add_argument("--dry-run", action="store_true", help="prune nothing, only say what would go")
-    _add_settings(data, only=("home", "ledger_url"))
+    add_settings(data, only=("home", "ledger_url"))
     return parser
 
 
@@ -108,7 +122,7 @@ def _add_users(commands: Any) -> None:
         commands, "users", "people: keys, groups, limits, what is kept", _terminal("users", "run")
     )
     actions = users.add_subparsers(dest="action", required=True, metavar="ACTION")
-    _add_settings(actions.add_parser("list", help="everybody who has a key"), only=("home",))
+    add_settings(actions.add_parser("list", help="everybody who has a key"), only=("home",))
     for name, text in (
         ("add", "make a key for somebody"),
         ("group", "let somebody share a group's policy"),
@@ -126,7 +140,7 @@ def _add_users(commands: Any) -> None:
             )
         elif name == "record":
             action.add_argument("record", choices=("on", "off"))
-        _add_settings(action, only=("home",))
+        add_settings(action, only=("home",))
 
 
 def _add_terminal(commands: Any) -> None:
@@ -162,7 +176,7 @@ def _add_terminal(commands: Any) -> None:
     forget = _command(commands, "forget", "erase something and unlearn it", _terminal("forget", "run"))
     forget.add_argument("what", choices=("turn", "session", "wish", "user"))
     forget.add_argument("id", help="of that turn, session or wish, or the user's name")
-    _add_settings(forget, only=("home", "ledger_url", "policies"))
+    add_settings(forget, only=("home", "ledger_url", "policies"))
     wished = _command(
         commands, "wishes", "what people asked for, for good: list, edit, pause", _terminal("wishes", "run")
     )
@@ -171,7 +185,7 @@ def _add_terminal(commands: Any) -> None:
     wished.add_argument("text", nargs="?", help="edit: its new words")
     wished.add_argument("--json", action="store_true", help="print the API's own JSON")
     for command in (status, chat, sessions, turn, verdict, exclude, include, wished):
-        _add_settings(command, only=("home",))
+        add_server(command)
     completion = _command(commands, "completion", "a script for your shell's completion", _completion)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
 
@@ -181,7 +195,7 @@ def _terminal(module: str, name: str) -> Any:
 
     def run(options: argparse.Namespace) -> int:
         found = getattr(import_module(f"openclaw_rl.commands.{module}"), name)
-        return int(found(options, _config(options)))
+        return int(found(options, read_config(options)))
 
     return run
 
@@ -190,48 +204,20 @@ def _completion(options: argparse.Namespace) -> None:
     print(shtab.complete(_parser(), options.shell))
 
 
-def _command(commands: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    command.set_defaults(run=run)
+def _command(commands: Any, name: str, text: str, run: Any) -> Parser:
+    command: Parser = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(run=run, parser=command)
     return command
-
-
-def _file(argument: argparse.Action) -> None:
-    """Shells complete it with file names."""
-    argument.complete = shtab.FILE  # type: ignore[attr-defined]
-
-
-def _add_settings(command: argparse.ArgumentParser, only: Sequence[str] | None = None) -> None:
-    """One flag per setting, straight from the config tree."""
-    _file(
-        command.add_argument(
-            "--config", type=Path, help="TOML file (default: config.toml in the data folder)"
-        )
-    )
-    for section, name, field in fields():
-        if only is not None and name not in only:
-            continue
-        flag = "--" + name.replace("_", "-")
-        text = f"{field.description} [{field.default}]".replace("%", "%%")
-        if field.annotation is bool:
-            command.add_argument(
-                flag, dest=name, action=argparse.BooleanOptionalAction, default=None, help=text
-            )
-        else:
-            metavar = (section or name).upper() if section is None else name.split("_")[-1].upper()
-            command.add_argument(flag, dest=name, default=None, metavar=metavar, help=text)
-
-
-def _config(options: argparse.Namespace) -> Config:
-    names = [name for _, name, _ in fields()]
-    return load_config({name: getattr(options, name, None) for name in names}, file=options.config)
 
 
 def _serve(options: argparse.Namespace) -> None:
     import asyncio
 
     config = _configure(options)
+    from openclaw_rl.capabilities import check_choices
     from openclaw_rl.processes import serving
+
+    check_choices(config)
 
     _log_crashes()
     asyncio.run(serving.serve(config, lambda line: print(line, flush=True)))
@@ -239,10 +225,12 @@ def _serve(options: argparse.Namespace) -> None:
 
 def _learn(options: argparse.Namespace) -> None:
     import asyncio
-    import signal
 
     config = _configure(options)
+    from openclaw_rl.capabilities import check_choices
     from openclaw_rl.processes import learning
+
+    check_choices(config)
 
     async def run() -> None:
         work = asyncio.create_task(learning.learn(config))
@@ -295,7 +283,7 @@ def _eval(options: argparse.Namespace) -> int:
 def _configure(options: argparse.Namespace) -> Config:
     import logging
 
-    config = _config(options)
+    config = read_config(options)
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -311,7 +299,7 @@ def _configure(options: argparse.Namespace) -> Config:
 def _doctor(options: argparse.Namespace) -> int:
     from openclaw_rl.commands.doctor import print_doctor, run_doctor
 
-    config = _config(options)
+    config = read_config(options)
     checks = run_doctor(
         config.home,
         model=config.engine.model,
@@ -323,71 +311,13 @@ def _doctor(options: argparse.Namespace) -> int:
     return print_doctor(checks)
 
 
-def _keys(options: argparse.Namespace) -> None:
-    from openclaw_rl.serve.auth import KeyRing
-
-    ring = KeyRing(_config(options).home / "keys.json")
-    if options.action == "list":
-        for user in ring.users:
-            print(f"{user}\t{ring.key_of(user)}")
-        return
-    if not options.user:
-        raise ValueError(f"keys {options.action} needs a user name")
-    if options.action == "add":
-        print(ring.add(options.user, options.same_person))
-    else:
-        ring.remove(options.user)
-
-
-def _connect(options: argparse.Namespace) -> None:
-    from openclaw_rl import connect
-    from openclaw_rl.connect.client import Server
-    from openclaw_rl.models import short_name
-    from openclaw_rl.serve.auth import KeyRing
-    from openclaw_rl.serve.listen import announced
-
-    config = _config(options)
-    ring = KeyRing.in_home(config.home)
-    key = ring.key_of(options.user)
-    if key is None:
-        raise ValueError(f"user {options.user!r} has no key; make one: openclaw-rl keys add {options.user}")
-    name = config.serve.served_model_name or short_name(config.engine.model)
-    url = announced(config.home) or f"http://{config.serve.host}:{config.serve.port}"
-    known = {"model": name, "max_tokens": config.serve.default_max_tokens, **_served(url, key)}
-    known["keeps_store_false"] = config.serve.store_false == "not-retrievable"
-    if options.context:
-        known["context_length"] = options.context
-    connect.run(options.client, Server(url, key, **known), print, write=options.write, undo=options.undo)
-
-
-def _served(url: str, key: str) -> dict[str, Any]:
-    """What a running server says it serves; nothing if none answers."""
-    import httpx
-
-    from openclaw_rl.connect.client import ROOMY
-
-    headers = {"authorization": f"Bearer {key}"}
-    try:
-        with httpx.Client(base_url=url, headers=headers, timeout=5) as client:
-            status = client.get("/v1/status").raise_for_status().json()
-            length = status["engine"]["context_length"]
-            if length:
-                return {"model": status["model"], "context_length": length}
-            # Another server holds the model, and nobody says how much room it has.
-            names = [model["id"] for model in client.get("/v1/models").raise_for_status().json()["data"]]
-    except (httpx.HTTPError, ValueError):
-        return {}
-    model = status["model"] if status["model"] in names or not names else names[0]
-    return {"model": model, "context_length": ROOMY, "max_tokens": ROOMY // 4}
-
-
 def _policy(options: argparse.Namespace) -> int:
     from openclaw_rl.commands import policy
 
-    return policy.run(options, _config(options))
+    return policy.run(options, read_config(options))
 
 
 def _data(options: argparse.Namespace) -> int:
     from openclaw_rl.commands import data
 
-    return data.run(options, _config(options))
+    return data.run(options, read_config(options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,15 +20,22 @@ from openclaw_rl.types import Json
 class Server:
     """Answers become JSON; whatever goes wrong is one sentence for a person."""
 
-    def __init__(self, config: Config) -> None:
-        url = announced(config.home)
-        if url is None:
+    def __init__(self, config: Config, url: str | None = None, key: str | None = None) -> None:
+        """``url`` and ``key`` name a server elsewhere; else it is the one of the data folder."""
+        found = url or announced(config.home)
+        if found is None:
             raise ValueError(
-                f"no server is running with the data folder {config.home}; start one: openclaw-rl serve"
+                f"no server is running with the data folder {config.home}; start one: openclaw-rl serve, "
+                "or name one elsewhere: --url http://HOST:30000"
             )
-        key = KeyRing.in_home(config.home).key_of(DEFAULT_USER)
-        self.url = url
-        self._http = httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=30)
+        self.url = _base_url(found)
+        key = key or KeyRing.in_home(config.home, create=False).key_of(DEFAULT_USER)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=30)
+
+    @classmethod
+    def chosen(cls, options: argparse.Namespace, config: Config) -> Server:
+        return cls(config, options.url, options.key)
 
     def get(self, path: str, **params: Any) -> Json:
         return self._send("GET", path, params={k: v for k, v in params.items() if v is not None})
@@ -66,6 +74,14 @@ class Server:
 
     def __exit__(self, *error: object) -> None:
         self._http.close()
+
+
+def _base_url(text: str) -> str:
+    """As people write it: with /v1 or without, with a scheme or without."""
+    url = text if "://" in text else f"http://{text}"
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"--url is {text!r}; it wants an address such as http://gpu-box:30000")
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def _check(answer: httpx.Response) -> None:

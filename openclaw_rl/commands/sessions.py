@@ -15,10 +15,10 @@ from openclaw_rl.types import Json
 
 def sessions(options: argparse.Namespace, config: Config) -> int:
     if options.session:
-        found = _get(config, f"/v1/sessions/{quote(options.session, safe='')}", text="true")
+        found = _get(options, config, f"/v1/sessions/{quote(options.session, safe='')}", text="true")
         lines = [_turn_line(turn) for turn in found["turns"]]
     else:
-        found = _get(config, "/v1/sessions", limit=options.limit, query=options.search)
+        found = _get(options, config, "/v1/sessions", limit=options.limit, query=options.search)
         lines = [
             f"{_when(one['opened_at'])}  {one['num_turns']:>4} turns  {one['id']}  {one['title']}"
             for one in found["data"]
@@ -28,13 +28,13 @@ def sessions(options: argparse.Namespace, config: Config) -> int:
 
 
 def turn(options: argparse.Namespace, config: Config) -> int:
-    found = _get(config, f"/v1/turns/{quote(options.id, safe='')}/tokens")
+    found = _get(options, config, f"/v1/turns/{quote(options.id, safe='')}/tokens")
     print(json.dumps(found, indent=2) if options.json else _describe(found))
     return 0
 
 
 def verdict(options: argparse.Namespace, config: Config) -> int:
-    found = _get(config, f"/v1/turns/{quote(options.id, safe='')}")
+    found = _get(options, config, f"/v1/turns/{quote(options.id, safe='')}")
     if options.json:
         print(json.dumps(found["verdict"], indent=2))
     else:
@@ -42,8 +42,8 @@ def verdict(options: argparse.Namespace, config: Config) -> int:
     return 0
 
 
-def _get(config: Config, path: str, **params: Any) -> Json:
-    with Server(config) as server:
+def _get(options: argparse.Namespace, config: Config, path: str, **params: Any) -> Json:
+    with Server.chosen(options, config) as server:
         return server.get(path, **params)
 
 

@@ -17,7 +17,7 @@ _EVERY_S = 1.0
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
-    with Server(config) as server:
+    with Server.chosen(options, config) as server:
         while True:
             status = server.get("/v1/status")
             if options.json:
@@ -99,5 +99,7 @@ def _swap(swap: Json | None) -> str:
 
 
 def _ledger(ledger: Json) -> str:
-    state = "ok" if ledger["ok"] else ledger["error"]
+    state = "ok" if ledger["ok"] else str(ledger["error"])
+    if "num_lost" not in ledger:  # how much was lost is the owner's to know
+        return state
     return f"{state}; {ledger['num_unsaved']} unsaved, {ledger['num_lost']} lost"

@@ -10,12 +10,13 @@ from openclaw_rl.users import Users
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
-    config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    keys, users = KeyRing.in_home(config.home), Users.in_home(config.home)
     if options.action == "list":
-        for user in keys.users:
+        users = Users.in_home(config.home)
+        for user in KeyRing.in_home(config.home, create=False).users:
             print(_line(user, users))
         return 0
+    config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keys, users = KeyRing.in_home(config.home), Users.in_home(config.home)
     if options.action == "add":
         print(f"{options.name}: {keys.add(options.name)}")
         return 0

@@ -13,7 +13,7 @@ from openclaw_rl.types import Json
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
-    with Server(config) as server:
+    with Server.chosen(options, config) as server:
         if options.action == "list":
             found = server.get("/v1/wishes")
             lines = [_line(wish) for wish in found["data"]]

@@ -30,6 +30,7 @@ from openclaw_rl.engine.native import (
     pack_int4,
     pack_int8,
 )
+from openclaw_rl.errors import did_you_mean
 
 _GROUP = 32
 
@@ -306,12 +307,18 @@ _NATIVE: dict[str, Callable[[str | None], KernelSet]] = {
 KERNELS = (*_TORCH, *_NATIVE)
 
 
+def check_kernel_name(name: str) -> None:
+    """ValueError for one that no machine has; whether this one has it shows when it is made."""
+    plain, _, level = name.partition("@")
+    known = ["auto", *KERNELS, *(f"native@{level}" for level in LEVELS)]
+    if plain not in known or (level and (plain not in _NATIVE or level not in LEVELS)):
+        raise ValueError(f"unknown kernel {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
+
+
 def kernel_set(name: str) -> KernelSet:
     """A kernel of the table. ``native@avx2`` is the native one at that level, not at the best there is."""
+    check_kernel_name(name)
     plain, _, level = name.partition("@")
-    if plain not in KERNELS or (level and plain not in _NATIVE):
-        levels = ", ".join(f"native@{known}" for known in LEVELS)
-        raise ValueError(f"unknown kernel {name!r}; known: auto, {', '.join(KERNELS)}, {levels}")
     return _NATIVE[plain](level or None) if plain in _NATIVE else _TORCH[plain]
 
 

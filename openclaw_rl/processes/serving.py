@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from openclaw_rl import __version__
@@ -33,8 +34,11 @@ async def serve(config: Config, progress: Callable[[str], None]) -> None:
 
     claim = claim_home(config.home)
     listener = bind(config.serve.host, config.serve.port)
+    # Nothing was promised to anybody yet, and a model that is being loaded cannot be interrupted otherwise.
+    _on_stop(lambda number: os._exit(128 + number))
     system = await asyncio.to_thread(build_serving, config, progress)
     public = _public_server(config, system)
+    _on_stop(partial(_stop, public, progress))
     with suppress(ValueError, OSError):  # weights that are gone must not keep the server from starting
         await system.follow()
     background = [asyncio.create_task(job) for job in _background_jobs(config, system)]
@@ -53,12 +57,25 @@ async def serve(config: Config, progress: Callable[[str], None]) -> None:
     claim.announce("")
 
 
+def _on_stop(act: Callable[[int], object]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, act, number)
+
+
+def _stop(server: uvicorn.Server, progress: Callable[[str], None], number: int) -> None:
+    """Finish what is being said; the second Ctrl-C does not wait. Turns are durable already."""
+    if server.should_exit and number == signal.SIGINT:
+        os._exit(128 + number)
+    if not server.should_exit:
+        progress("stopping: replies in flight are finished first; Ctrl-C again stops at once")
+    server.should_exit = True
+
+
 def _public_server(config: Config, system: ServingSystem) -> uvicorn.Server:
-    import uvicorn
-
     from openclaw_rl.serve.connections import Patience, server_settings
+    from openclaw_rl.serve.listen import Listener
 
-    server = uvicorn.Server(
+    return Listener(
         server_settings(
             system.app(),
             Patience(max_connections=config.serve.max_connections),
@@ -66,11 +83,6 @@ def _public_server(config: Config, system: ServingSystem) -> uvicorn.Server:
             timeout_graceful_shutdown=config.serve.drain_timeout_s,
         )
     )
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn drains, then raises the signal again for whoever listened before: that must not
-        # turn a clean stop into a death by signal.
-        asyncio.get_running_loop().add_signal_handler(number, server.handle_exit, number, None)
-    return server
 
 
 def _background_jobs(config: Config, system: ServingSystem) -> list[Coroutine[None, None, None]]:
@@ -116,11 +128,11 @@ async def _serve_engine_socket(config: Config, system: ServingSystem) -> None:
     import uvicorn
 
     from openclaw_rl.serve.connections import KEEP_ALIVE_S
-    from openclaw_rl.serve.listen import SideServer, bind_private
+    from openclaw_rl.serve.listen import Listener, bind_private
 
     listener = bind_private(engine_socket(config))
     app = create_private_app(system.engine)
-    private = SideServer(
+    private = Listener(
         uvicorn.Config(
             app,
             log_level=config.log_level,

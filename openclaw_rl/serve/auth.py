@@ -22,20 +22,21 @@ _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 class KeyRing:
     """The keys of one data folder: user -> key."""
 
-    def __init__(self, path: Path, fixed_key: str | None = None) -> None:
+    def __init__(self, path: Path, fixed_key: str | None = None, create: bool = True) -> None:
+        """``create`` makes the owner's key where there is none; whoever only looks does not."""
         self.path = path
         self._fixed = {DEFAULT_USER: fixed_key} if fixed_key else {}
         self.problem: str | None = None
         """Why the file cannot be read; the keys that were known before go on to count."""
         self._keys: dict[str, str] = {**self._read(), **self._fixed}
         self._stamp = self._file_stamp()
-        if DEFAULT_USER not in self._keys:
+        if create and DEFAULT_USER not in self._keys:
             self.add(DEFAULT_USER)
 
     @classmethod
-    def in_home(cls, home: Path) -> KeyRing:
+    def in_home(cls, home: Path, create: bool = True) -> KeyRing:
         """Of that data folder, with the key that the environment fixes."""
-        return cls(home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"))
+        return cls(home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"), create)
 
     def user_of(self, key: str) -> str | None:
         """The user this key names, or None; keys added or removed by another process count at once."""

@@ -73,8 +73,8 @@ def bind_private(path: Path) -> socket.socket:
     return listener
 
 
-class SideServer(uvicorn.Server):
-    """A second server in one process: signals are the first one's business."""
+class Listener(uvicorn.Server):
+    """A server that leaves signals to its process: handled by both, one Ctrl-C would count as two."""
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return nullcontext()

@@ -155,3 +155,21 @@ def test_bash_completes(line: str, expected: set[str], capsys: pytest.CaptureFix
 def test_help_is_grouped_and_says_what_there_is() -> None:
     text = _parser().format_help()
     assert all(name in text for name in ("status", "chat", "sessions", "turn", "verdict", "completion"))
+
+
+def test_a_server_elsewhere_is_named_by_its_address(
+    system: ServingSystem, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = json.loads((system.config.home / "serve.json").read_text())["url"]
+    elsewhere = tmp_path / "elsewhere"
+    key = system.keys.add("ada")
+    there = ("--home", str(elsewhere), "--url", f"{url}/v1", "--key", key)
+    assert main(["status", *there]) == 0
+    assert f"at {url}" in capsys.readouterr().out
+    assert main(["sessions", *there]) == 0
+    assert capsys.readouterr().out == "none\n"
+    assert main(["status", "--home", str(elsewhere), "--url", url, "--key", "sk-wrong"]) == 2
+    assert "key" in capsys.readouterr().err
+    assert main(["status", "--home", str(elsewhere), "--url", "ftp://x"]) == 2
+    assert "--url is 'ftp://x'" in capsys.readouterr().err
+    assert not elsewhere.exists()

@@ -14,7 +14,7 @@ import torch
 from openclaw_rl.config import EngineConfig
 from openclaw_rl.engine import EngineParts, create_engine
 from openclaw_rl.engine.remote import RemoteEngine
-from openclaw_rl.serve.listen import SideServer, bind_private
+from openclaw_rl.serve.listen import Listener, bind_private
 from openclaw_rl.serve.private import create_private_app
 from openclaw_rl.testing import ScriptedEngine, byte_tokenizer, tiny_model
 from openclaw_rl.testing.contracts import EngineContract
@@ -65,7 +65,7 @@ class TestRemote(TestLocal):
 
         local = create_engine(EngineParts(model, EngineConfig(device="cpu", kernel="float")))
         door = bind_private(tmp_path / "engine.sock")
-        server = SideServer(uvicorn.Config(create_private_app(local), lifespan="off", log_level="error"))
+        server = Listener(uvicorn.Config(create_private_app(local), lifespan="off", log_level="error"))
         serving = asyncio.create_task(server.serve(sockets=[door]))
         remote = RemoteEngine(tmp_path / "engine.sock")
         await remote.connect()

@@ -1,0 +1,47 @@
+"""``openclaw-rl connect``: point a client at this server."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import httpx
+
+from openclaw_rl import connect
+from openclaw_rl.config import Config
+from openclaw_rl.connect.client import ROOMY, Server
+from openclaw_rl.models import short_name
+from openclaw_rl.serve.auth import KeyRing
+from openclaw_rl.serve.listen import announced
+
+
+def run(options: argparse.Namespace, config: Config) -> int:
+    ring = KeyRing.in_home(config.home)
+    key = ring.key_of(options.user)
+    if key is None:
+        raise ValueError(f"user {options.user!r} has no key; make one: openclaw-rl keys add {options.user}")
+    name = config.serve.served_model_name or short_name(config.engine.model)
+    url = announced(config.home) or f"http://{config.serve.host}:{config.serve.port}"
+    known = {"model": name, "max_tokens": config.serve.default_max_tokens, **_served(url, key)}
+    known["keeps_store_false"] = config.serve.store_false == "not-retrievable"
+    if options.context:
+        known["context_length"] = options.context
+    connect.run(options.client, Server(url, key, **known), print, write=options.write, undo=options.undo)
+    return 0
+
+
+def _served(url: str, key: str) -> dict[str, Any]:
+    """What a running server says it serves; nothing if none answers."""
+    headers = {"authorization": f"Bearer {key}"}
+    try:
+        with httpx.Client(base_url=url, headers=headers, timeout=5) as client:
+            status = client.get("/v1/status").raise_for_status().json()
+            length = status["engine"]["context_length"]
+            if length:
+                return {"model": status["model"], "context_length": length}
+            # Another server holds the model, and nobody says how much room it has.
+            names = [model["id"] for model in client.get("/v1/models").raise_for_status().json()["data"]]
+    except (httpx.HTTPError, ValueError):
+        return {}
+    model = status["model"] if status["model"] in names or not names else names[0]
+    return {"model": model, "context_length": ROOMY, "max_tokens": ROOMY // 4}

@@ -1,0 +1,77 @@
+"""What people type: flags from the settings, and mistakes answered in one line with what was meant."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import shtab
+
+from openclaw_rl.config import Config, fields, load_config
+from openclaw_rl.errors import did_you_mean
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse without pages of usage above the one line that matters."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"openclaw-rl: {message}; see {self.prog} --help\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        known = None if action.choices is None else [str(choice) for choice in action.choices]
+        if known is not None and value not in known:
+            what = str(action.metavar or action.dest).lower()
+            raise argparse.ArgumentError(
+                None, f"unknown {what} {value!r}; known: {', '.join(known)}{did_you_mean(value, known)}"
+            )
+
+
+def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """An unknown flag names the closest one of the command it was given to."""
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        command: Parser = getattr(options, "parser", parser)
+        flags = [flag for action in command._actions for flag in action.option_strings]
+        name = rest[0].partition("=")[0]
+        command.error(f"unknown argument {name}{did_you_mean(name, flags)}")
+    return options
+
+
+def complete_files(argument: argparse.Action) -> None:
+    """Shells complete it with file names."""
+    argument.complete = shtab.FILE  # type: ignore[attr-defined]
+
+
+def add_settings(command: argparse.ArgumentParser, only: Sequence[str] | None = None) -> None:
+    """One flag per setting, straight from the config tree."""
+    complete_files(
+        command.add_argument(
+            "--config", type=Path, help="TOML file (default: config.toml in the data folder)"
+        )
+    )
+    for section, name, field in fields():
+        if only is not None and name not in only:
+            continue
+        flag = "--" + name.replace("_", "-")
+        text = f"{field.description} [{field.default}]".replace("%", "%%")
+        if field.annotation is bool:
+            command.add_argument(
+                flag, dest=name, action=argparse.BooleanOptionalAction, default=None, help=text
+            )
+        else:
+            metavar = (section or name).upper() if section is None else name.split("_")[-1].upper()
+            command.add_argument(flag, dest=name, default=None, metavar=metavar, help=text)
+
+
+def add_server(command: argparse.ArgumentParser) -> None:
+    """Which running server is asked: that of the data folder, or one anywhere."""
+    command.add_argument("--url", help="of a server elsewhere, such as http://gpu-box:30000")
+    command.add_argument("--key", help="its API key [the data folder's, or OPENCLAW_RL_API_KEY]")
+    add_settings(command, only=("home",))
+
+
+def read_config(options: argparse.Namespace) -> Config:
+    names = [name for _, name, _ in fields()]
+    return load_config({name: getattr(options, name, None) for name in names}, file=options.config)

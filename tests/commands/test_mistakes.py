@@ -1,0 +1,135 @@
+"""A mistake is one line that says what was probably meant, before anything is loaded or made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.commands.cli import main
+from openclaw_rl.config import load_config
+from openclaw_rl.models import pick_device
+from openclaw_rl.testing import clean_environment, command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("serve", "--algo", "hintd"), "did you mean 'hinted'?"),
+        (("serve", "--engine", "locl"), "did you mean 'local'?"),
+        (("serve", "--trainer", "locl"), "did you mean 'local'?"),
+        (("serve", "--judge", "lable"), "did you mean 'label'?"),
+        (("serve", "--sinks", "jsonl,promtheus"), "did you mean 'prometheus'?"),
+        (("serve", "--renderer", "qwn3"), "did you mean 'qwen3'?"),
+        (("serve", "--kernel", "flot"), "did you mean 'float'?"),
+        (("serve", "--kernel", "native@avx51"), "did you mean 'native@avx512'?"),
+        (("serve", "--device", "gpu"), "did you mean 'cuda'?"),
+        (("serve", "--train-device", "cudda"), "did you mean 'cuda'?"),
+        (("serve", "--device", "cuda:97"), "'cuda:97' is not there"),
+        (("serve", "--dtype", "bf61"), "did you mean 'bf16'?"),
+        (("serve", "--policy-scope", "usr"), "did you mean 'user'?"),
+        (("serve", "--algo", "binary", "--algo-options", "weight=2"), "no settings of its own: weight"),
+        (("learn", "--judge", "lable"), "did you mean 'label'?"),
+    ],
+    ids=lambda value: " ".join(value[1:]) if isinstance(value, tuple) else "",
+)
+def test_before_anything_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    home = tmp_path / "home"
+    assert main([*arguments, "--home", str(home), "--model", "/nowhere"]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("openclaw-rl: ")
+    assert message in said.err
+    assert len(said.err.splitlines()) == 1
+    assert said.out == ""
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("serv",), "did you mean 'serve'?"),
+        (("serve", "--algoo", "x"), "did you mean '--algo'?"),
+        (("serve", "--prot=1"), "did you mean '--port'?"),
+        (("keys", "lst"), "did you mean 'list'?"),
+        (("connect", "claude"), "did you mean 'claude-code'?"),
+        (("users", "quotas", "ann"), "did you mean 'quota'?"),
+    ],
+    ids=" ".join,
+)
+def test_what_was_typed(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert message in said
+    assert len(said.splitlines()) == 1, "no page of usage"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[engine]\nmodle = "x"', "unknown setting engine.modle; did you mean 'engine.model'?"),
+        ('[serve]\nmodel = "x"', "unknown setting serve.model; did you mean 'engine.model'?"),
+        ("port = 1", "unknown setting port; did you mean 'serve.port'?"),
+        ('[learn]\nteacher = "bsae"', "did you mean 'base'?"),
+        ("[xyzzy]\na = 1", "unknown setting xyzzy"),
+    ],
+)
+def test_in_the_file(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    with pytest.raises(ValueError, match="setting") as caught:
+        load_config(environment={"OPENCLAW_RL_HOME": str(tmp_path)})
+    assert message in str(caught.value)
+
+
+def test_in_the_environment(tmp_path: Path) -> None:
+    home = {"OPENCLAW_RL_HOME": str(tmp_path)}
+    with pytest.raises(ValueError, match="OPENCLAW_RL_MODLE; did you mean OPENCLAW_RL_MODEL"):
+        load_config(environment={**home, "OPENCLAW_RL_MODLE": "x"})
+    own = {"OPENCLAW_RL_GREETING": "a part of somebody's own", "OPENCLAW_RL_CACHE": "/c"}
+    secrets = {"OPENCLAW_RL_API_KEY": "k", "OPENCLAW_RL_JUDGE_API_KEY": "k"}
+    assert load_config(environment={**home, **own, **secrets}).home == tmp_path
+
+
+def test_the_cpu_is_always_there() -> None:
+    assert pick_device("cpu") == "cpu"
+
+
+def test_looking_at_keys_makes_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = ("--home", str(tmp_path))
+    assert main(["keys", "list", *home]) == 0
+    said = capsys.readouterr()
+    assert (said.out, "no keys" in said.err) == ("", True)
+    assert main(["users", "list", *home]) == 0
+    assert main(["status", *home]) == 2
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("OPENCLAW_RL_API_KEY", "sk-secret")
+    assert main(["keys", "list", *home]) == 0
+    said = capsys.readouterr()
+    assert "counts as the key of 'default'" in said.err
+    assert "sk-secret" not in said.out + said.err
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").write_text(json.dumps({f"u{n}": "k" * 100 for n in range(2000)}))
+    reader, writer = os.pipe()
+    os.close(reader)
+    listed = subprocess.run(
+        [command(), "keys", "list"],
+        env=clean_environment(tmp_path),
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    os.close(writer)
+    assert listed.stderr == ""
+    assert listed.returncode == 141
