@@ -55,8 +55,9 @@ PARSE = """
 import sys
 import openclaw_rl
 assert openclaw_rl.__file__.startswith(sys.path[1] or "/"), openclaw_rl.__file__
-from openclaw_rl.commands.cli import _config, _parser
-config = _config(_parser().parse_args(sys.argv[1:]))
+from openclaw_rl.commands.cli import _parser
+from openclaw_rl.commands.flags import read_config
+config = read_config(_parser().parse_args(sys.argv[1:]))
 """
 
 ALGORITHM = '''
