@@ -36,6 +36,10 @@ def choose_kernel(
     checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, kernel: str = "auto"
 ) -> Choice:
     """The fastest kernel that is close enough; ``kernel`` names one to be used regardless."""
+    if not checkpoint.is_fast:
+        if kernel not in ("auto", "float"):
+            raise ValueError(f"kernel {kernel!r} is for models with a fast path; use --kernel auto")
+        return Choice("float", (f"float: {checkpoint.architecture} runs through transformers' own modules",))
     if kernel != "auto":
         is_plain = device.type == "cpu" and dtype == torch.float32
         if kernel_set(kernel).native and not is_plain:

@@ -101,6 +101,10 @@ class SequenceCache:
         self._ids[self.length : end] = token_ids
         self.length = end
 
+    def reusable(self, length: int) -> int:
+        """As much of the first ``length`` tokens as can be gone on from."""
+        return length
+
     def truncate(self, length: int) -> None:
         self.length = min(self.length, length)
 
@@ -152,7 +156,7 @@ class CachePool:
     ) -> SequenceCache:
         """A cache holding the longest known prefix of ``ids``, at most ``limit`` tokens of it."""
         source, shared = self.best_prefix(ids, version, reader)
-        shared = min(shared, limit)
+        shared = source.reusable(min(shared, limit)) if source else 0
         # What the system works on stays its owner's, who goes on from it.
         of = source.of if source is not None and reader.owner is None else reader
         cache = self._adopt(source, shared) if source else self._new()
@@ -178,7 +182,7 @@ class CachePool:
         for cache in list(self._caches):  # also asked from outside the engine's thread
             if cache.version != version:
                 continue
-            shared = min(cache.common_prefix(ids), may_share(reader, cache.of))
+            shared = cache.reusable(min(cache.common_prefix(ids), may_share(reader, cache.of)))
             if shared > best[1]:
                 best = (cache, shared)
         return best

@@ -23,9 +23,9 @@ import torch
 
 from openclaw_rl.engine.choose import choose_kernel, kernel_off_the_grid
 from openclaw_rl.engine.kernels import kernel_set
-from openclaw_rl.engine.kv import CachePool, Reader, SequenceCache
-from openclaw_rl.engine.lora import Adapter, load_adapter
-from openclaw_rl.engine.model import Chunk, Decoder
+from openclaw_rl.engine.kv import CachePool, Reader
+from openclaw_rl.engine.lora import Adapter
+from openclaw_rl.engine.model import Chunk, Decoder, Network
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.scheduler import Job, Scheduler
 from openclaw_rl.engine.shelf import AdapterShelf
@@ -88,7 +88,7 @@ class LocalEngine:
         self.device = torch.device(pick_device(self._options.device))
         self._dtype = _pick_dtype(self._options.dtype, self.device)
         self._shelf = AdapterShelf(self._options.max_adapters, self._read_adapter, self._let_go)
-        self._decoders: dict[int, Decoder] = {}
+        self._decoders: dict[int, Network] = {}
         self._sources: dict[int, tuple[str, int]] = {}
         self._serving: dict[Scope, int] = {}
         self._before: dict[Scope, tuple[int, float]] = {}
@@ -116,17 +116,14 @@ class LocalEngine:
         self.kernel = choice.name
         log.info("kernel %s; %s", choice.name, "; ".join(choice.reasons))
         self._decoder = self._new_decoder(self._checkpoint, choice.name)
-        new_cache = partial(
-            SequenceCache, shape.num_layers, shape.num_kv_heads, shape.head_dim, self.device, self._dtype
-        )
         token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * self._dtype.itemsize
         pieces = _GPU_PIECES if self.device.type == "cuda" else 1
         budget = options.cache_tokens or max(self.context_length, _cache_bytes(self.device) // token_bytes)
         if self.device.type == "cuda":
-            self._warm_up(new_cache)
+            self._warm_up()
         self._scheduler = Scheduler(
             self._decoder,
-            CachePool(new_cache, budget, max(2 * self.context_length, budget // 4)),
+            CachePool(self._decoder.new_cache, budget, max(2 * self.context_length, budget // 4)),
             max_running=options.max_running,
             chunk_tokens=options.chunk_tokens * pieces,
             idle_chunk_tokens=options.idle_chunk_tokens * pieces,
@@ -136,14 +133,19 @@ class LocalEngine:
             ),
         )
 
-    def _warm_up(self, new_cache: Callable[[], SequenceCache]) -> None:
+    def _warm_up(self) -> None:
         """Record what the first requests, and the first adapter, would otherwise wait for."""
         nothing = Adapter()
         for rows in _FIRST_ROWS:
             for adapter in (None, nothing):
-                self._decoder.forward([Chunk([0], new_cache(), adapter) for _ in range(rows)])
+                self._decoder.forward([Chunk([0], self._decoder.new_cache(), adapter) for _ in range(rows)])
 
-    def _new_decoder(self, checkpoint: Checkpoint, kernel: str) -> Decoder:
+    def _new_decoder(self, checkpoint: Checkpoint, kernel: str) -> Network:
+        if not checkpoint.is_fast:
+            # Imported here: a model with a fast path starts without transformers' modules.
+            from openclaw_rl.engine.general import GeneralDecoder
+
+            return GeneralDecoder(checkpoint, self.device, self._dtype)
         graphs = self._options.graphs and self.device.type == "cuda"
         return Decoder(checkpoint, self.device, self._dtype, kernel_set(kernel), graphs)
 
@@ -234,20 +236,18 @@ class LocalEngine:
         return sorted({BASE_VERSION, *self._shelf.versions, *self._decoders})
 
     def _read_adapter(self, path: Path) -> Adapter:
-        base = self._decoder
-        shape = base.shape.num_layers, base.widths, base.input_widths
-        return load_adapter(path, *shape, self.device, base.dtype)
+        return self._decoder.read_adapter(path)
 
     def _let_go(self, adapter: Adapter) -> None:
         self._inbox.put(partial(self._decoder.forget, adapter))
 
-    async def _build_beside(self, checkpoint: Checkpoint) -> Decoder:
+    async def _build_beside(self, checkpoint: Checkpoint) -> Network:
         """All weights of a version, while the others go on answering."""
         if checkpoint.shape != self._checkpoint.shape:
             raise ValueError(f"{checkpoint.path} is another model than the one being served")
         # Trained weights no longer lie on a 4-bit grid.
         name = kernel_off_the_grid(self.kernel)
-        built: asyncio.Future[Decoder] = asyncio.get_running_loop().create_future()
+        built: asyncio.Future[Network] = asyncio.get_running_loop().create_future()
 
         def build() -> None:
             try:

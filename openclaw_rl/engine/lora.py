@@ -77,15 +77,7 @@ def load_adapter(
     dtype: torch.dtype,
 ) -> Adapter:
     """Read a PEFT LoRA folder. ``widths`` gives the output rows of each projection's parts."""
-    # numpy, not torch: this runs beside the engine's thread, and a second thread that asks OpenMP for
-    # workers would leave the engine's own waiting for a core.
-    config = json.loads((path / "adapter_config.json").read_text())
-    if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("modules_to_save"):
-        raise ValueError(f"{path} is not a plain LoRA adapter; the local engine loads PEFT LoRA only.")
-    try:
-        tensors = load_file(path / ADAPTER_FILE)
-    except SafetensorError as error:
-        raise ValueError(f"{path / ADAPTER_FILE} is damaged: {error}") from None
+    config, tensors = _read_files(path)
     used: set[str] = set()
     adapter = Adapter()
     for layer in range(num_layers):
@@ -99,6 +91,35 @@ def load_adapter(
     if unused := sorted(set(tensors) - used):
         raise ValueError(f"{path} adapts modules the local engine does not know, such as {unused[0]}.")
     return adapter
+
+
+def load_named(
+    path: Path, widths: Mapping[str, tuple[int, int]], device: torch.device, dtype: torch.dtype
+) -> Adapter:
+    """The same by names of modules, for networks whose projections are not joined: all are at layer 0."""
+    config, tensors = _read_files(path)
+    used: set[str] = set()
+    adapter = Adapter()
+    for name, (num_inputs, num_outputs) in widths.items():
+        if part := _part(tensors, name, config, used):
+            if (part[0].shape[1], part[1].shape[0]) != (num_inputs, num_outputs):
+                raise ValueError(f"{path} was trained from another model than the one being served.")
+            adapter[0, name] = _join([part], [num_outputs], device, dtype)
+    if unused := sorted(set(tensors) - used):
+        raise ValueError(f"{path} adapts modules that the model being served does not have: {unused[0]}.")
+    return adapter
+
+
+def _read_files(path: Path) -> tuple[dict[str, object], dict[str, np.ndarray]]:
+    # numpy, not torch: this runs beside the engine's thread, and a second thread that asks OpenMP for
+    # workers would leave the engine's own waiting for a core.
+    config = json.loads((path / "adapter_config.json").read_text())
+    if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("modules_to_save"):
+        raise ValueError(f"{path} is not a plain LoRA adapter; the local engine loads PEFT LoRA only.")
+    try:
+        return config, load_file(path / ADAPTER_FILE)
+    except SafetensorError as error:
+        raise ValueError(f"{path / ADAPTER_FILE} is damaged: {error}") from None
 
 
 def _part(

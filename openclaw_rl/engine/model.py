@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +19,7 @@ from torch.nn.attention.bias import causal_lower_right
 from openclaw_rl.engine.graphs import GraphDecode, recorded
 from openclaw_rl.engine.kernels import Kernel, KernelSet, kernel_set
 from openclaw_rl.engine.kv import OpenRows, SequenceCache
-from openclaw_rl.engine.lora import PROJECTIONS, Adapter
+from openclaw_rl.engine.lora import PROJECTIONS, Adapter, load_adapter
 from openclaw_rl.engine.native_layers import NativeLayers
 from openclaw_rl.engine.weights import Checkpoint, load_tensors
 
@@ -37,6 +39,18 @@ class Chunk:
     hidden_layer: int | None = None
     """Keep the last row's state after this layer."""
     hidden: torch.Tensor | None = None
+
+
+class Network(Protocol):
+    """What the engine runs: our own decoder, or transformers' modules (``general.py``)."""
+
+    def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor: ...
+
+    def new_cache(self) -> SequenceCache: ...
+
+    def read_adapter(self, path: Path) -> Adapter: ...
+
+    def forget(self, adapter: Adapter) -> None: ...
 
 
 @dataclass(slots=True)
@@ -176,6 +190,15 @@ class Decoder:
         both_RV = torch.cat([self._graphs(decoding), self._forward(others).to(self.device)])
         return both_RV[_places(chunks, len(decoding))]
 
+    def new_cache(self) -> SequenceCache:
+        shape = self.shape
+        return SequenceCache(shape.num_layers, shape.num_kv_heads, shape.head_dim, self.device, self.dtype)
+
+    def read_adapter(self, path: Path) -> Adapter:
+        return load_adapter(
+            path, self.shape.num_layers, self.widths, self.input_widths, self.device, self.dtype
+        )
+
     def forget(self, adapter: Adapter) -> None:
         """An adapter that was unloaded."""
         if self._graphs is not None:
@@ -288,6 +311,7 @@ class Decoder:
 def _rope_tables(
     checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    assert checkpoint.inv_freq is not None
     angles = torch.outer(torch.arange(checkpoint.shape.context_length).float(), checkpoint.inv_freq)
     cos, sin = angles.cos() * checkpoint.rope_scale, angles.sin() * checkpoint.rope_scale
     return (

@@ -20,7 +20,7 @@ import torch
 
 from openclaw_rl.engine.kv import CachePool, Reader, SequenceCache, may_share
 from openclaw_rl.engine.lora import Adapter
-from openclaw_rl.engine.model import Chunk, Decoder
+from openclaw_rl.engine.model import Chunk, Network
 from openclaw_rl.engine.sampling import Sampled, Sampler, draw_whole, raw_logprobs
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.errors import GrammarFailed
@@ -45,7 +45,7 @@ class Job:
     ids: list[int]
     version: int
     adapter: Adapter | None
-    decoder: Decoder | None
+    decoder: Network | None
     """Of a version with weights of its own; None is the base's."""
     priority: Priority
     max_length: int
@@ -82,7 +82,7 @@ class Scheduler:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: Network,
         pool: CachePool,
         *,
         max_running: int,
@@ -111,7 +111,7 @@ class Scheduler:
     def add(self, job: Job) -> None:
         self.waiting.append(job)
 
-    def warm(self, before: int, version: int, adapter: Adapter | None, decoder: Decoder | None) -> None:
+    def warm(self, before: int, version: int, adapter: Adapter | None, decoder: Network | None) -> None:
         """Read what the version before holds of recent conversations, so that the new one can go on."""
         for cache in self.pool.recent(before, _WARM_CACHES):
             ids = cache.ids.tolist()

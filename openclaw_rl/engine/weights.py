@@ -1,8 +1,8 @@
 """A checkpoint folder as named tensors, memory-mapped, plus the facts its config states.
 
 On a CPU the tensors are views of the file's pages, so every process that opens the same
-checkpoint shares one copy in RAM. Architectures the local engine cannot run are refused here,
-by name, before anything is loaded.
+checkpoint shares one copy in RAM. Architectures with a fast path are named here; others run through
+transformers' own modules (``general.py``), which refuses by name what it cannot run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from openclaw_rl.models import eos_ids
 if TYPE_CHECKING:
     import torch
 
-#: Decoder families with one shape: RMS norm, rotary positions, grouped attention, gated MLP.
+#: Families with a fast path. They have one shape: RMS norm, rotary positions, grouped attention, gated MLP.
 ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
@@ -45,41 +45,68 @@ class Shape:
 class Checkpoint:
     path: Path
     shape: Shape
-    inv_freq: torch.Tensor
+    inv_freq: torch.Tensor | None
+    """Rotary frequencies, for the fast path."""
     rope_scale: float
     eos_ids: frozenset[int]
     model_type: str
+    architecture: str
+    is_fast: bool
+    """Whether our own decoder runs it, rather than transformers' modules."""
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read the config of a local folder; raises ValueError with a remedy if we cannot run it."""
+    """Read the config of a local folder; raises ValueError with a remedy if it is no decoder's."""
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(path)
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except ValueError as error:
+        raise ValueError(f"{path}: {str(error).splitlines()[0]}; {_REMEDY}") from None
     architecture = (config.architectures or ["unknown"])[0]
-    if architecture not in ARCHITECTURES:
-        known = ", ".join(sorted(ARCHITECTURES))
-        raise ValueError(
-            f"The local engine cannot run {architecture} ({path}). It runs: {known}. "
-            "Choose such a model, or another engine with --engine."
-        )
-    if getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None):
-        raise ValueError(f"{path} uses sliding-window attention, which the local engine does not implement.")
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    slides = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
+    is_fast = architecture in ARCHITECTURES and not slides
+    text = config.get_text_config()
+    heads = getattr(text, "num_attention_heads", None)
+    if not heads:
+        raise ValueError(f"The local engine cannot run {architecture} ({path}): {_NO_DECODER}. {_REMEDY}.")
     shape = Shape(
-        num_layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=head_dim,
-        vocab=config.vocab_size,
-        context_length=config.max_position_embeddings,
-        norm_eps=config.rms_norm_eps,
+        num_layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        num_heads=heads,
+        num_kv_heads=getattr(text, "num_key_value_heads", None) or heads,
+        head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
+        vocab=text.vocab_size,
+        context_length=_context_length(text),
+        norm_eps=text.rms_norm_eps if is_fast else 0.0,
         has_qk_norm=architecture == "Qwen3ForCausalLM",
         tied=bool(config.tie_word_embeddings),
     )
-    inv_freq, rope_scale = _rope(config)
-    return Checkpoint(path, shape, inv_freq, rope_scale, frozenset(eos_ids(path)), config.model_type)
+    inv_freq, rope_scale = _rope(config) if is_fast else (None, 1.0)
+    ids = frozenset(eos_ids(path))
+    return Checkpoint(path, shape, inv_freq, rope_scale, ids, config.model_type, architecture, is_fast)
+
+
+_NO_DECODER = "its config describes no decoder with attention"
+_REMEDY = "Choose another model, or another engine with --engine"
+
+
+def cannot_run(checkpoint: Checkpoint, why: str) -> ValueError:
+    return ValueError(
+        f"The local engine cannot run {checkpoint.architecture} ({checkpoint.path}): {why}. {_REMEDY}."
+    )
+
+
+def _context_length(config: Any) -> int:
+    """Where frequencies change beyond a length, up to there: they would change for every sequence of a batch,
+    and for keys that are computed already."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        stated = rope.get("original_max_position_embeddings")
+        return int(stated or getattr(config, "original_max_position_embeddings", 0) or 0) or int(
+            config.max_position_embeddings
+        )
+    return int(config.max_position_embeddings)
 
 
 def _rope(config: Any) -> tuple[torch.Tensor, float]:

@@ -19,13 +19,16 @@ from typing import Any
 import torch
 
 from openclaw_rl.models import pick_device
+from openclaw_rl.packing import ATTENTION, attach, prove
 from openclaw_rl.settings import TrainConfig
 from openclaw_rl.train.export import copy_tokenizer
+from openclaw_rl.train.lora import with_lora
 from openclaw_rl.train.losses import LOSSES, loss_of
-from openclaw_rl.train.packed import ATTENTION, Packed, logprobs, pack
+from openclaw_rl.train.masters import Masters
+from openclaw_rl.train.packed import Packed, head_of, logprobs, pack
 from openclaw_rl.train.policies import AVERAGE, TRAINER_STATE
 from openclaw_rl.types import Batch, Json, StepReport, TrainerCapabilities, Weights
-from openclaw_rl.types.lora import ADAPTER_CONFIG, ADAPTER_FILE, lora_modules
+from openclaw_rl.types.lora import ADAPTER_CONFIG, ADAPTER_FILE
 
 FrozenLinear = Callable[[torch.nn.Linear], torch.nn.Module]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -80,12 +83,18 @@ class LocalTrainer:
             self._path, dtype=_DTYPES[options.train_dtype], attn_implementation=ATTENTION
         )
         base.config.use_cache = False
-        self._model: Any = _with_lora(base, options) if options.finetune == "lora" else base
+        self._model: Any = with_lora(base, options, options.name) if options.finetune == "lora" else base
         self._model.to(self.device).eval()  # eval: no dropout anywhere; gradients flow all the same
+        self._decoder, self._head = base.get_decoder(), head_of(base)
+        self._packing = attach(self._decoder)
+        try:
+            prove(base, self._packing, self._packed)
+        except ValueError as error:
+            raise ValueError(f"the local trainer cannot train {type(base).__name__}: {error}") from error
         self._speed_up_base()
-        self._decoder, self._head = base.model, base.get_output_embeddings()
         self._named = [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]
         self._parameters = [parameter for _, parameter in self._named]
+        self._masters = Masters(self._parameters)
         self._first = [p.detach().clone() for p in self._parameters]
         self._begin()
 
@@ -98,13 +107,14 @@ class LocalTrainer:
     def _begin(self) -> None:
         """As before the first step."""
         options = self.options
-        with torch.no_grad():
-            for parameter, first in zip(self._parameters, self._first, strict=True):
-                parameter.copy_(first)
+        self._masters.put(self._first)
         self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=options.learning_rate, betas=options.betas, weight_decay=options.weight_decay
+            self._masters.weights,
+            lr=options.learning_rate,
+            betas=options.betas,
+            weight_decay=options.weight_decay,
         )
-        self._average = [p.detach().clone() for p in self._parameters] if options.average_decay else None
+        self._average = self._copies() if options.average_decay else None
         self._steps = 0
         self._state: Json = {}
 
@@ -113,6 +123,9 @@ class LocalTrainer:
         """The algorithm's own, as last saved."""
         saved: Json = json.loads(json.dumps(self._state))
         return saved
+
+    def _copies(self) -> list[torch.Tensor]:
+        return [master.detach().clone() for master in self._masters.weights]
 
     # --- one step ----------------------------------------------------------------------------
 
@@ -133,6 +146,7 @@ class LocalTrainer:
                 loss = loss + options.kl_coefficient * self._kl_to_base(packed, new)
             forwarded = time.monotonic()
             loss.backward()
+            self._masters.take_gradients()
             forward_s += forwarded - before
             backward_s += time.monotonic() - forwarded
             recorded = packed.old_NK[:, 0] <= 0
@@ -142,15 +156,16 @@ class LocalTrainer:
             loss_sum += float(loss.detach())
             num_tokens += packed.num_tokens
             num_reply += len(packed.rows_N)
-        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, options.grad_clip))
+        norm = float(torch.nn.utils.clip_grad_norm_(self._masters.weights, options.grad_clip))
         rate = self._learning_rate() * batch.scale
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
+        self._masters.round_off()
         self._steps += 1
         if self._average is not None:
             with torch.no_grad():
-                torch._foreach_lerp_(self._average, self._parameters, 1 - options.average_decay)
+                torch._foreach_lerp_(self._average, self._masters.weights, 1 - options.average_decay)
         mine, moved = torch.cat(differences), torch.cat(ratios)
         return StepReport(
             loss=loss_sum,
@@ -172,14 +187,23 @@ class LocalTrainer:
         return options.learning_rate * min(1.0, (self._steps + 1) / max(1, options.warmup_steps))
 
     def _logprobs(self, packed: Packed) -> torch.Tensor:
+        self._packing.describe(packed.lengths)
         with self._checkpointing(packed.num_tokens):
             hidden_1TH = self._decoder(
-                input_ids=packed.ids_1T,
-                position_ids=packed.positions_1T,
-                use_cache=False,
-                lengths=packed.lengths,
+                input_ids=packed.ids_1T, position_ids=packed.positions_1T, use_cache=False
             ).last_hidden_state
-        return logprobs(hidden_1TH[0, packed.rows_N], self._head.weight, packed.targets_NK)
+        return logprobs(hidden_1TH[0, packed.rows_N], self._head, packed.targets_NK)
+
+    @torch.inference_mode()
+    def _packed(self, sequences: list[list[int]]) -> torch.Tensor:
+        """Log-probs of every position."""
+        self._packing.describe([len(ids) for ids in sequences])
+        ids, places = [i for s in sequences for i in s], [i for s in sequences for i in range(len(s))]
+        ids_1T, positions_1T = (torch.tensor([row], device=self.device) for row in (ids, places))
+        hidden_1TH = self._decoder(
+            input_ids=ids_1T, position_ids=positions_1T, use_cache=False
+        ).last_hidden_state
+        return self._head.logits(hidden_1TH[0]).log_softmax(-1)
 
     @contextmanager
     def _checkpointing(self, num_tokens: int) -> Iterator[None]:
@@ -227,6 +251,7 @@ class LocalTrainer:
         torch.save(
             {
                 "average": None if self._average is None else [a.cpu() for a in self._average],
+                "masters": [m.cpu() for m in self._copies()] if self._masters.are_copies else None,
                 "optimizer": self._optimizer.state_dict(),
                 "random": torch.get_rng_state(),
                 "steps": self._steps,
@@ -238,10 +263,10 @@ class LocalTrainer:
     def _save_average(self, folder: Path, average: list[torch.Tensor]) -> None:
         """As weights of their own, so that an engine can load them."""
         folder.mkdir(exist_ok=True)
-        now = [p.detach().clone() for p in self._parameters]
-        self._put(average)
+        now = self._copies()
+        self._masters.put(average)
         self._save_weights(folder)
-        self._put(now)
+        self._masters.put(now)
 
     def _save_weights(self, folder: Path) -> None:
         if self.options.finetune == "full":
@@ -262,9 +287,9 @@ class LocalTrainer:
         torch.manual_seed(self.options.seed)
         if folder is None or saved_weights is None:
             return
-        self._put(saved_weights)
+        self._masters.put(saved_weights)
         if self._average is not None:
-            self._average = [p.detach().clone() for p in self._parameters]
+            self._average = self._copies()
         if not (folder / TRAINER_STATE).exists():
             log.warning("version %s is trained on with a new optimizer: its own was freed", folder.name)
             return
@@ -275,7 +300,13 @@ class LocalTrainer:
             return
         if self._average is not None and saved["average"] is not None:
             self._average = [a.to(self.device) for a in saved["average"]]
+        if self._masters.are_copies and saved.get("masters"):
+            self._masters.put(saved["masters"])
+        stated = [{**group} for group in self._optimizer.param_groups]
         self._optimizer.load_state_dict(saved["optimizer"])
+        for group, own in zip(self._optimizer.param_groups, stated, strict=True):
+            # The moments go on; what the settings say now, they say from here on.
+            group.update({name: own[name] for name in ("betas", "weight_decay")})
         torch.set_rng_state(saved["random"])
         self._steps = saved["steps"]
         self._state = json.loads(saved["state"])
@@ -300,11 +331,6 @@ class LocalTrainer:
 
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=_DTYPES[self.options.train_dtype])
         return {name: p.detach() for name, p in model.named_parameters()}
-
-    def _put(self, weights: list[torch.Tensor]) -> None:
-        with torch.no_grad():
-            for parameter, value in zip(self._parameters, weights, strict=True):
-                parameter.copy_(value.to(parameter.device))
 
 
 def _read_adapter(folder: Path) -> dict[str, torch.Tensor]:
@@ -331,19 +357,3 @@ def _check_kind(folder: Path, options: LocalTrainerOptions) -> None:
                 f"version {folder.name} was trained with --{flag} {then}, not {now}: "
                 f"set that again, {_NEW_LINE}"
             )
-
-
-def _with_lora(base: Any, options: LocalTrainerOptions) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    config = LoraConfig(
-        r=options.lora_rank,
-        lora_alpha=options.lora_alpha,
-        target_modules=lora_modules(options.lora_targets),
-        lora_dropout=0.0,
-        task_type="CAUSAL_LM",
-    )
-    model = get_peft_model(base, config)
-    if options.name:
-        model.peft_config["default"].base_model_name_or_path = options.name
-    return model

@@ -1,6 +1,6 @@
 """Examples laid end to end: one row of tokens, no padding, each attending only to itself.
 
-Attention runs per example over its own stretch of the row. The vocabulary is only ever looked at for the
+How a model runs such a row is in ``openclaw_rl/packing.py``. The vocabulary is only ever looked at for the
 positions that carry signal, a few hundred rows at a time, and those logits are never kept: the backward pass
 needs one vector a position in their place, or computes them again where the head itself is trained.
 """
@@ -15,46 +15,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
-from transformers import AttentionInterface
 
 from openclaw_rl.types import Example
 
-ATTENTION = "openclaw_packed"
 _LOGIT_ROWS = 256
 _NO_VERSION = -1
-
-
-def _attend(
-    module: torch.nn.Module,
-    query_BHTD: torch.Tensor,
-    key_BHTD: torch.Tensor,
-    value_BHTD: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    lengths: Sequence[int] = (),
-    scaling: float | None = None,
-    **_: Any,
-) -> tuple[torch.Tensor, None]:
-    """Transformers' attention interface, for a row that holds sequences of the given lengths."""
-    parts = []
-    for q, k, v in zip(
-        query_BHTD.split(list(lengths), 2),
-        key_BHTD.split(list(lengths), 2),
-        value_BHTD.split(list(lengths), 2),
-        strict=True,
-    ):
-        parts.append(_attend_one(q, k, v, scaling))
-    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
-
-
-def _attend_one(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float | None) -> torch.Tensor:
-    """Heads that share keys become a batch of their own, so that keys and values are seen, not copied."""
-    shared = (k.shape[1], q.shape[1] // k.shape[1], *q.shape[2:])
-    k, v = (x[0].unsqueeze(1).expand(shared) for x in (k, v))
-    out = F.scaled_dot_product_attention(q.view(shared), k, v, is_causal=True, scale=scaling)
-    return out.reshape(q.shape)
-
-
-AttentionInterface.register(ATTENTION, _attend)
 
 
 @dataclass(frozen=True)
@@ -144,21 +109,46 @@ def _pack(items: Sequence[Example], batch_size: int, device: torch.device, paddi
     )
 
 
-def logprobs(hidden_NH: torch.Tensor, head_VH: torch.Tensor, targets_NK: torch.Tensor) -> torch.Tensor:
+@dataclass(frozen=True)
+class Head:
+    """From the last hidden state to logits, as the family does it."""
+
+    weight_VH: torch.Tensor
+    bias_V: torch.Tensor | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+
+    @property
+    def is_frozen_product(self) -> bool:
+        # In bf16 too little would be left of a mean embedding that is a difference of large numbers later.
+        plain = self.bias_V is None and self.scale == 1.0 and self.softcap is None
+        return plain and not self.weight_VH.requires_grad and self.weight_VH.dtype == torch.float32
+
+    def logits(self, hidden_NH: torch.Tensor) -> torch.Tensor:
+        logits_NV = F.linear(hidden_NH, self.weight_VH, self.bias_V).float() * self.scale
+        return logits_NV if self.softcap is None else torch.tanh(logits_NV / self.softcap) * self.softcap
+
+
+def head_of(model: Any) -> Head:
+    """What the model's config says about its logits."""
+    config, linear = model.config.get_text_config(), model.get_output_embeddings()
+    scale = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
+    return Head(linear.weight, linear.bias, scale, getattr(config, "final_logit_softcapping", None))
+
+
+def logprobs(hidden_NH: torch.Tensor, head: Head, targets_NK: torch.Tensor) -> torch.Tensor:
     """Raw log-probs of the targets; the vocabulary exists for a few rows at a time only."""
     parts = []
-    # The mean embedding below is a difference of large numbers later: in bf16 too little would be left of it.
-    frozen = not head_VH.requires_grad and head_VH.dtype == torch.float32
     for hidden, targets in zip(hidden_NH.split(_LOGIT_ROWS), targets_NK.split(_LOGIT_ROWS), strict=True):
-        if frozen:
-            parts.append(_FrozenHead.apply(hidden, head_VH, targets))  # type: ignore[no-untyped-call]
+        if head.is_frozen_product:
+            parts.append(_FrozenHead.apply(hidden, head.weight_VH, targets))  # type: ignore[no-untyped-call]
         else:
-            parts.append(checkpoint(_chunk_logprobs, hidden, head_VH, targets, use_reentrant=False))
+            parts.append(checkpoint(_chunk_logprobs, hidden, head, targets, use_reentrant=False))
     return torch.cat(parts)
 
 
-def _chunk_logprobs(hidden: torch.Tensor, head_VH: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    logits = F.linear(hidden, head_VH).float()
+def _chunk_logprobs(hidden: torch.Tensor, head: Head, targets: torch.Tensor) -> torch.Tensor:
+    logits = head.logits(hidden)
     return logits.gather(1, targets) - logits.logsumexp(dim=1, keepdim=True)
 
 

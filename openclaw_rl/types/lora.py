@@ -5,6 +5,9 @@ from __future__ import annotations
 ADAPTER_FILE, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ALL = "all-linear"
 _ATTENTION, _MLP = ["q_proj", "k_proj", "v_proj", "o_proj"], ["gate_proj", "up_proj", "down_proj"]
+#: As other families call them; a model has one kind or the other.
+_ATTENTION += ["qkv_proj", "dense", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
+_MLP += ["gate_up_proj", "fc1", "fc2"]
 _GROUPS = {"attention": _ATTENTION, "mlp": _MLP}
 
 

@@ -20,6 +20,9 @@ OPTIONS = LocalTrainerOptions(
 )
 
 
+FULL = replace(OPTIONS, finetune="full", learning_rate=2e-5)
+
+
 def plain_logprobs(model: torch.nn.Module, item: Example) -> torch.Tensor:
     """An independent forward pass: one sequence, all logits."""
     ids = item.prompt_ids + item.reply_ids
@@ -217,3 +220,48 @@ def test_unknown_settings_are_refused(tiny_model: Path) -> None:
         LocalTrainer(tiny_model, replace(OPTIONS, finetune="most"))
     with pytest.raises(ValueError, match="dtype"):
         LocalTrainer(tiny_model, replace(OPTIONS, train_dtype="fp8"))
+
+
+def test_half_precision_keeps_what_a_step_changes(
+    tiny_model: Path, ragged: list[Example], tmp_path: Path
+) -> None:
+    """A rate too small for eight bits moves the weights as far as in fp32, given a few steps."""
+    moved = {}
+    for dtype in ("fp32", "bf16"):
+        trainer = LocalTrainer(tiny_model, replace(FULL, train_dtype=dtype))
+        before = torch.cat([p.detach().float().flatten() for p in trainer._parameters])
+        for step in range(20):
+            trainer.step(Batch(ragged[:2]), step)
+        moved[dtype] = torch.cat([p.detach().float().flatten() for p in trainer._parameters]) - before
+    assert float(torch.cosine_similarity(moved["fp32"], moved["bf16"], dim=0)) > 0.95
+    assert float((moved["bf16"] != 0).float().mean()) > 0.9 * float((moved["fp32"] != 0).float().mean())
+
+
+def test_half_precision_resumes_bit_by_bit(tiny_model: Path, ragged: list[Example], tmp_path: Path) -> None:
+    options = replace(FULL, train_dtype="bf16", average_decay=0.5)
+    through = LocalTrainer(tiny_model, options)
+    through.step(Batch(ragged), 0)
+    through.save(tmp_path / "1", {})
+    resumed = LocalTrainer(tiny_model, options)
+    resumed.resume(Weights.in_folder(1, tmp_path / "1"))
+    for trainer in (through, resumed):
+        for step in range(4):
+            trainer.step(Batch(ragged), 1 + step)
+    for a, b in zip(through._masters.weights, resumed._masters.weights, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_new_weight_decay_holds_from_a_resume_on(
+    tiny_model: Path, ragged: list[Example], tmp_path: Path
+) -> None:
+    before = LocalTrainer(tiny_model, OPTIONS)
+    before.step(Batch(ragged), 0)
+    before.save(tmp_path / "1", {})
+    norms = []
+    for weight_decay in (0.0, 100.0):
+        trainer = LocalTrainer(tiny_model, replace(OPTIONS, weight_decay=weight_decay, betas=(0.8, 0.9)))
+        trainer.resume(Weights.in_folder(1, tmp_path / "1"))
+        assert trainer._optimizer.param_groups[0]["betas"] == (0.8, 0.9)
+        trainer.step(Batch(ragged), 1)
+        norms.append(sum(float(p.detach().norm()) for p in trainer._parameters))
+    assert norms[1] < 0.95 * norms[0]
