@@ -39,6 +39,7 @@ _ABOUT = {
 }
 #: Openings and endings hold words that may mean anything.
 _QUOTING = ("opening", "ending")
+_QUOTED = re.compile(r"\bwith\b(?: the)?(?: words?| phrase)?\W*(?P<words>.+?)\W*$", re.I)
 _TAKES_BACK = re.compile(
     r"\b(?:stop|no longer|any ?more|(?:don't|do not|needn't) (?:have to|need)|no need|leave out|drop the|"
     r"forget (?:about )?(?:the|that|what)|no more|enough of|never mind|without the|as (?:you did )?before|"
@@ -85,6 +86,8 @@ def relation(new: str, old: str) -> Relation:
         return "takes back"
     alike = bool(smaller) and len(shared) / smaller >= 0.5
     about = _about(new) & _about(old)
+    if _plain(new) == _plain(old) or (about & set(_QUOTING) and _quoted(new) == _quoted(old) != ""):
+        return "same"
     if alike and not contradict(new, old):
         return "same"
     if about or (contradict(new, old) and shared):
@@ -102,6 +105,16 @@ def stems(text: str) -> frozenset[str]:
     """Beginnings of the words that carry the meaning."""
     words = [word.lower() for word in _WORD.findall(text)]
     return frozenset((word.rstrip("s") or word)[:5] for word in words if word not in _COMMON)
+
+
+def _quoted(text: str) -> str:
+    """What a reply shall begin or end with; common words, too."""
+    found = _QUOTED.search(text)
+    return _plain(found["words"]) if found else ""
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.lower()))
 
 
 def _about(text: str) -> frozenset[str]:

@@ -264,9 +264,21 @@ class Sampler:
         if wish is None and not self._wishes.texts(turn.user, turn.scope):
             return NOTHING_LEFT
         # Its own wish, or one that it took back, may be known already from before a kill.
-        known = wish is not None and wish.turn_id != turn.id
-        same = again is not None and known and self._wishes.texts(turn.user, turn.scope) == before
+        if wish is None or wish.turn_id == turn.id:
+            return None
+        if overtaken := again is None and self._came_later(wish, turn):
+            self._wishes.failed(turn)  # what was complained about again had this complaint before its eyes
+        same = (again or overtaken) and self._wishes.texts(turn.user, turn.scope) == before
         return SAME_WISH if same else None
+
+    def _came_later(self, wish: Wish, turn: TurnRecord) -> bool:
+        """Whether the wish came from a later reply of the same conversation, which was judged first."""
+        known = self._verdicts.judged(wish.turn_id)
+        return (
+            known is not None
+            and known[0].session_id == turn.session_id
+            and known[0].created_at > turn.created_at
+        )
 
     async def _examples(self, turn: TurnRecord, verdict: Verdict) -> list[Example]:
         if self._prepared != turn.scope:

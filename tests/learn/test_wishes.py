@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,21 @@ class Complaints(WordJudge):
     async def evaluate(self, case: JudgeCase) -> Verdict:
         verdict = await super().evaluate(case)
         return replace(verdict, hints=tuple(hint.removeprefix("bad: ") for hint in verdict.hints))
+
+
+class LastFirst(Complaints):
+    """What was said first is judged last."""
+
+    def __init__(self) -> None:
+        self._judged = asyncio.Event()
+
+    async def evaluate(self, case: JudgeCase) -> Verdict:
+        if len(case.messages) > 1:
+            self._judged.set()
+            return await super().evaluate(case)
+        await self._judged.wait()
+        await asyncio.sleep(0.1)  # the other verdict is being written
+        return await super().evaluate(case)
 
 
 class Teacher(FakeTeacher):
@@ -109,6 +125,30 @@ async def test_said_once_more_in_a_conversation_it_is_not_taught_again(system: S
     await sampler_of(system).run()
     assert (await looked_at(system, first))[0] == "sampled"
     assert await looked_at(system, second) == ("excluded", SAME_WISH)
+    assert wishes_of(system).of_user("default", EVERYONE)[0].tried == 1
+
+
+async def test_judged_in_another_order_it_is_not_taught_twice_either(system: ServingSystem) -> None:
+    """A rule knows at once that the second reply failed; the votes on the first take their time."""
+    speaker = Speaker(system)
+    messages: list[Any] = [{"role": "user", "content": "question"}]
+    ids = []
+    for n in range(3):
+        reply = await speaker.ask(messages, f"reply {n}")
+        ids.append(reply["id"])
+        messages += [
+            {"role": "assistant", "content": reply["content"]},
+            {"role": "user", "content": f"bad: {LISTS}"},
+        ]
+    await system.gateway.drain()
+    queue = LedgerJudgeQueue(system.ledgers.serve, system.ledgers.learn, idle_s=1e12)
+    worker = JudgeWorker(queue, LastFirst())
+    while await worker.step():
+        pass
+    await sampler_of(system).run()
+    states = [await looked_at(system, turn) for turn in ids[:2]]
+    assert states[1][0] == "sampled"
+    assert states[0] == ("excluded", SAME_WISH)
     assert wishes_of(system).of_user("default", EVERYONE)[0].tried == 1
 
 
