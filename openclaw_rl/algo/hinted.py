@@ -6,9 +6,10 @@ moved towards what the told model held likely at each of their tokens. Whole ans
 pushing the student's own tokens about cannot reach, and many different requests keep the wish from
 staying with the words it was complained about. What no wish concerns is held by anchors.
 
-Two log-prob ratios under the base choose among the answers, without anybody's label: an answer *shows*
-the wish if knowing the wish makes it likelier, and *answers* its request if it is likelier there than
-after another one. Those that merely repeat the wish's words are left out.
+Which answers are the best nobody has to label. An answer must be about its request: it names what was
+asked about, or is clearly likelier there than after other requests. Of those, the best shows the wish most:
+knowing the wish makes it likelier than it was. Those that merely repeat the wish's words are left out. Where
+the told model answers too few of the requests, it does not manage the wish, and nothing is learned.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from openclaw_rl.relevance import CLEARLY, OTHERS, names, own_words
 from openclaw_rl.types import (
     Answer,
     Ask,
@@ -38,10 +40,10 @@ from openclaw_rl.types import (
 _WORD = re.compile(r"[^\W_]+")
 #: Words in a row that an answer may share with the wish.
 _ECHO = 5
-#: Nats a token by which an answer must be likelier after its own request than after another.
-_FITS = 0.15
 #: Of an answer, so many tokens tell whether it shows the wish and answers its request.
 _TELLING = 40
+#: Of the requests, those that must find an answer.
+_LEAST_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,12 @@ class Hinted:
         given = await asyncio.gather(
             *(teacher.answer(ask.hinted_ids, self.answers, seed + 97 * n) for n, ask in enumerate(asks))
         )
+        own = own_words([ask.text for ask in asks])
         kept = await asyncio.gather(
-            *(self._best(teacher, asks, n, wish, answers) for n, answers in enumerate(given))
+            *(self._best(teacher, asks, n, own[n], wish, answers) for n, answers in enumerate(given))
         )
+        if sum(map(bool, kept)) < _LEAST_SHARE * len(asks):
+            return []
         source = Source("hinted", (lesson.turn.id,), lesson.turn.user, lesson.verdict.score, wish)
         return [
             distribution_example(ask, answer, source, self.own_share)
@@ -98,25 +103,30 @@ class Hinted:
         ]
 
     async def _best(
-        self, teacher: Teacher, asks: Sequence[Ask], which: int, wish: str, answers: Sequence[Answer]
+        self,
+        teacher: Teacher,
+        asks: Sequence[Ask],
+        which: int,
+        own: frozenset[str],
+        wish: str,
+        answers: Sequence[Answer],
     ) -> list[Answer]:
-        """Those of one request's answers that rank high in both ratios."""
+        """Those of one request's answers that are about it and show the wish most."""
         usable = [a for a in answers if a.ids and not teacher.degenerate(a.text)]
         usable = [a for a in usable if not echoes(a.text, wish)]
         finished = [a for a in usable if a.finished]
         if 2 * len(finished) >= len(usable):  # unless the wish makes them long
             usable = finished
-        ask, other = asks[which], asks[(which + 1) % len(asks)]
-        shows, fits = [], []
+        found = []
         for answer in usable:
             ids, told = answer.ids[:_TELLING], float(np.mean(answer.logprobs[:_TELLING]))
-            shows.append(told - await teacher.mean_logprob(ask.prompt_ids, ids))
-            fits.append(told - await teacher.mean_logprob(other.hinted_ids, ids))
-        pairs = list(zip(_ranks(shows), _ranks(fits), strict=True))
-        order = sorted(range(len(usable)), key=lambda n: (-min(pairs[n]), -sum(pairs[n]), n))
-        # What would answer any request answers none; better no lesson than that one.
-        order = [n for n in order if fits[n] >= _FITS and (shows[n] > 0 or not wish)]
-        return [usable[n] for n in order[: self.keep]]
+            if not names(answer.text, own) and not await _fits(teacher, asks, which, ids, told):
+                continue
+            shows = told - await teacher.mean_logprob(asks[which].prompt_ids, ids)
+            if shows > 0 or not wish:
+                found.append((shows, answer))
+        found.sort(key=lambda each: -each[0])
+        return [answer for _, answer in found[: self.keep]]
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:
         return Batch(examples, self.needs.loss, scale=self.scale)
@@ -129,9 +139,8 @@ def echoes(text: str, wish: str) -> bool:
     return any(said[n : n + _ECHO] in runs for n in range(len(said) - _ECHO + 1))
 
 
-def _ranks(values: Sequence[float]) -> list[int]:
-    order = sorted(range(len(values)), key=lambda n: values[n])
-    ranks = [0] * len(values)
-    for rank, n in enumerate(order):
-        ranks[n] = rank
-    return ranks
+async def _fits(teacher: Teacher, asks: Sequence[Ask], which: int, reply_ids: list[int], told: float) -> bool:
+    """Whether it is clearly likelier after its own request than after any of some others."""
+    others = [asks[(which + n) % len(asks)] for n in range(1, min(OTHERS + 1, len(asks)))]
+    elsewhere = [await teacher.mean_logprob(other.hinted_ids, reply_ids) for other in others]
+    return all(told - each >= CLEARLY for each in elsewhere)

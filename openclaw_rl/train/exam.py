@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
+from openclaw_rl.relevance import CLEARLY, OTHERS, names, own_words
 from openclaw_rl.types import (
     BASE_VERSION,
     GRAMMAR_DIALECT,
@@ -29,13 +30,13 @@ from openclaw_rl.types import (
     Tool,
 )
 
-_TEMPERATURE, _TOP_P, _MAX_TOKENS, _SEED = 0.7, 0.9, 96, 1234
+_TEMPERATURE, _TOP_P, _MAX_TOKENS, _SEED = 0.7, 0.9, 64, 1234
 _ITEM_TOKENS = 20
 _CALL_TOKENS, _CALL_CHARS, _OTHER_TOOLS = 64, 48, 2
 #: A job with a system prompt says how to answer: in few words.
 _FEW_WORDS = 8
 #: Asked at the same time: beside live traffic, a step of the engine costs about the same for all of them.
-_AT_ONCE = 12
+_AT_ONCE = 16
 _WORD = re.compile(r"[^\W_]+")
 _LEAST_WORDS, _LEAST_DIFFERENT = 3, 0.4
 _ECHO_SHARE = 0.8
@@ -70,18 +71,39 @@ class ToolItem:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """How a version answered one request."""
+
+    broken: bool
+    """Empty, repeats itself, or only says the request again."""
+    gap: float
+    """How much likelier the reply is after its own request than after another, in nats a token."""
+    on_topic: bool
+    """It names what was asked about, or is clearly likelier there than after others."""
+    strangeness: float
+    """Nats a token that the base, told of the wishes, finds in it."""
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Talk:
-    """How a version answers requests."""
+    """How a version answers requests, on average."""
 
     broken: float
-    """Share of replies that are empty, repeat themselves, or only say the request again."""
     specificity: float
-    """How much likelier a reply is after its own request than after another, in nats a token."""
     on_topic: float
-    """Share of replies of which that is clearly so."""
     strangeness: float
-    """Nats a token that the base, told of the wishes, finds in the replies."""
     length: float
+
+    @classmethod
+    def of(cls, looks: Sequence[Look]) -> Talk:
+        return cls(
+            broken=_mean([look.broken for look in looks]),
+            specificity=_mean([look.gap for look in looks]),
+            on_topic=_mean([look.on_topic for look in looks]),
+            strangeness=_mean([look.strangeness for look in looks]),
+            length=_mean([look.length for look in looks]),
+        )
 
 
 class Examiner:
@@ -89,30 +111,29 @@ class Examiner:
         self._engine, self._renderer, self._degeneration = engine, renderer, degeneration
         self._places = asyncio.Semaphore(_AT_ONCE)
 
-    async def talk(self, version: int, asks: Sequence[Ask], *, told: bool = False) -> Talk:
-        """``told``: the prompts say what is wished for."""
-        prompts = [ask.hinted_ids if told else ask.prompt_ids for ask in asks]
-        replies = await asyncio.gather(
-            *(self._reply(prompt, version, _SEED + n) for n, prompt in enumerate(prompts))
-        )
-        texts = [self._text(reply) for reply in replies]
-        requests = [self._text(ask.prompt_ids) for ask in asks]
-        broken = [self.is_broken(*pair) for pair in zip(texts, requests, strict=True)]
-        others = [asks[(n + 1) % len(asks)] for n in range(len(asks))]
-        own, other = [
-            await asyncio.gather(
-                *(self._mean(ask.hinted_ids, reply) for ask, reply in zip(which, replies, strict=True))
-            )
-            for which in (asks, others)
-        ]
-        gaps = [a - b for a, b in zip(own, other, strict=True)]
-        return Talk(
-            broken=_mean(broken),
-            specificity=_mean(gaps),
-            on_topic=_mean([gap > _CLEARLY for gap in gaps]),
-            strangeness=-_mean(own),
-            length=_mean([len(reply) for reply in replies]),
-        )
+    async def looks(
+        self, version: int, asks: Sequence[Ask], which: Sequence[int], *, told: bool = False
+    ) -> list[Look]:
+        """At some of the requests; ``told``: the prompts say what is wished for."""
+        own = own_words([ask.text for ask in asks])
+        return await asyncio.gather(*(self._look(version, asks, n, own[n], told) for n in which))
+
+    async def _look(
+        self, version: int, asks: Sequence[Ask], which: int, own: frozenset[str], told: bool
+    ) -> Look:
+        ask = asks[which]
+        reply = await self._reply(ask.hinted_ids if told else ask.prompt_ids, version, _SEED + which)
+        text = self._text(reply)
+        others = [asks[(which + n) % len(asks)] for n in range(1, min(OTHERS + 1, len(asks)))]
+        likely, gap = await self._mean(ask.hinted_ids, reply), 0.0
+        if others:
+            gap = likely - await self._mean(others[0].hinted_ids, reply)
+        on_topic = names(text, own)
+        if not on_topic and gap >= CLEARLY:
+            more = await asyncio.gather(*(self._mean(other.hinted_ids, reply) for other in others[1:]))
+            on_topic = all(likely - each >= CLEARLY for each in more)
+        broken = self.is_broken(text, self._text(ask.prompt_ids))
+        return Look(broken, gap, on_topic, -likely, len(reply))
 
     async def right(self, version: int, items: Sequence[Item], wish: str = "") -> list[bool]:
         """Whether each item is answered right; told the wish where it applies."""
@@ -183,10 +204,6 @@ class Examiner:
         detokenizer = self._renderer.detokenizer()
         said = [i for i in ids if i not in self._renderer.stop_ids]
         return "".join(detokenizer.feed(i) for i in said) + detokenizer.finish()
-
-
-#: Nats a token.
-_CLEARLY = 0.15
 
 
 def draw_items(bound: bool, number: int | None, seed: int) -> list[Item]:

@@ -9,11 +9,13 @@ may cost answers, and learning it may cost no more), and against the version bef
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from openclaw_rl.train.exam import Examiner, Item, Talk, draw_items, draw_tool_items
+from openclaw_rl.train.exam import Examiner, Item, Look, Talk, draw_items, draw_tool_items
 from openclaw_rl.types import (
     BASE_VERSION,
     EVERYONE,
@@ -34,6 +36,8 @@ _CALLS = 8
 #: Of the items: below, what the reference gets right is chance.
 _LEAST_SHARE = 0.1
 _LEAST_SPECIFICITY = 0.1
+#: Requests that are asked first; all the others, unless nothing at all got worse on these.
+_FIRST_ASKS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Bounds:
     """Share of the facts, sums and readings that the reference gets right."""
     lost_jobs: float = 0.45
     """The same of jobs with a system prompt."""
-    off_topic_at_once: float = 0.35
+    off_topic_at_once: float = 0.3
     """Share of replies that stop belonging to their request, against the version before."""
     tools: float = 0.5
     """Nats a token by which known tool calls may become less likely than under the base."""
@@ -52,8 +56,8 @@ class Bounds:
     """Share of the tool calls that the base gets right where some tool must be called."""
     broken: float = 0.25
     """Share of broken replies beyond the references'."""
-    off_topic: float = 0.25
-    """Share of replies that stop belonging to their request."""
+    off_topic: float = 0.2
+    """Share of replies that stop being about what was asked, against the base."""
     specificity: float = 0.5
     """What must be left of it: how much likelier a reply is after its own request than after another."""
     strangeness: float = 0.7
@@ -101,10 +105,11 @@ class Gate:
         everywhere: bool = True,
     ) -> None:
         """``everywhere``: versions answer under any system prompt, so they are asked jobs with one, too."""
-        self._renderer, self._encode, self._everywhere = renderer, encode, everywhere
+        self._renderer, self._encode, self.everywhere = renderer, encode, everywhere
         self._bounds = bounds or Bounds()
         self._examiner = Examiner(engine, renderer, degeneration)
-        self._talks: dict[tuple[str, int, bool], Talk] = {}
+        self._looks: dict[tuple[tuple[int, ...], tuple[int, ...], bool], Look] = {}
+        """Of the base: a request as it is told and as it is, and which of the two was asked."""
         self._right: dict[tuple[str, str], bool] = {}
         """Of the base: (an item, what it was told) → whether it was answered right."""
         self._on_topic: dict[int, float] = {}
@@ -122,9 +127,11 @@ class Gate:
         """``version`` must be loaded, unless the report says that it is not finite."""
         if not report.finite:
             return _result([Check("finite", 0.0, 1.0, False)])
-        checks = [Check("finite", 1.0, 1.0, True), *await self._tools(version)]
-        checks += await self._knowledge(version, subject.wish)
-        checks += await self._talk(version, parent, subject)
+        # At the same time: the engine answers many at once for little more than one.
+        found = await asyncio.gather(
+            self._tools(version), self._knowledge(version, subject.wish), self._talk(version, parent, subject)
+        )
+        checks = [Check("finite", 1.0, 1.0, True), *itertools.chain(*found)]
         if len(held_out) >= _MIN_HELD_OUT:
             value = await self._held_out(version, parent, held_out)
             checks.append(_at_least("held-out turns", value, -self._bounds.held_out))
@@ -135,7 +142,7 @@ class Gate:
     async def _knowledge(self, version: int, wish: str) -> list[Check]:
         checks = []
         kinds = [("facts", self._bounds.lost, False), ("jobs", self._bounds.lost_jobs, True)]
-        for name, most, is_bound in kinds if self._everywhere else kinds[:1]:
+        for name, most, is_bound in kinds if self.everywhere else kinds[:1]:
             # A few dozen items are noisy: nobody is rejected before all of them were asked.
             for number in (_ITEMS, None):
                 items = draw_items(is_bound, number, seed=version)
@@ -198,17 +205,32 @@ class Gate:
     # --- how it talks ----------------------------------------------------------------------------
 
     async def _talk(self, version: int, parent: int, subject: Subject) -> list[Check]:
-        bounds, asks = self._bounds, subject.asks
-        if not asks:
-            return []
-        now = await self._examiner.talk(version, asks)
-        base = await self._reference(subject, told=False)
-        told = await self._reference(subject, told=True)
+        asks, looks, checks = subject.asks, list[Look](), list[Check]()
+        for which in (range(len(asks))[:_FIRST_ASKS], range(len(asks))[_FIRST_ASKS:]):
+            if not which:
+                break
+            number = len(looks) + len(which)
+            more, base, told = await asyncio.gather(
+                self._examiner.looks(version, asks, which),
+                self._reference(subject, number, told=False),
+                self._reference(subject, number, told=True),
+            )
+            looks += more
+            now = Talk.of(looks)
+            before = await self._on_topic_of(parent, base, subject)
+            self._on_topic[version] = now.on_topic
+            checks = self._compare(now, base, told, before)
+            # A dozen replies are noisy: what is not clearly as good, or clearly bad, is asked for more.
+            if now.on_topic >= base.on_topic and all(check.passed for check in checks):
+                break
+        return checks
+
+    def _compare(self, now: Talk, base: Talk, told: Talk, before: float) -> list[Check]:
+        bounds = self._bounds
         strange = now.strangeness - max(base.strangeness, told.strangeness)
         reference = min(base.specificity, told.specificity)
         # Where the reference itself is hardly specific, a share of it would say nothing.
         specific = reference - (1 - bounds.specificity) * max(reference, _LEAST_SPECIFICITY)
-        before, self._on_topic[version] = await self._on_topic_of(parent, base, asks), now.on_topic
         return [
             _at_most("broken replies", now.broken - max(base.broken, told.broken), bounds.broken),
             _at_least("on topic", now.on_topic, base.on_topic - bounds.off_topic),
@@ -218,21 +240,23 @@ class Gate:
             _at_least("length", now.length, bounds.terse * min(base.length, told.length)),
         ]
 
-    async def _on_topic_of(self, parent: int, base: Talk, asks: Sequence[Ask]) -> float:
+    async def _on_topic_of(self, parent: int, base: Talk, subject: Subject) -> float:
         """As it was checked; asked again where that was another process."""
         if parent == BASE_VERSION:
             return base.on_topic
         if parent not in self._on_topic:
-            self._on_topic[parent] = (await self._examiner.talk(parent, asks)).on_topic
+            which = range(len(subject.asks))[:_FIRST_ASKS]
+            self._on_topic[parent] = Talk.of(await self._examiner.looks(parent, subject.asks, which)).on_topic
         return self._on_topic[parent]
 
-    async def _reference(self, subject: Subject, *, told: bool) -> Talk:
-        """The base on the same requests; asked once for the same ones."""
-        key = (subject.wish, hash(tuple(tuple(ask.prompt_ids) for ask in subject.asks)), told)
-        if key not in self._talks:
-            self._talks = dict(list(self._talks.items())[-_KEPT:])
-            self._talks[key] = await self._examiner.talk(BASE_VERSION, subject.asks, told=told)
-        return self._talks[key]
+    async def _reference(self, subject: Subject, number: int, *, told: bool) -> Talk:
+        """The base on the first of the same requests; each is asked once."""
+        keys = [(tuple(ask.hinted_ids), tuple(ask.prompt_ids), told) for ask in subject.asks[:number]]
+        missing = [n for n, key in enumerate(keys) if key not in self._looks]
+        found = await self._examiner.looks(BASE_VERSION, subject.asks, missing, told=told)
+        self._looks = dict(list(self._looks.items())[-_KEPT:])
+        self._looks |= {keys[n]: look for n, look in zip(missing, found, strict=True)}
+        return Talk.of([self._looks[key] for key in keys])
 
     async def _held_out(self, version: int, parent: int, turns: Sequence[tuple[TurnRecord, int]]) -> float:
         """How far accepted replies became likelier and others less likely; a step should move both so."""
@@ -246,8 +270,8 @@ class Gate:
         return _mean(moves)
 
 
-#: References that are remembered.
-_KEPT = 32
+#: Replies of the base that are remembered.
+_KEPT = 512
 
 
 def _at_most(name: str, value: float, bound: float) -> Check:

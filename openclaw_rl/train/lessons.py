@@ -41,6 +41,7 @@ NEUTRAL = "neutral: neither praise nor correction followed"
 NO_LESSON = (
     "the algorithm finds nothing to learn here, such as a complaint without a word on what to do instead"
 )
+UNANSWERED = "told of it, the model answers too few requests to learn from; after four such it is given up"
 SAME_WISH = "said once more: the complaint before it in this conversation teaches the same"
 NOTHING_LEFT = "the last wish is taken back: the version from before it serves again"
 ACCEPTED = "accepted: there is nothing to change"
@@ -237,6 +238,9 @@ class Sampler:
             return
         if not examples:
             reason = {1: ACCEPTED, 0: NEUTRAL, -1: NO_LESSON}[verdict.score]
+            if verdict.score < 0 and self._algorithm.needs.generates:
+                self._wishes.failed(turn)
+                reason = UNANSWERED
             self._verdicts.settle(seq, turn, verdict, reason=reason)
         elif not all(np.isfinite(a).all() for made in examples for a in (made.old_NK, made.signal_NK)):
             self._verdicts.settle(seq, turn, verdict, reason=NOT_FINITE)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _MAX_PROMPT_TOKENS = 512
 #: Of a person's own, beside the one complained about; the rest are everyday ones.
 _OWN_SHARE = 0.5
-_GATE_OTHERS = 8
+_GATE_OTHERS = 24
 
 
 class StoredRequest(Protocol):
@@ -91,7 +91,7 @@ class Prompts:
             if longest is not None and (turn.tools or len(turn.prompt_ids) > longest):
                 continue
             told = self.hinted(turn, wish)
-            ask = None if told is None else Ask(turn.prompt_ids, told)
+            ask = None if told is None else Ask(turn.prompt_ids, told, self._asked(turn))
             if ask is not None and ask not in asks:
                 asks.append(ask)
         return asks
@@ -105,7 +105,11 @@ class Prompts:
     def _plain(self, wish: str, text: str) -> Ask:
         plain: list[Message] = [{"role": "user", "content": text}]
         told = self._with_hint(plain, wish) or plain
-        return Ask(self._renderer.render(plain, []), self._renderer.render(told, []))
+        return Ask(self._renderer.render(plain, []), self._renderer.render(told, []), text)
+
+    def _asked(self, turn: TurnRecord) -> str:
+        said = [m for m in self._stored_request(turn).messages if m["role"] == "user"]
+        return next((m.get("content") or "" for m in reversed(said) if not self._is_ephemeral(m)), "")
 
     def anchors(self) -> list[Ask]:
         """What shall stay as it is: asked as it is."""

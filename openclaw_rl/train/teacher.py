@@ -29,13 +29,13 @@ from openclaw_rl.types import (
 _TEACHER_TOP = 8
 #: What the teacher held likely at each token of an answer, beside one bin for the rest.
 _ANSWER_TOP = 20
-_MAX_TOKENS = 80
+_MAX_TOKENS = 64
 #: Of a job that shall stay as it is; most end by themselves before.
 _ANCHOR_TOKENS = 16
 #: Some way between one answer's always the same and answers that wander off.
 _TEMPERATURE, _TOP_P = 0.8, 0.95
 #: Asked at the same time: beside live traffic, a pass of the engine costs about the same for all of them.
-_AT_ONCE = 12
+_AT_ONCE = 16
 _LEAST_WORDS, _LEAST_DIFFERENT = 3, 0.4
 _WORD = re.compile(r"[^\W_]+")
 

@@ -246,7 +246,7 @@ class LearnWorker:
             )
             return False
         needs = self._algorithm.needs
-        if needs.anchors:
+        if needs.anchors and self._gate.everywhere:
             self._anchors = await self._sampler.anchors(2 * needs.steps * needs.anchors, self._seed(policy))
         self._progress(f"step {version}: {len(items)} examples")
         report = await self._in_thread(lambda: self._take_step(policy, items))

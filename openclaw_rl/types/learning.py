@@ -37,6 +37,8 @@ class Ask:
 
     prompt_ids: list[int]
     hinted_ids: list[int]
+    text: str = ""
+    """What was asked last, in words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -60,17 +60,23 @@ class ScriptedTeacher:
         raise AssertionError("nothing is scored")
 
 
-def lesson(score: int = -1, hints: tuple[str, ...] = (WISH,), wishes: tuple[str, ...] = (WISH,)) -> Lesson:
+def lesson(
+    score: int = -1,
+    hints: tuple[str, ...] = (WISH,),
+    wishes: tuple[str, ...] = (WISH,),
+    asks: Sequence[Ask] = ASKS,
+) -> Lesson:
     turn = TurnRecord(
         "t1", "s1", "ann", "chat", "main", [], None, {}, {}, [1, 5], [], SamplingParams(10), 0, "stop", 0.0
     )
-    asks = ASKS if wishes else [Ask(ask.prompt_ids, ask.prompt_ids) for ask in ASKS]
+    if not wishes:
+        asks = [Ask(ask.prompt_ids, ask.prompt_ids) for ask in asks]
     return Lesson(
         turn,
         Verdict(score, 1.0, "votes", hints=hints),
         lambda hint: None,
         wishes=wishes,
-        asks=lambda wish, number: asks[:number],
+        asks=lambda wish, number: list(asks[:number]),
     )
 
 
@@ -95,15 +101,35 @@ async def test_praise_and_complaints_without_a_word_teach_nothing(score: int, hi
     assert teacher.asked == []
 
 
-async def test_the_best_answer_is_good_by_both_ratios() -> None:
-    """One shows the wish but fits anything, one fits but would have come anyway, one does both fairly."""
+async def test_the_best_answer_fits_and_shows_the_wish_most() -> None:
+    """One shows the wish but fits anything, one fits but would nearly have come anyway, one does both."""
     teacher = ScriptedTeacher(
         [answer(20), answer(21), answer(22)],
         untold={20: -9.0, 21: -1.1, 22: -4.0},
         elsewhere={20: -1.3, 21: -9.0, 22: -4.0},
     )
     assert await kept(teacher) == [22]
-    assert await kept(teacher, Hinted(keep=3)) == [22, 20, 21]
+    assert await kept(teacher, Hinted(keep=3)) == [22, 21]
+
+
+async def test_what_names_the_thing_asked_about_is_about_it() -> None:
+    """However likely it would be after another request; and the more it shows the wish, the better."""
+    about = [replace(ask, text=text) for ask, text in zip(ASKS, ("What is rain?", "Why bark?"), strict=True)]
+    likely_anywhere = {"elsewhere": {20: -1.0, 21: -1.0}}
+    teacher = ScriptedTeacher(
+        [answer(20), answer(21, "a fine topic")], {20: -2.0, 21: -9.0}, **likely_anywhere
+    )
+    made = await Hinted().examples(lesson(asks=about), teacher)
+    assert [(made.prompt_ids, made.reply_ids[0]) for made in made] == [(ASKS[0].prompt_ids, 20)]
+
+
+async def test_a_model_that_answers_next_to_nothing_when_told_teaches_nothing() -> None:
+    """A quarter of the requests must find an answer, or the wish is beyond it."""
+    texts = ("What is rain?", "Why do dogs bark?", "How do locks work?", "What is a comet?", "Explain trams.")
+    about = [Ask([1, n], [1, n, 9], text) for n, text in enumerate(texts)]
+    teacher = ScriptedTeacher([answer(20, "rain, as you wish")], {20: -9.0}, {20: -1.0})
+    assert await Hinted().examples(lesson(asks=about), teacher) == []
+    assert len(await Hinted().examples(lesson(asks=about[:4]), teacher)) == 1
 
 
 async def test_what_says_the_wish_again_is_left_out() -> None:

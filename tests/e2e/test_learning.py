@@ -1,4 +1,4 @@
-"""Two conversations with somebody who wants short answers, on the real model, through the API alone."""
+"""A conversation with somebody who wants short answers, on the real model, through the API alone."""
 
 from __future__ import annotations
 
@@ -19,17 +19,14 @@ def server(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.mark.slow
-def test_two_conversations_change_what_the_model_does(server: ServerProcess) -> None:
+def test_a_complaint_changes_what_the_model_does(server: ServerProcess) -> None:
     with closing(User(server)) as user:
         converse_and_compare(user, server)
 
 
 def converse_and_compare(user: User, server: ServerProcess) -> None:
     before = user.held_out()
-    for number in range(2):
-        user.converse(number)
-        if number == 0:
-            user.wait()
+    user.converse(0)
     user.http.post("/v1/flush")
     user.wait()
     after = user.held_out()

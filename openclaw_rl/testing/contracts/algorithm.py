@@ -71,7 +71,7 @@ class FakeTeacher:
         return Answer(ids, [-0.7] * len(ids), top, chances, f"answer {first} it is", finished=True)
 
     async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int]) -> float:
-        return -1.0 - reply_ids[0] / 100
+        return -1.5 - reply_ids[0] / 100
 
     def degenerate(self, text: str) -> bool:
         return False

@@ -1,0 +1,56 @@
+"""Is a reply about what was asked? By its words: those that one request has and the others do not.
+
+Whoever chooses answers to learn from and whoever checks a version asks the same. A reply that names nothing
+of its request may still be about it (another language, a plain "Paris"); log-probs decide then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+#: Nats a token by which a reply that names nothing must be likelier after its request than after others.
+CLEARLY = 0.6
+#: Others that it is held against.
+OTHERS = 3
+_WORD = re.compile(r"[^\W\d_]{4,}")
+#: What more requests than one in so many say is how people ask, not what about.
+_COMMON = 12
+_STEM = 5
+_FUNCTION_WORDS = """
+about after again also always another anybody anything around back because been before being best better
+between both call can't could days describe different does doing don't down each else even every everything
+explain find first from give going good great happen happens have having help here idea important into
+interesting just keep kind know learn less like little long look make makes many maybe means might more most
+much must name need never next nice often once only other others over people person please point question
+really right said same shall short should show simple since some somebody someone something sometimes soon
+speak start still such suggest sure take talk tell than that that's their them then there these they thing
+things think this those though through time today together tomorrow topic understand until upon used using
+very want well were what what's when where whether which while whole whose will with without word words work
+world would write year years your yourself
+"""
+
+
+def own_words(requests: Sequence[str]) -> list[frozenset[str]]:
+    """Of each request, the words that hardly any other has; none where it is too short to tell."""
+    words = [_stems(request) for request in requests]
+    seen = Counter(word for each in words for word in each)
+    most = 1 + len(requests) // _COMMON
+    return [frozenset(word for word in each if seen[word] <= most) for each in words]
+
+
+def names(reply: str, own: frozenset[str]) -> bool:
+    """Whether a reply has any of them."""
+    return bool(_stems(reply) & own)
+
+
+def _stems(text: str) -> set[str]:
+    return {_stem(word) for word in _WORD.findall(text)} - _COMMON_STEMS
+
+
+def _stem(word: str) -> str:
+    return word.lower().rstrip("s")[:_STEM]
+
+
+_COMMON_STEMS = frozenset(map(_stem, _FUNCTION_WORDS.split()))

@@ -1,0 +1,43 @@
+"""Whether a reply names what was asked about."""
+
+from __future__ import annotations
+
+import pytest
+
+from openclaw_rl.relevance import names, own_words
+
+REQUESTS = [
+    "Tell me about trains.",
+    "Tell me about wolves, please.",
+    "My teacher asked us to talk about kangaroos tomorrow. What can I say?",
+    "Wie backt man Brot?",
+    "Hi!",
+]
+
+
+def test_own_are_the_words_that_the_others_do_not_have() -> None:
+    own = own_words(REQUESTS)
+    assert own[0] == {"train"}
+    assert "kanga" in own[2]
+    assert "brot" in own[3]
+    assert own[4] == frozenset()
+
+
+def test_what_everybody_asks_for_is_nobodys_own() -> None:
+    assert own_words([f"Compare rivers with {thing}." for thing in ("trains", "wolves", "bread")])[0] == {
+        "train"
+    }
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("Trains carry people and goods.", True),
+        ("A TRAIN is on time.", True),
+        ("That is a great topic!", False),
+        ("I would like to tell you about something else.", False),
+        ("", False),
+    ],
+)
+def test_a_reply_names_what_was_asked_about_or_not(reply: str, expected: bool) -> None:
+    assert names(reply, own_words(REQUESTS)[0]) is expected
