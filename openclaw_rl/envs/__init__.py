@@ -43,10 +43,20 @@ def _swe(parts: EnvironmentParts) -> Environment:
     return SoftwareEngineering(parts.tasks or os.environ.get("SWE_BENCH_PATH", ""), parts.max_steps or 20)
 
 
+def _gui(parts: EnvironmentParts) -> Environment:
+    from openclaw_rl.envs.gui import Gui
+
+    seen = os.environ.get("SCREENSHOT_BACKEND", "tree")
+    if seen not in ("tree", "screenshot"):
+        raise ValueError(f"SCREENSHOT_BACKEND is tree (text) or screenshot (text and picture), not {seen!r}")
+    return Gui(parts.tasks, parts.max_steps or 30, screenshots=seen == "screenshot")
+
+
 ENVIRONMENTS: dict[str, Callable[..., Environment]] = {
     "toolcall": _toolcall,
     "terminal": _terminal,
     "swe": _swe,
+    "gui": _gui,
 }
 
 

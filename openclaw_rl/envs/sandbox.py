@@ -163,9 +163,10 @@ def check_sandbox() -> None:
         )
 
 
-def _command(limits: Limits, packed: int, read_only: Sequence[str]) -> list[str]:
+def enclosed(disk_mb: int, read_only: Sequence[str] = ()) -> list[str]:
+    """What a program is begun with to be in a sandbox: its own folders in memory, and nothing of the host but
+    programs and the folders that are named. ValueError where there can be none."""
     check_sandbox()
-    size = str(limits.disk_mb * 2**20)
     command = [
         *_nobody(),
         shutil.which("bwrap") or "bwrap",
@@ -185,17 +186,23 @@ def _command(limits: Limits, packed: int, read_only: Sequence[str]) -> list[str]
             command += ["--ro-bind", folder, folder]
     command += ["--proc", "/proc", "--dev", "/dev"]
     for folder in (HOME, "/tmp", "/run"):
-        command += ["--size", size, "--tmpfs", folder]
+        command += ["--size", str(disk_mb * 2**20), "--tmpfs", folder]
     for folder in read_only:
         command += ["--ro-bind", folder, folder]
-    command += ["--file", str(packed), "/run/files.tar"]
     for name, value in (("PATH", "/usr/bin:/bin"), ("HOME", HOME), ("LANG", "C.UTF-8"), ("TERM", "dumb")):
         command += ["--setenv", name, value]
+    return [*command, "--chdir", HOME]
+
+
+def _command(limits: Limits, packed: int, read_only: Sequence[str]) -> list[str]:
     inner = (
-        f"--as={limits.memory_mb * 2**20} --nproc={limits.processes} --fsize={size} --core=0 "
-        f"--cpu={max(1, round(2 * limits.seconds))}"
+        f"--as={limits.memory_mb * 2**20} --nproc={limits.processes} --fsize={limits.disk_mb * 2**20} "
+        f"--core=0 --cpu={max(1, round(2 * limits.seconds))}"
     )
-    return [*command, "--chdir", HOME, "/bin/bash", "-c", _SHELL.replace("{limits}", inner)]
+    files = ["--file", str(packed), "/run/files.tar"]
+    return [
+        *enclosed(limits.disk_mb, read_only), *files, "/bin/bash", "-c", _SHELL.replace("{limits}", inner)
+    ]  # fmt: skip
 
 
 def _pack(files: Mapping[str, bytes], into: int | io.BytesIO) -> None:

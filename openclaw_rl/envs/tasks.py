@@ -58,7 +58,7 @@ def check_disjoint(tasks: Iterable[Task]) -> None:
             )
 
 
-def _make(prefix: str, templates: dict[str, Sequence[Template]]) -> list[Task]:
+def make_tasks(prefix: str, templates: dict[str, Sequence[Template]]) -> list[Task]:
     made: dict[str, Task] = {}
     for split, known in templates.items():
         for name, difficulty, template in known:
@@ -189,7 +189,7 @@ def _last(chance: random.Random) -> Made:
 
 
 def terminal_tasks() -> list[Task]:
-    return _make(
+    return make_tasks(
         "terminal",
         {
             "train": [
@@ -244,7 +244,7 @@ def _price(chance: random.Random) -> Made:
 
 def toolcall_tasks() -> list[Task]:
     add, subtract, multiply = ["add", "multiply"], ["subtract", "add"], ["multiply", "subtract"]
-    return _make(
+    return make_tasks(
         "toolcall",
         {
             "train": [

@@ -1,0 +1,233 @@
+"""A browser: pages to look at and to act on, and checks of what became of them.
+
+The agent sees the page's accessibility tree, with a number for each element that can be used, and after an
+action what has changed in it. With ``screenshots`` it sees the picture, too. Elements are named by their
+number, or by a place on a grid from 0 to 999. Tasks are JSON as OSWorld has them: ``instruction``, ``config``
+(which page to open, with which data) and an ``evaluator`` that reads the page's state, not the agent's words.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openclaw_rl.envs.browser import ADDRESS, SIZE, check_browser, close_context, open_context
+from openclaw_rl.envs.gui_tasks import PAGES, gui_tasks, read_tasks
+from openclaw_rl.envs.gui_tree import Element, read_tree
+from openclaw_rl.envs.terminal import DONE
+from openclaw_rl.envs.tools import Called, call, tool
+from openclaw_rl.types import Json, Message, Observation, Outcome, StepResult, Task, Tool
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, CDPSession, Page
+
+_SYSTEM = "You use a web page. Do the task with the tools; call done when it is done."
+CLICK = tool("click", "Clicks on an element.", element="integer")
+TYPE = tool(
+    "type", "Writes a text into an element, in place of what is there.", element="integer", text="string"
+)
+SELECT = tool("select", "Chooses an option of an element.", element="integer", option="string")
+CLICK_AT = tool("click_at", "Clicks on a place; x and y from 0 to 999.", x="integer", y="integer")
+KEY = tool("key", "Presses a key, such as Enter or Tab.", key="string")
+SCROLL = tool("scroll", "Scrolls the page.", direction="string")
+SCROLL["parameters"]["properties"]["direction"]["enum"] = ["up", "down"]
+WAIT = tool("wait", "Waits a second.")
+GIVE_UP = tool("give_up", "Says that the task cannot be done, and ends it.")
+ACTIONS = [CLICK, TYPE, SELECT, CLICK_AT, KEY, SCROLL, WAIT, DONE, GIVE_UP]
+_USES = ("click", "type", "select")
+#: Options are chosen in the page: a list that opens is drawn outside of it.
+_CHOOSE = """function (wanted) {
+  const found = [...(this.options || [])].find((each) => each.text.trim() === wanted.trim());
+  if (!found) return [...(this.options || [])].map((each) => each.text).join(", ") || "none";
+  this.value = found.value;
+  this.dispatchEvent(new Event("input", { bubbles: true }));
+  this.dispatchEvent(new Event("change", { bubbles: true }));
+  return null;
+}"""
+
+
+class Gui:
+    """``tasks``: a JSON or JSONL file with pages beside it; without one, those that come with the package."""
+
+    def __init__(self, tasks: str = "", max_steps: int = 30, screenshots: bool = False) -> None:
+        check_browser()
+        self._folder = Path(tasks).parent if tasks else PAGES
+        self._tasks = read_tasks(Path(tasks)) if tasks else gui_tasks()
+        self._max_steps, self._screenshots = max_steps, screenshots
+        self._task: Task | None = None
+        self._context: BrowserContext | None = None
+        self._steps, self._gave_up = 0, False
+        self._lines: list[str] = []
+        self._elements: dict[int, Element] = {}
+        self._numbers: dict[int, int] = {}
+
+    def tasks(self) -> list[Task]:
+        return list(self._tasks)
+
+    async def reset(self, task: Task) -> Observation:
+        before, self._task, self._context = self._context, None, None
+        self._steps, self._gave_up, self._numbers = 0, False, {}
+        opened = task.data["config"][0]["parameters"]
+        shown = json.dumps(opened.get("task", {}))
+        try:
+            self._context = await open_context(self._folder, f"window.task = {shown};")
+        finally:
+            if before is not None:  # only now: the browser ends with the last context
+                await close_context(before)
+        self._page: Page = await self._context.new_page()
+        self._cdp: CDPSession = await self._context.new_cdp_session(self._page)
+        await self._page.goto(ADDRESS + opened["url"])
+        self._task = task
+        await self._look()
+        text = f"{task.data['instruction']}\n\nThe page:\n" + "\n".join(self._lines)
+        asked: list[Message] = [
+            {"role": "system", "content": _SYSTEM}, {"role": "user", "content": await self._seen(text)},
+        ]  # fmt: skip
+        return Observation(asked, self._offered())
+
+    async def step(self, action: Message) -> StepResult:
+        if self._task is None:
+            raise RuntimeError("reset comes first")
+        self._steps += 1
+        results: list[Message] = []
+        known = {each["name"]: (each, lambda **arguments: "") for each in self._offered()}
+        for given in action.get("tool_calls") or []:
+            read = call(known, given)
+            if read.valid and read.name in ("done", "give_up"):
+                self._gave_up = read.name == "give_up"
+                return StepResult(Observation([]), done=True)
+            said = await self._act(read) if read.valid else read.message["content"]
+            results.append({**read.message, "content": await self._seen(said)})
+            if read.valid and self._task.data.get("one_click"):
+                return StepResult(Observation(results), done=True)
+        results = results or [{"role": "user", "content": f"Call one of: {', '.join(known)}."}]
+        return StepResult(Observation(results, self._offered()), done=self._steps >= self._max_steps)
+
+    def _offered(self) -> list[Tool]:
+        """Only elements that are there can be named, where a grammar forces calls."""
+        assert self._task is not None
+        names = self._task.data.get("actions") or [each["name"] for each in ACTIONS]
+        offered = []
+        for each in ACTIONS:
+            if each["name"] in names and (self._elements or each["name"] not in _USES):
+                copied: Tool = json.loads(json.dumps(each))
+                if each["name"] in _USES:
+                    copied["parameters"]["properties"]["element"]["enum"] = list(self._elements)
+                offered.append(copied)
+        return offered
+
+    async def _act(self, read: Called) -> str:
+        """What has changed; what the agent did wrong is said, what is wrong with the browser is raised."""
+        from playwright.async_api import Error
+
+        doing: dict[str, Callable[..., Awaitable[str | None]]] = {
+            "click": self._click, "type": self._type, "select": self._select, "click_at": self._click_at,
+            "key": self._key, "scroll": self._scroll, "wait": self._wait,
+        }  # fmt: skip
+        try:
+            wrong = await doing[read.name](**read.arguments)
+        except Error as error:
+            if self._page.is_closed() or "closed" in error.message or "crashed" in error.message:
+                raise
+            wrong = error.message.partition("\n")[0]
+        before = self._lines
+        await self._look()
+        return f"error: {wrong}" if wrong else _difference(before, self._lines)
+
+    async def _click(self, element: int) -> str | None:
+        found = await self._cdp.send("DOM.getBoxModel", {"backendNodeId": self._elements[element].node})
+        corners = found["model"]["content"]
+        await self._page.mouse.click(sum(corners[::2]) / 4, sum(corners[1::2]) / 4)
+        return None
+
+    async def _type(self, element: int, text: str) -> str | None:
+        await self._cdp.send("DOM.focus", {"backendNodeId": self._elements[element].node})
+        await self._page.keyboard.press("ControlOrMeta+A")
+        await self._page.keyboard.insert_text(text)
+        return None
+
+    async def _select(self, element: int, option: str) -> str | None:
+        node = await self._cdp.send("DOM.resolveNode", {"backendNodeId": self._elements[element].node})
+        options = await self._cdp.send("Runtime.callFunctionOn", {
+            "objectId": node["object"]["objectId"], "functionDeclaration": _CHOOSE, "returnByValue": True,
+            "arguments": [{"value": option}],
+        })  # fmt: skip
+        there = options["result"].get("value")
+        return None if there is None else f"there is no option {option!r}; there is: {there}"
+
+    async def _click_at(self, x: int, y: int) -> str | None:
+        if not (0 <= x <= 999 and 0 <= y <= 999):
+            return "x and y are from 0 to 999"
+        await self._page.mouse.click((x + 0.5) * SIZE["width"] / 1000, (y + 0.5) * SIZE["height"] / 1000)
+        return None
+
+    async def _key(self, key: str) -> str | None:
+        await self._page.keyboard.press(key)
+        return None
+
+    async def _scroll(self, direction: str) -> str | None:
+        await self._page.mouse.wheel(0, 500 if direction == "down" else -500)
+        return None
+
+    async def _wait(self) -> str | None:
+        await self._page.wait_for_timeout(1000)
+        return None
+
+    async def _look(self) -> None:
+        """An element keeps its number as long as it is there."""
+        await self._page.wait_for_load_state("domcontentloaded")
+        await self._page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+        self._lines, self._elements = await read_tree(self._cdp, self._numbers)
+
+    async def _seen(self, text: str) -> Any:
+        if not self._screenshots:
+            return text
+        picture = base64.b64encode(await self._page.screenshot()).decode()
+        shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}
+        return [{"type": "text", "text": text}, shown]
+
+    async def evaluate(self) -> Outcome:
+        if self._task is None:
+            return Outcome(-1.0, False, {"steps": self._steps})
+        evaluator = self._task.data["evaluator"]
+        if evaluator["func"] == "infeasible":
+            solved = self._gave_up
+        else:
+            checks = [await self._check(each) for each in evaluator.get("checks") or [evaluator]]
+            solved = all(checks) and not self._gave_up
+        return Outcome(1.0 if solved else -1.0, solved, {"steps": self._steps, "gave_up": self._gave_up})
+
+    async def _check(self, check: Json) -> bool:
+        """``result`` says what is looked at: state, url, text, value or checked."""
+        result, expected = check["result"], check.get("expected")
+        kind, where = result["type"], result.get("path") or result.get("selector") or ""
+        if kind == "state":
+            found: Any = await self._page.evaluate("() => window.state")
+            for name in filter(None, where.split(".")):
+                found = found.get(name) if isinstance(found, dict) else None
+        elif kind == "url":
+            found = self._page.url.removeprefix(ADDRESS)
+        else:
+            script = {"text": "e => e.innerText", "value": "e => e.value", "checked": "e => e.checked"}[kind]
+            there = await self._page.query_selector(where)
+            found = await there.evaluate(script) if there is not None else None
+        return str(expected) in str(found) if check["func"] == "contains" else bool(found == expected)
+
+    async def close(self) -> None:
+        self._task = None
+        if (context := self._context) is not None:
+            self._context = None
+            await close_context(context)
+
+
+def _difference(before: list[str], now: list[str]) -> str:
+    changed = [line for line in difflib.ndiff(before, now) if line[:1] in "+-"]
+    if not changed:
+        return "Nothing has changed."
+    if len(changed) > len(now):
+        return "The page is now:\n" + "\n".join(now)
+    return "\n".join(changed)
