@@ -57,7 +57,7 @@ def test_an_unknown_environment_is_named(monkeypatch: pytest.MonkeyPatch, my_env
     monkeypatch.setitem(ENVIRONMENTS, "sums", my_env.Sums)
     assert isinstance(create_environment("sums"), my_env.Sums)
     with pytest.raises(
-        ValueError, match="unknown environment 'sum'; known: toolcall, terminal, swe, sums, or pkg"
+        ValueError, match="unknown environment 'sum'; known: toolcall, terminal, swe, gui, sums, or pkg"
     ):
         create_environment("sum")
 

@@ -24,7 +24,7 @@ from openclaw_rl.types import Json, Task
 
 def run(options: argparse.Namespace, home: Path) -> int:
     if not options.env:
-        raise ValueError("which environment? --env toolcall, terminal, swe, or pkg.module:Class")
+        raise ValueError("which environment? --env toolcall, terminal, swe, gui, or pkg.module:Class")
     parts = EnvironmentParts(options.tasks, options.max_steps)
     tasks = of_split(create_environment(options.env, parts).tasks(), options.split)
     if not tasks:
