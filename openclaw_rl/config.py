@@ -159,6 +159,8 @@ class LearnConfig(_Section):
     """Replies accepted earlier that a step hears again, the users taking turns (-1: the algorithm's)."""
     sinks: str = "jsonl,prometheus"
     """Where numbers of each step go: jsonl, prometheus, tensorboard, wandb, otel or your own."""
+    daily_share: float = Field(default=0.5, ge=0, le=1)
+    """Of what a policy shared by several keys learns in a day, one key's part at most (1: no limit)."""
     held_out_share: float = Field(default=0.06, ge=0, lt=1)
     """Judged turns kept from training, to check new versions with."""
 

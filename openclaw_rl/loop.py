@@ -134,6 +134,7 @@ def build_learner(
     engine, renderer, algorithm = served.engine, served.renderer, create_algorithm(config.learn)
     check_training(config, engine.capabilities, algorithm.needs)
     policies.fingerprint, policies.asks_again = fingerprint(served.path), asks_again
+    policies.is_shared, policies.daily_share = learn.sharing(config), config.learn.daily_share
     teacher = EngineTeacher(engine, renderer, learn.choose_teacher(config, policies), degeneration)
     prompts = Prompts(renderer, stored_request, is_ephemeral)
     wishes = policies.wishes(relation, is_only_taking_back, is_wish)

@@ -41,6 +41,10 @@ class PolicyScopes:
             return f"group:{group}"
         return EVERYONE if mode == "group" or user == self.owner else f"user:{user}"
 
+    def is_shared(self, scope: Scope) -> bool:
+        """Whether it answers more than one key."""
+        return sum(self.of(name) == scope for name in self.names()) > 1
+
 
 @dataclass(frozen=True, slots=True)
 class Scopes:

@@ -22,6 +22,7 @@ from openclaw_rl.capture.events import NEXT_STATE
 from openclaw_rl.capture.learn_ledger import tasks
 from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, policies, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
+from openclaw_rl.capture.shares import waves
 from openclaw_rl.capture.steps import CLAIMED, Steps
 from openclaw_rl.capture.versions import READY, RETIRED
 from openclaw_rl.capture.wishes import CURRENT, ON_HOLD, TO_TEACH, Wish, wish_turns, wishes
@@ -104,6 +105,8 @@ class Erasing(Steps):
                 connection.execute(wishes.delete().where(wishes.c.turn_id.in_(batch)))
                 either = wish_turns.c.turn_id.in_(batch) | wish_turns.c.wish.in_(batch)
                 connection.execute(wish_turns.delete().where(either))
+            theirs = (samples.c.user == waves.c.user) & (samples.c.scope == waves.c.scope)
+            connection.execute(waves.delete().where(~sa.exists().where(theirs)))
         return went_back
 
     def change_wish(

@@ -95,7 +95,11 @@ def _state(
             return "excluded", verdict.reason
         if lesson is None:
             return "judged", None
-        return ("sampled", None) if lesson["status"] in (READY, CLAIMED) else ("excluded", lesson["reason"])
+        return (
+            ("sampled", lesson["reason"])
+            if lesson["status"] in (READY, CLAIMED)
+            else ("excluded", lesson["reason"])
+        )
     if summary["finish_reason"] == "cancelled":
         return "excluded", CANCELLED
     if events.RETRIED in known:

@@ -23,6 +23,7 @@ from openclaw_rl.capture.normalise import strip_ephemeral
 from openclaw_rl.capture.peers import peer_scores
 from openclaw_rl.capture.samples import encode_examples, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger
+from openclaw_rl.capture.shares import WAITS
 from openclaw_rl.capture.steps import CLAIMED, EXCLUDED
 from openclaw_rl.capture.stored import stored_messages
 from openclaw_rl.capture.versions import READY
@@ -134,6 +135,8 @@ class PolicyLedger(Erasing):
                 }  # fmt: skip
                 connection.execute(samples.insert().values(row))
                 self._count(connection, status, reason, 1)
+                if status == READY and verdict.score < 0:
+                    self._watch_wave(connection, turn.scope, turn.user, turn.created_at)
             self._learn_ledger.set_mark(connection, "cursor_verdicts", seq)
 
     def _taught(self, turn: TurnRecord, examples: Sequence[Example]) -> str:
@@ -186,10 +189,14 @@ class PolicyLedger(Erasing):
     # --- looking in --------------------------------------------------------------------------
 
     def of_turn(self, turn_id: str) -> Json | None:
-        columns = [samples.c[name] for name in ("status", "reason", "step", "strength")]
+        columns = [samples.c[name] for name in ("status", "reason", "step", "strength", "scope", "user")]
         with self.db.connect() as connection:
             row = connection.execute(sa.select(*columns).where(samples.c.turn_id == turn_id)).first()
-        return None if row is None else dict(row._mapping)
+        if row is None:
+            return None
+        held = row.status == READY and self.is_held(row.scope, row.user)
+        names = ("status", "reason", "step", "strength")
+        return {**{name: getattr(row, name) for name in names}, **({"reason": WAITS} if held else {})}
 
     def examples_of(self, turn_id: str) -> list[Example]:
         columns = (samples.c.turn_id, samples.c.score, samples.c.data)

@@ -17,8 +17,8 @@ from openclaw_rl.capture import database
 from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.learn_ledger import EXCLUDED as EXCLUDED_BY_PERSON
 from openclaw_rl.capture.learn_ledger import tasks
-from openclaw_rl.capture.rehearsal import Rehearsal
 from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, policies, samples
+from openclaw_rl.capture.shares import Shares
 from openclaw_rl.capture.versions import CANDIDATE, READY, REJECTED, TRAINING
 from openclaw_rl.types import EVERYONE, Example, Json, Policy, Scope
 
@@ -47,11 +47,16 @@ def fair_share(waiting: Sequence[tuple[str, str]], limit: int) -> list[str]:
     return chosen
 
 
-class Steps(Rehearsal):
+class Steps(Shares):
     """The samples that wait, and those that a step has claimed."""
 
     def waiting(self, scope: Scope = EVERYONE) -> tuple[int, float, float | None]:
         """Samples that wait for a step: how many, how strong together, and since when."""
+        if self._is_guarded(scope):
+            with self.db.connect() as connection:
+                rows = self._ready(connection, scope)
+            oldest = min((row.created_at for row in rows), default=None)
+            return len(rows), sum(row.strength for row in rows), oldest
         query = sa.select(
             sa.func.count(),
             sa.func.coalesce(sa.func.sum(samples.c.strength), 0.0),
@@ -67,13 +72,11 @@ class Steps(Rehearsal):
         People want different things; a step that heard only one of them undoes what the others taught.
         Counted along the order of the samples, so that it does not depend on when somebody looks.
         """
-        query = sa.select(samples.c.user).where(samples.c.status == READY, samples.c.scope == scope)
-        query = query.order_by(samples.c.created_at, samples.c.turn_id).limit(_MOST_USERS * batch_size)
         users: set[str] = set()
         more = (batch_size + 1) // 2
         with self.db.connect() as connection:
-            for number, user in enumerate(connection.scalars(query), 1):
-                users.add(user)
+            for number, row in enumerate(self._ready(connection, scope, _MOST_USERS * batch_size), 1):
+                users.add(row.user)
                 if number >= batch_size + more * (len(users) - 1):
                     return number
         return batch_size + more * (min(_MOST_USERS, max(1, len(users))) - 1)
@@ -95,12 +98,8 @@ class Steps(Rehearsal):
                     tasks.c.ready.is_not(None), tasks.c.attempts == 0
                 )
             ).scalar()
-            query = sa.select(samples.c.turn_id, samples.c.user)
-            query = query.where(samples.c.status == READY, samples.c.scope == scope)
-            if held is not None:
-                query = query.where(samples.c.created_at < held)
-            query = query.order_by(samples.c.created_at, samples.c.turn_id).limit(_LOOK * limit)
-            waiting = [(row.turn_id, row.user) for row in connection.execute(query)]
+            ready = self._ready(connection, scope, _LOOK * limit, before=held)
+            waiting = [(row.turn_id, row.user) for row in ready]
             ids = fair_share(waiting, limit)
             if not ids or (held is not None and len(waiting) < limit):
                 return None
@@ -251,7 +250,3 @@ class Steps(Rehearsal):
         )
         self._count(connection, CLAIMED, None, -done.rowcount)
         self._count(connection, status, reason, done.rowcount)
-
-    def _count(self, connection: sa.Connection, status: str, reason: str | None, number: int) -> None:
-        name = f"sample:{status}" + (f":{reason}" if reason else "")
-        self._learn_ledger.add_mark(connection, name, number)

@@ -123,6 +123,10 @@ def _add_users(commands: Any) -> None:
     )
     actions = users.add_subparsers(dest="action", required=True, metavar="ACTION")
     add_settings(actions.add_parser("list", help="everybody who has a key"), only=("home",))
+    waves = actions.add_parser("waves", help="sudden complaints by one key that wait for you")
+    waves.add_argument("--learn", type=int, metavar="ID", help="learn from this one after all")
+    waves.add_argument("--discard", type=int, metavar="ID", help="never learn from this one")
+    add_settings(waves, only=("home",))
     for name, text in (
         ("add", "make a key for somebody"),
         ("group", "let somebody share a group's policy"),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from datetime import datetime
 
+from openclaw_rl.commands.client import Server
 from openclaw_rl.config import Config
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.users import Users
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
+    if options.action == "waves":
+        return _waves(options, config)
     if options.action == "list":
         users = Users.in_home(config.home)
         for user in KeyRing.in_home(config.home, create=False).users:
@@ -38,6 +42,19 @@ def run(options: argparse.Namespace, config: Config) -> int:
             )
         users.change(options.name, **{name: read_limit(value) for name, value in given.items()})
     print(_line(options.name, users))
+    return 0
+
+
+def _waves(options: argparse.Namespace, config: Config) -> int:
+    """What waits for the owner: sudden waves of complaints by one key in a shared policy."""
+    with Server(config) as server:
+        for decision in ("learn", "discard"):
+            if (number := getattr(options, decision)) is not None:
+                server.post(f"/v1/waves/{number}", {"decision": decision})
+        for wave in server.get("/v1/waves")["data"]:
+            since = datetime.fromtimestamp(wave["since"]).strftime("%Y-%m-%d %H:%M")
+            what = f"{wave['number']} complaints since {since}"
+            print(f"{wave['id']}  {wave['user']} in {wave['scope']}: {what}; {wave['state']}")
     return 0
 
 

@@ -117,6 +117,12 @@ class Dashboard:
         forgetting = Forgetting(self._config.home, self._ledgers, self._store)
         return forgetting.change_wish(wish_id, user, text, paused)
 
+    def waves(self) -> list[Json]:
+        return self._ledgers.policies.list_waves()
+
+    def decide_wave(self, wave_id: int, learn: bool) -> Json | None:
+        return self._ledgers.policies.decide_wave(wave_id, learn)
+
     def policies(self, scope: Scope | None = EVERYONE) -> Json:
         return view_policies(self._ledgers.policies, self._engine.status().version_for, scope)
 

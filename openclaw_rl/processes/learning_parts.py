@@ -18,6 +18,7 @@ from openclaw_rl.models import default_cache_dir, resolve_model
 from openclaw_rl.plugins import load_object
 from openclaw_rl.processes.learning_system import ServedModel
 from openclaw_rl.processes.parts import build_renderer, load_tokenizer, open_store, text_encoder
+from openclaw_rl.scopes import PolicyScopes
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.listen import announced
 from openclaw_rl.sinks import step_metrics
@@ -37,6 +38,7 @@ from openclaw_rl.types import (
     Trainer,
     Weights,
 )
+from openclaw_rl.users import Users
 
 #: Why a turn is not trained on where requests are passed on.
 UPSTREAM = "training is off: another server answers (--upstream), and its weights are not here"
@@ -104,6 +106,17 @@ def learn_options(config: Config, needs: Needs) -> LearnOptions:
         replay=size.replayed,
         config_hash=hash_of(hashed),
     )
+
+
+def sharing(config: Config) -> Callable[[Scope], bool]:
+    """Which policies answer more than one key; asked anew each time, since keys and groups may change."""
+    keys, users = KeyRing.in_home(config.home, create=False), Users.in_home(config.home)
+
+    def names() -> list[str]:
+        keys.reload()
+        return keys.users
+
+    return PolicyScopes(config.serve.policy_scope, DEFAULT_USER, users, names).is_shared
 
 
 def choose_teacher(config: Config, policies: PolicyLedger) -> Callable[[Scope], Weights | None]:

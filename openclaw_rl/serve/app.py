@@ -173,7 +173,7 @@ def create_app(
     app.include_router(dashboard_routes(inspection, gateway))
     app.include_router(forget_routes(inspection))
     app.include_router(wish_routes(inspection))
-    app.include_router(people_routes(keys, users, gateway))
+    app.include_router(people_routes(keys, users, gateway, inspection))
     if origins:
         # Outermost: a browser asks without a key whether it may send one.
         app.add_middleware(

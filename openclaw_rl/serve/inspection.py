@@ -76,6 +76,12 @@ class Inspection(Protocol):
     def change_wish(self, wish_id: str, user: str | None, text: str | None, paused: bool | None) -> bool:
         """Other words, a pause or its end; False if there is none, ValueError if it is over."""
 
+    def waves(self) -> list[Json]:
+        """Sudden waves of complaints by one key in a shared policy, newest first."""
+
+    def decide_wave(self, wave_id: int, learn: bool) -> Json | None:
+        """Learn from it, or set it aside; None if none of that number is held."""
+
     def results(self) -> Json: ...
 
     def status(self, scope: Scope = EVERYONE, user: str | None = None) -> Json: ...

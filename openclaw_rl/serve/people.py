@@ -6,14 +6,15 @@ The same decisions as ``openclaw-rl users``, in the same files. A key is shown o
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 from pydantic import ConfigDict, Field
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.signin import require_owner
 from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.types import Json
@@ -40,7 +41,13 @@ class PersonChange(WellFormed):
     tokens_per_day: _Limit | None = None
 
 
-def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway) -> APIRouter:
+class Decision(WellFormed):
+    model_config = ConfigDict(extra="forbid")
+
+    decision: Literal["learn", "discard"]
+
+
+def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspection: Inspection) -> APIRouter:
     router = APIRouter()
 
     def ring(request: Request) -> KeyRing:
@@ -94,5 +101,19 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway) -> APIRo
             raise RequestError("The owner's key stays.", status=409, code="conflict")
         own.remove(name)
         return {"name": name, "removed": True}
+
+    @router.get("/v1/waves", tags=["people"])
+    def waves(request: Request) -> Json:
+        """Sudden waves of complaints by one key in a shared policy; those held wait for a decision."""
+        require_owner(request)
+        return {"object": "list", "data": inspection.waves()}
+
+    @router.post("/v1/waves/{wave_id}", tags=["people"])
+    def decide(wave_id: Annotated[int, Path(ge=1, le=2**31)], parsed: Decision, request: Request) -> Json:
+        require_owner(request)
+        done = inspection.decide_wave(wave_id, parsed.decision == "learn")
+        if done is None:
+            raise RequestError(f"There is no held wave '{wave_id}'.", status=404, code="not_found")
+        return done
 
     return router

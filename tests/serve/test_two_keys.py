@@ -63,6 +63,8 @@ ROUTES: dict[tuple[str, str], tuple[Any, tuple[int, ...]]] = {
     ("POST", "/v1/users"): ({"name": "eve"}, (403,)),
     ("PATCH", "/v1/users/{name}"): ({"group": "us"}, (403,)),
     ("DELETE", "/v1/users/{name}/key"): (None, (403,)),
+    ("GET", "/v1/waves"): (None, (403,)),
+    ("POST", "/v1/waves/{wave_id}"): ({"decision": "learn"}, (403,)),
     ("GET", "/v1/status"): (None, (200,)),
     ("GET", "/v1/learning"): (None, (200,)),
     ("GET", "/v1/wishes"): (None, (200,)),
@@ -105,7 +107,7 @@ class Planted:
 
     def fill(self, text: str) -> str:
         names = {"turn_id": self.turn, "turn": self.turn, "response_id": self.turn, "version": "1",
-                 "session_id": self.session, "name:path": "scripted@1", "wish_id": self.turn,
+                 "session_id": self.session, "name:path": "scripted@1", "wish_id": self.turn, "wave_id": "1",
                  "name": "default"}  # fmt: skip
         for name, value in names.items():
             text = text.replace(f"{{{name}}}", value)
