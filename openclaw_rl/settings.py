@@ -69,8 +69,8 @@ class TrainConfig:
     """Layers with an adapter: all-linear, attention, mlp, or their names with commas between."""
     lora_alpha: Annotated[int, Ge(1)] = 32
     """The adapter counts alpha over rank."""
-    learning_rate: Annotated[float, Gt(0)] = 1e-3
-    """For the default model; larger ones want 1e-4 with LoRA, 1e-5 with all weights."""
+    learning_rate: Annotated[float, Ge(0)] = 0.0
+    """0: by the model's size and by what is trained, 1e-3 for adapters of the default model."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
     """AdamW's."""
     warmup_steps: Annotated[int, Ge(0)] = 0
@@ -79,8 +79,8 @@ class TrainConfig:
     """Bound of the gradient's norm."""
     kl_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of the divergence from the base; LoRA only."""
-    micro_batch_tokens: Annotated[int, Ge(1)] = 1024
-    """Tokens whose activations are held at once."""
+    micro_batch_tokens: Annotated[int, Ge(0)] = 0
+    """Tokens whose activations are held at once; 0: by the model's size."""
     average_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Of the moving average of the weights; 0 keeps none."""
     train_device: str = "auto"

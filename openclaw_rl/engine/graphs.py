@@ -56,6 +56,8 @@ class GraphDecode:
         self._is_gpu = device.type == "cuda"
         self._where = Where(most, device)
         self._host_5R = torch.zeros(5, most, dtype=torch.int64, pin_memory=self._is_gpu)
+        #: After the last copy of that table: until then the card may still have to read it.
+        self._copied = torch.cuda.Event() if self._is_gpu else None
         self._attention = Attention(most, shape.num_heads, shape.num_kv_heads, shape.head_dim, like)
         #: What rows beyond the last real one read and write.
         self._nowhere = like.new_zeros(shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim)
@@ -88,6 +90,8 @@ class GraphDecode:
     def _place(self, chunks: Sequence[Chunk], rows: int) -> int:
         """Tell the card about the step's rows; returns how many ranks their adapters have at most."""
         slots = self._slots.place([chunk.adapter for chunk in chunks])
+        if self._copied is not None:
+            self._copied.synchronize()
         host = self._host_5R.numpy()
         host[:, :rows] = [[0], [0], [self._nowhere.data_ptr()], [1], [-1]]
         for row, (chunk, slot) in enumerate(zip(chunks, slots, strict=True)):
@@ -95,6 +99,8 @@ class GraphDecode:
             cache.reserve(cache.length + 1)
             host[:, row] = (chunk.token_ids[0], cache.length, cache.pointer, cache.capacity, slot)
         self._where.all_5R.copy_(self._host_5R, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
         ranks = self._slots.ranks if any(slot >= 0 for slot in slots) else 0
         if ranks > self._low_RK.shape[1]:
             self._low_RK = torch.empty(_ROWS[-1], ranks, device=self._decoder.device)

@@ -8,12 +8,13 @@ at the start.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from openclaw_rl.plugins import create, find
 from openclaw_rl.settings import TrainConfig, extended
+from openclaw_rl.sizes import sized
 from openclaw_rl.types import Trainer, TrainerCapabilities
 
 __all__ = ["TRAINERS", "TrainerParts", "capabilities_of", "create_trainer"]
@@ -58,5 +59,6 @@ def capabilities_of(name: str) -> TrainerCapabilities:
 
 
 def create_trainer(parts: TrainerParts) -> Trainer:
+    parts = replace(parts, settings=sized(parts.settings, parts.model))
     trainer: Trainer = create("trainer", parts.settings.trainer, TRAINERS, parts)
     return trainer

@@ -21,6 +21,7 @@ import torch
 from openclaw_rl.models import pick_device
 from openclaw_rl.packing import ATTENTION, attach, prove
 from openclaw_rl.settings import TrainConfig
+from openclaw_rl.sizes import sized
 from openclaw_rl.train.export import copy_tokenizer
 from openclaw_rl.train.lora import with_lora
 from openclaw_rl.train.losses import LOSSES, loss_of
@@ -60,7 +61,7 @@ class LocalTrainer:
         frozen_linear: FrozenLinear | None = None,
     ) -> None:
         """``frozen_linear`` replaces the layers under adapters by faster ones that compute the same."""
-        self.options = options = options or LocalTrainerOptions()
+        self.options = options = sized(options or LocalTrainerOptions(), model)
         self._frozen_linear = frozen_linear
         if options.finetune not in ("lora", "full"):
             raise ValueError(f"unknown way of fine-tuning {options.finetune!r}; known: lora, full")

@@ -107,6 +107,20 @@ def test_more_rows_than_a_recording_holds(decoders: tuple[Decoder, Decoder]) -> 
     assert torch.allclose(*both, atol=1e-4)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a card whose queue can lag behind")
+def test_rows_are_not_rewritten_while_their_copy_waits(decoders: tuple[Decoder, Decoder]) -> None:
+    """The card is kept busy, so that the first rows' copy is still queued when the next are placed."""
+    chunks = [[Chunk([3 + row % 90], cache_of(decoder), None) for row in range(150)] for decoder in decoders]
+    plain, recording = decoders
+    expected_RV = plain.forward(chunks[0])
+    recording.forward([Chunk([3], cache_of(recording), None) for _ in range(64)])  # recorded beforehand
+    recording.forward([Chunk([3], cache_of(recording), None) for _ in range(22)])
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000_000)
+    assert torch.allclose(recording.forward(chunks[1]), expected_RV, atol=1e-4)
+
+
 def test_an_adapter_gives_way_to_one_used_later(
     decoders: tuple[Decoder, Decoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.judge.rules import degeneration
 from openclaw_rl.models import eos_ids
 from openclaw_rl.render import create_renderer
+from openclaw_rl.sizes import DEFAULTS
 from openclaw_rl.train.exam import draw_tool_items
 from openclaw_rl.train.gate import Gate, GateResult, Subject
 from openclaw_rl.train.lessons import Sampler
@@ -174,9 +175,7 @@ class Workshop:
     async def learn(self, wish: str, algorithm: Hinted) -> GateResult:
         """What one complaint comes to."""
         self._trainer.resume(None)
-        self._trainer.options = replace(
-            self._trainer.options, learning_rate=LocalTrainerOptions().learning_rate
-        )
+        self._trainer.options = replace(self._trainer.options, learning_rate=DEFAULTS[0].lora_rate)
         teacher = EngineTeacher(self.engine, self.renderer, lambda scope: None, degeneration)
         turn = self._turn("What is the moon made of?")
         lesson = Lesson(

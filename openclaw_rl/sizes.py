@@ -1,0 +1,90 @@
+"""What a model's size decides: how it is trained unless somebody says otherwise, and what it takes to run.
+
+Sizes are read from the headers of safetensors files: no weights are loaded, and torch is not needed.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from openclaw_rl.settings import TrainConfig
+
+T = TypeVar("T", bound=TrainConfig)
+
+_MILLION, _BILLION = 10**6, 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Of training, where the settings say 0."""
+
+    up_to: float
+    """Parameters."""
+    lora_rate: float
+    full_rate: float
+    micro_batch_tokens: int
+
+
+#: The first row's rate for adapters is the one that docs/results.md was measured with. Larger networks take
+#: smaller steps, a step of all weights changes far more than one of an adapter, and more tokens at once keep a
+#: larger network's card busy.
+DEFAULTS = (
+    Defaults(500 * _MILLION, lora_rate=1e-3, full_rate=5e-5, micro_batch_tokens=1024),
+    Defaults(2 * _BILLION, lora_rate=4e-4, full_rate=2e-5, micro_batch_tokens=2048),
+    Defaults(10 * _BILLION, lora_rate=2e-4, full_rate=1e-5, micro_batch_tokens=4096),
+    Defaults(float("inf"), lora_rate=1e-4, full_rate=5e-6, micro_batch_tokens=4096),
+)
+
+
+def defaults_for(num_parameters: int) -> Defaults:
+    return next(row for row in DEFAULTS if num_parameters <= row.up_to)
+
+
+def sized(settings: T, model: Path) -> T:
+    """Settings of training with numbers for the model in place of zeros."""
+    if settings.learning_rate and settings.micro_batch_tokens:
+        return settings
+    row = defaults_for(size_of(model).num_parameters)
+    rate = row.full_rate if settings.finetune == "full" else row.lora_rate
+    return replace(
+        settings,
+        learning_rate=settings.learning_rate or rate,
+        micro_batch_tokens=settings.micro_batch_tokens or row.micro_batch_tokens,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    num_parameters: int
+    num_bytes: int
+    """As stored."""
+    largest_dtype: str
+
+
+def size_of(model: Path) -> Size:
+    """All weights of a folder; ValueError where there are none."""
+    num_parameters = num_bytes = 0
+    dtypes: dict[str, int] = {}
+    for file in sorted(model.glob("*.safetensors")):
+        for tensor in _header(file).values():
+            count = 1
+            for length in tensor["shape"]:
+                count *= length
+            num_parameters += count
+            num_bytes += tensor["data_offsets"][1] - tensor["data_offsets"][0]
+            dtypes[tensor["dtype"]] = dtypes.get(tensor["dtype"], 0) + count
+    if not num_parameters:
+        raise ValueError(f"{model} holds no .safetensors file; convert the checkpoint to safetensors first.")
+    return Size(num_parameters, num_bytes, max(dtypes, key=lambda name: dtypes[name]))
+
+
+def _header(file: Path) -> dict[str, Any]:
+    with file.open("rb") as opened:
+        (length,) = struct.unpack("<Q", opened.read(8))
+        header: dict[str, Any] = json.loads(opened.read(length))
+    header.pop("__metadata__", None)
+    return header
