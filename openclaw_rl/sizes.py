@@ -6,6 +6,7 @@ Sizes are read from the headers of safetensors files: no weights are loaded, and
 from __future__ import annotations
 
 import json
+import re
 import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from openclaw_rl.settings import TrainConfig
 T = TypeVar("T", bound=TrainConfig)
 
 _MILLION, _BILLION = 10**6, 10**9
+#: Parts that see.
+_EYES = re.compile(r"\b(visual|vision_tower|vision_model|multi_modal_projector)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,8 @@ class Defaults:
 
 
 #: The first row's rate for adapters is the one that docs/results.md was measured with. Larger networks take
-#: smaller steps, a step of all weights changes far more than one of an adapter, and more tokens at once keep a
-#: larger network's card busy.
+#: smaller steps, a step of all weights changes far more than one of an adapter, and more tokens at once keep
+#: the card of a larger network busy.
 DEFAULTS = (
     Defaults(500 * _MILLION, lora_rate=1e-3, full_rate=5e-5, micro_batch_tokens=1024),
     Defaults(2 * _BILLION, lora_rate=4e-4, full_rate=2e-5, micro_batch_tokens=2048),
@@ -60,26 +63,37 @@ def sized(settings: T, model: Path) -> T:
 @dataclass(frozen=True, slots=True)
 class Size:
     num_parameters: int
-    num_bytes: int
-    """As stored."""
+    num_active: int
+    """Those that a token is multiplied by: not the embedding it is looked up in, nor idle experts."""
     largest_dtype: str
+    """As most are stored."""
 
 
 def size_of(model: Path) -> Size:
     """All weights of a folder; ValueError where there are none."""
-    num_parameters = num_bytes = 0
+    config = json.loads((model / "config.json").read_text()) if (model / "config.json").exists() else {}
+    config = config.get("text_config", config)
+    num_experts = config.get("num_experts") or config.get("num_local_experts") or 1
+    share = config.get("num_experts_per_tok", num_experts) / num_experts
+    num_parameters, num_active, looked_up, has_head = 0, 0.0, 0, False
     dtypes: dict[str, int] = {}
     for file in sorted(model.glob("*.safetensors")):
-        for tensor in _header(file).values():
+        for name, tensor in _header(file).items():
             count = 1
             for length in tensor["shape"]:
                 count *= length
             num_parameters += count
-            num_bytes += tensor["data_offsets"][1] - tensor["data_offsets"][0]
+            has_head |= name.startswith("lm_head")
+            if "embed_tokens" in name:
+                looked_up = count
+            elif not _EYES.search(name):
+                num_active += count * (share if ".experts." in name else 1)
             dtypes[tensor["dtype"]] = dtypes.get(tensor["dtype"], 0) + count
     if not num_parameters:
         raise ValueError(f"{model} holds no .safetensors file; convert the checkpoint to safetensors first.")
-    return Size(num_parameters, num_bytes, max(dtypes, key=lambda name: dtypes[name]))
+    # A tied head is the embedding, multiplied by.
+    num_active += 0 if has_head else looked_up
+    return Size(num_parameters, int(num_active), max(dtypes, key=lambda name: dtypes[name]))
 
 
 def _header(file: Path) -> dict[str, Any]:

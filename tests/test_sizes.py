@@ -12,13 +12,13 @@ from openclaw_rl.settings import TrainConfig
 from openclaw_rl.sizes import DEFAULTS, Size, defaults_for, size_of, sized
 
 
-def write_header(folder: Path, name: str, *shape: int) -> None:
+def write_header(folder: Path, file_name: str, *shape: int, name: str = "w") -> None:
     """A file of weights, as far as its size goes: nothing behind the header takes room on the disk."""
     count = 2
     for length in shape:
         count *= length
-    header = json.dumps({"w": {"dtype": "BF16", "shape": shape, "data_offsets": [0, count]}}).encode()
-    with (folder / name).open("wb") as file:
+    header = json.dumps({name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, count]}}).encode()
+    with (folder / file_name).open("wb") as file:
         file.write(struct.pack("<Q", len(header)) + header)
         file.truncate(8 + len(header) + count)
 
@@ -26,7 +26,19 @@ def write_header(folder: Path, name: str, *shape: int) -> None:
 def test_all_files_count(tmp_path: Path) -> None:
     write_header(tmp_path, "model-00001-of-00002.safetensors", 1000, 3)
     write_header(tmp_path, "model-00002-of-00002.safetensors", 500)
-    assert size_of(tmp_path) == Size(3500, 7000, "BF16")
+    assert size_of(tmp_path) == Size(3500, 3500, "BF16")
+
+
+def test_a_token_takes_what_it_is_multiplied_by(tmp_path: Path) -> None:
+    config = {"text_config": {"num_experts": 8, "num_experts_per_tok": 2}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_header(tmp_path, "a.safetensors", 1000, name="model.layers.0.mlp.experts.gate_up_proj")
+    write_header(tmp_path, "b.safetensors", 70, name="model.layers.0.self_attn.q_proj.weight")
+    write_header(tmp_path, "c.safetensors", 300, name="model.visual.patch_embed.weight")
+    write_header(tmp_path, "d.safetensors", 20, name="model.embed_tokens.weight")
+    assert size_of(tmp_path) == Size(1390, 250 + 70 + 20, "BF16")
+    write_header(tmp_path, "e.safetensors", 20, name="lm_head.weight")
+    assert size_of(tmp_path) == Size(1410, 250 + 70 + 20, "BF16")
 
 
 def test_no_weights(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def run_doctor(
         ("disk: data", lambda: check_disk("disk: data", home)),
         ("disk: cache", lambda: check_disk("disk: cache", cache)),
         ("model", lambda: check_model(model, cache)),
+        ("model: fits", lambda: check_fit(model, cache)),
         ("port", lambda: check_port(host, port)),
         ("key file", lambda: check_key_file(key_file or home / "api_key")),
         ("node", check_node),
@@ -200,6 +201,20 @@ def check_model(model: str, cache_dir: Path) -> Check:
     if folder is None:
         return Check("model", True, f"{model} is not here yet; the first start gets it")
     return Check("model", True, f"{model} in {folder}")
+
+
+def check_fit(model: str, cache_dir: Path) -> Check:
+    """Computed for a model that is here; nothing is downloaded to find out."""
+    import torch
+
+    from openclaw_rl.commands.fit import describe, measure_machine
+
+    folder = cached_model(model, cache_dir)
+    if folder is None:
+        return Check("model: fits", True, "not known before it is here", required=False)
+    machine = measure_machine("cuda" if torch.cuda.is_available() else "cpu")
+    ok, size, fix, speed = describe(folder, machine)
+    return Check("model: fits", ok, f"{size}; {speed}", fix)
 
 
 def check_port(host: str, port: int) -> Check:

@@ -1,0 +1,143 @@
+"""Whether a model fits this machine, in which precision, and how fast it can be at best.
+
+Computed from the shapes of its weights and the measured bandwidth of the memory they are read from; of the
+model one layer is read, at most. A token cannot come faster than the weights that it takes can be read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openclaw_rl.sizes import Size, defaults_for, size_of
+
+if TYPE_CHECKING:
+    from openclaw_rl.engine.weights import Checkpoint
+
+_GB = 1e9
+#: Of the memory there is; the rest is for the system and for what was not computed.
+_USABLE = 0.9
+#: Tokens whose keys and values are meant to be held.
+_CACHE_TOKENS = 8192
+_COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    device: str
+    memory: float
+    """Bytes, of the card or of the machine."""
+    bandwidth: float
+    """Bytes read a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Bytes that each use of a model takes, and what a token reads."""
+
+    precision: str
+    serving: float
+    adapters: float
+    full: float
+    read_per_token: float
+
+    @property
+    def learning(self) -> float:
+        return self.serving + self.adapters
+
+
+def measure_machine(device: str) -> Machine:
+    import torch
+
+    source = torch.ones(_COPY_BYTES[device] // 4, device=device)
+    target = torch.empty_like(source)
+    wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else lambda: None
+    best = float("inf")
+    for _ in range(_ROUNDS + 1):  # the first pays for the pages
+        started = time.perf_counter()
+        target.copy_(source)
+        wait()
+        best = min(best, time.perf_counter() - started)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if device == "cuda":
+        memory = torch.cuda.get_device_properties(0).total_memory
+    return Machine(device, float(memory), 2 * _COPY_BYTES[device] / best)
+
+
+def packed_bytes(checkpoint: Checkpoint, device: str) -> float:
+    """Of a weight as our own products on a CPU keep it; 0 where they are not used."""
+    from openclaw_rl.engine.build import Unavailable
+    from openclaw_rl.engine.frozen import FrozenLinear, native_linear
+    from openclaw_rl.engine.native import load_native
+    from openclaw_rl.engine.weights import load_tensors
+
+    if device != "cpu" or not checkpoint.is_fast:
+        return 0.0
+    try:
+        load_native()
+    except Unavailable:
+        return 0.0
+    import torch
+
+    weight = load_tensors(checkpoint.path)["model.layers.0.self_attn.o_proj.weight"].float()
+    layer = torch.nn.utils.skip_init(torch.nn.Linear, *reversed(weight.shape), bias=False)
+    layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+    # Sixteen levels with a scale and an offset for 32 weights, or bf16 where they are off such a grid.
+    return 20 / 32 if isinstance(native_linear(layer), FrozenLinear) else 2.0
+
+
+def fit(checkpoint: Checkpoint, size: Size, device: str, packed: float = 0.0) -> Fit:
+    """With the precision that is used unless told otherwise: fp32 on a CPU, bf16 on a card."""
+    shape, item = checkpoint.shape, 4 if device == "cpu" else 2
+    weights = size.num_parameters * item
+    cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * item * _CACHE_TOKENS
+    # On a CPU both processes map the same file, if it is in the precision that they use.
+    shared = device == "cpu" and size.largest_dtype == "F32"
+    tokens = defaults_for(size.num_parameters).micro_batch_tokens
+    # For each token and layer, vectors of the hidden size: the default model keeps 19 with adapters, 20 with all
+    # weights (measured). And the logits of 256 positions.
+    activations = 20 * shape.hidden * shape.num_layers * tokens * item + 2 * 256 * shape.vocab * 4
+    # What is trained is held in fp32 with two moments and a gradient.
+    return Fit(
+        precision="fp32" if item == 4 else "bf16",
+        serving=weights + packed * size.num_parameters + cache,
+        adapters=activations + (0 if shared else weights),
+        full=weights + 4 * 4 * size.num_parameters + activations,
+        read_per_token=size.num_active * (packed or item),
+    )
+
+
+def describe(model: Path, machine: Machine) -> tuple[bool, str, str, str]:
+    """Whether it can be served, how much it takes, what to do where it does not fit, and how fast it is."""
+    from openclaw_rl.engine.weights import read_checkpoint
+
+    checkpoint, size = read_checkpoint(model), size_of(model)
+    packed = packed_bytes(checkpoint, machine.device)
+    found = fit(checkpoint, size, machine.device, packed)
+    room = _USABLE * machine.memory
+    where = "card" if machine.device == "cuda" else "machine"
+    parts = [
+        f"{size.num_parameters / 1e9:.2f} billion parameters in {found.precision} on the {where}",
+        f"serving takes {found.serving / _GB:.1f} GB",
+        f"with adapters {found.learning / _GB:.1f}",
+        f"with all weights {(found.serving + found.full) / _GB:.1f}",
+        f"of {machine.memory / _GB:.0f} (computed)",
+    ]
+    path = "fast" if checkpoint.is_fast else "general"
+    kept = "" if not packed else " in 4 bit" if packed < 1 else " in bf16"
+    speed = (
+        f"{path} path, at most {machine.bandwidth / found.read_per_token:.3g} tokens/s at one stream: "
+        f"{found.read_per_token / _GB:.2f} GB{kept} a token (computed) at "
+        f"{machine.bandwidth / _GB:.0f} GB/s (measured now)"
+    )
+    fix = ""
+    if found.serving > room:
+        fix = "choose a smaller model, or another machine: --engine, --upstream"
+    elif found.learning > room:
+        fix = "it can be served without learning (--no-train), or choose a smaller model"
+    return found.serving <= room, ", ".join(parts), fix, speed
