@@ -99,8 +99,8 @@ def fit(checkpoint: Checkpoint, size: Size, device: str, packed: float = 0.0) ->
     # On a CPU both processes map the same file, if it is in the precision that they use.
     shared = device == "cpu" and size.largest_dtype == "F32"
     tokens = defaults_for(size.num_parameters).micro_batch_tokens
-    # For each token and layer, vectors of the hidden size: measured on the default model, 19 with adapters and
-    # 20 with all weights. And the logits of 256 positions.
+    # Vectors of the hidden size for each token and layer, measured on the default model: 19 with adapters, 20
+    # with all weights. And the logits of 256 positions.
     activations = 20 * shape.hidden * shape.num_layers * tokens * item + 2 * 256 * shape.vocab * 4
     # What is trained is held in fp32 with two moments and a gradient.
     return Fit(
