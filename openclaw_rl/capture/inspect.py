@@ -198,7 +198,8 @@ def view_counts(ledgers: Ledgers) -> Json:
     reasons.update(left_out)
     sampled, trained = lessons[READY] + lessons[CLAIMED], lessons[TRAINED]
     states = {
-        "judged": judged["judged"] - sampled - trained - sum(left_out.values()),
+        # Counted in two databases, one after the other: what was sampled in between is in both.
+        "judged": max(0, judged["judged"] - sampled - trained - sum(left_out.values())),
         "unjudged": judged["unjudged"],
         "sampled": sampled,
         "trained": trained,

@@ -72,6 +72,7 @@ def _parser() -> Parser:
     wishes.add_arguments(evaluate)
     env.add_arguments(evaluate)
     add_settings(evaluate)
+    _add_background(commands)
     _add_terminal(commands)
     doctor = _command(commands, "doctor", "what this machine lacks, and the fix", _doctor)
     add_settings(doctor)
@@ -115,6 +116,24 @@ def _parser() -> Parser:
 
 
 _CONNECT = ("home", "host", "port", "model", "served_model_name", "default_max_tokens", "store_false")
+
+
+def _add_background(commands: Any) -> None:
+    start = _command(commands, "start", "serve in the background", _terminal("background", "start"))
+    add_settings(start)
+    stop = _command(commands, "stop", "stop the server of this data folder", _terminal("background", "stop"))
+    add_settings(stop, only=("home", "drain_timeout_s"))
+    logs = _command(commands, "logs", "what a server in the background said", _terminal("background", "logs"))
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C")
+    logs.add_argument("-n", "--lines", type=int, default=40, metavar="N", help="the last N lines [40]")
+    add_settings(logs, only=("home",))
+    for name, text in (
+        ("backup", "the data folder in one file, also while it serves"),
+        ("restore", "a backup into an empty data folder"),
+    ):
+        command = _command(commands, name, text, _terminal("backup", name))
+        complete_files(command.add_argument("file", metavar="FILE.tar.gz"))
+        add_settings(command, only=("home", "ledger_url", "policies"))
 
 
 def _add_users(commands: Any) -> None:

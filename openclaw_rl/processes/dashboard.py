@@ -22,6 +22,7 @@ from openclaw_rl.capture.learned import (
     view_swaps,
     view_traffic,
 )
+from openclaw_rl.capture.satisfaction import Rated, rated_sessions, session_scores, view_first_replies
 from openclaw_rl.capture.search import SearchIndex
 from openclaw_rl.capture.texts import added
 from openclaw_rl.capture.wish_view import view_wishes
@@ -64,9 +65,16 @@ class Dashboard:
 
     # --- looking -----------------------------------------------------------------------------
 
-    def sessions(self, limit: int, after: str | None, user: str | None, query: str | None) -> Json:
+    def sessions(
+        self, limit: int, after: str | None, user: str | None, query: str | None, rated: Rated | None = None
+    ) -> Json:
         only = self._search.find(query, user, _MAX_FOUND) if query and query.strip() else None
-        return view_sessions(self._ledgers.serve, limit, after, user, only)
+        if rated is not None:
+            matching = rated_sessions(self._ledgers, rated, user)
+            only = matching if only is None else [name for name in only if name in set(matching)]
+        page = view_sessions(self._ledgers.serve, limit, after, user, only)
+        scores = session_scores(self._ledgers, [session["id"] for session in page["data"]])
+        return {**page, "data": [{**one, "scores": scores.get(one["id"], [])} for one in page["data"]]}
 
     def session(
         self, session_id: str, user: str | None, limit: int | None, after: str | None, text: bool
@@ -108,6 +116,7 @@ class Dashboard:
         return {
             "rewards": view_rewards(self._ledgers.policies, user),
             "swaps": view_swaps(self._ledgers.policies, scope=scope),
+            "first_replies": view_first_replies(self._ledgers, user),
         }
 
     def wishes(self, user: str | None) -> Json:

@@ -57,8 +57,9 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
         "busy": busy,
         "funnel": funnel,
         "queues": {
-            "running": engine.num_running if user is None else None,
-            "waiting": engine.num_waiting if user is None else None,
+            # People's requests; the engine's own count holds our judging and checking, too.
+            "running": min(engine.num_running, system.gateway.num_inflight) if user is None else None,
+            "waiting": max(0, system.gateway.num_inflight - engine.num_running) if user is None else None,
             "judge": funnel["judge_queue"] if funnel else None,
             "samples": learning["samples"],
             "samples_per_step": size or system.step_size.samples,

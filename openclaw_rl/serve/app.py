@@ -82,8 +82,9 @@ def create_app(
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         after: str | None = None,
         query: Annotated[str | None, Query(max_length=500)] = None,
+        rated: Literal["good", "bad"] | None = None,
     ) -> Json:
-        return inspection.sessions(limit, after, limited_to(request), query)
+        return inspection.sessions(limit, after, limited_to(request), query, rated)
 
     @app.get("/v1/sessions/{session_id:path}", tags=["look in"])
     def session(

@@ -7,7 +7,7 @@ such thing. Methods that are not async read the database, and are called in thre
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.pulse import Pulse
@@ -22,8 +22,18 @@ class Inspection(Protocol):
 
     # --- conversations -----------------------------------------------------------------------
 
-    def sessions(self, limit: int, after: str | None, user: str | None, query: str | None) -> Json:
-        """Newest first; ``after`` is the last one of the page before, ``query`` searches their words."""
+    def sessions(
+        self,
+        limit: int,
+        after: str | None,
+        user: str | None,
+        query: str | None,
+        rated: Literal["good", "bad"] | None = None,
+    ) -> Json:
+        """Newest first; ``after`` is the last one of the page before, ``query`` searches their words.
+
+        ``rated``: only those with a reply that was found so.
+        """
 
     def session(
         self, session_id: str, user: str | None, limit: int | None, after: str | None, text: bool

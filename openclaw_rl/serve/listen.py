@@ -35,6 +35,9 @@ class Claim:
     def __init__(self, file: TextIO, home: Path) -> None:
         self._file, self._home = file, home
 
+    def close(self) -> None:
+        self._file.close()
+
     def announce(self, text: str) -> None:
         """Say where we listen, for ``openclaw-rl status`` and friends."""
         self._file.seek(0)

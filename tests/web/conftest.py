@@ -73,7 +73,7 @@ class Visit:
         self.page.goto(self.url)
         self.page.get_by_label("API key").fill(key)
         self.page.get_by_role("button", name="Sign in").click()
-        self.page.get_by_role("heading", name="Now").wait_for()
+        self.page.get_by_role("heading", name="Home").wait_for()
 
     def open(self, name: str) -> None:
         self.page.get_by_role("link", name=name, exact=True).first.click()

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 pytestmark = pytest.mark.browser
-PAGES = ("Now", "Learning", "Sessions", "Policies", "Try it")
+PAGES = ("Home", "Wishes", "Sessions", "Try it", "Learning", "Policies", "Now")
 NASTY = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script><b>bold</b>'
 
 
@@ -49,7 +49,7 @@ def test_a_wrong_key_is_said_and_a_right_one_lasts(live: Any, visit: Callable[..
     guest.sign_in(live.key)
     assert "sk-" not in str(guest.page.evaluate("document.cookie + JSON.stringify(localStorage)"))
     guest.page.reload()
-    guest.page.get_by_role("heading", name="Now").wait_for()
+    guest.page.get_by_role("heading", name="Home").wait_for()
     guest.page.get_by_role("button", name="Sign out").click()
     guest.page.get_by_label("API key").wait_for()
 
@@ -138,7 +138,7 @@ def test_the_keyboard_is_enough(live: Any, visit: Callable[..., Any]) -> None:
     guest.page.get_by_label("API key").focus()
     guest.page.keyboard.type(live.key)
     guest.page.keyboard.press("Enter")
-    guest.page.get_by_role("heading", name="Now").wait_for()
+    guest.page.get_by_role("heading", name="Home").wait_for()
     guest.page.get_by_role("link", name="Try it").focus()
     guest.page.keyboard.press("Enter")
     guest.page.get_by_role("heading", name="Try it").wait_for()

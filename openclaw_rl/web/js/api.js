@@ -33,6 +33,13 @@ export async function remove(path) {
   return answer.json();
 }
 
+/** Changes something in place; resolves to how it is now. */
+export async function patch(path, body) {
+  const answer = await fetch(path, { method: "PATCH", headers: { ...GUARD, "content-type": "application/json" }, body: JSON.stringify(body) });
+  if (!answer.ok) throw await failed(answer);
+  return answer.json();
+}
+
 async function send(path, body, headers, signal) {
   const answer = await fetch(path, {
     method: "POST",
@@ -63,4 +70,5 @@ export async function stream(path, body, onEvent, { headers = {}, onOpen = () =>
 
 const path = (id) => encodeURIComponent(id);
 export const turnPath = (id) => `/v1/turns/${path(id)}`;
+export const wishPath = (id) => `/v1/wishes/${path(id)}`;
 export const sessionPath = (id) => `/v1/sessions/${path(id)}`;

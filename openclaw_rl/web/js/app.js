@@ -6,6 +6,7 @@ import { connect, disconnect, listen } from "./live.js";
 import { redrawAll } from "./plot.js";
 import { applyTheme, theme, toggleTheme } from "./theme.js";
 import * as chat from "./pages/chat.js";
+import * as home from "./pages/home.js";
 import * as learning from "./pages/learning.js";
 import * as now from "./pages/now.js";
 import * as policies from "./pages/policies.js";
@@ -13,13 +14,16 @@ import * as results from "./pages/results.js";
 import * as session from "./pages/session.js";
 import * as sessions from "./pages/sessions.js";
 import { signIn } from "./pages/signin.js";
+import * as wishes from "./pages/wishes.js";
 
 const PAGES = [
-  { name: "now", title: "Now", page: now, icon: "M3 12h4l3-8 4 16 3-8h4" },
-  { name: "learning", title: "Learning", page: learning, icon: "M4 19V5M4 19h16M8 15l4-5 3 3 5-7" },
+  { name: "home", title: "Home", page: home, icon: "M4 11l8-7 8 7v9h-5v-6H9v6H4z" },
+  { name: "wishes", title: "Wishes", page: wishes, icon: "M12 4l2.4 5.2 5.6.6-4.2 3.8 1.2 5.6L12 16.4 7 19.2l1.2-5.6L4 9.8l5.6-.6z" },
   { name: "sessions", title: "Sessions", page: sessions, icon: "M4 5h16v11H9l-5 4z" },
-  { name: "policies", title: "Policies", page: policies, icon: "M6 4v16M6 9c0 4 12 1 12 6v5M18 15v5M6 4h.01M18 20h.01" },
   { name: "try", title: "Try it", page: chat, icon: "M5 4l14 8-14 8 3-8z" },
+  { name: "learning", title: "Learning", page: learning, icon: "M4 19V5M4 19h16M8 15l4-5 3 3 5-7" },
+  { name: "policies", title: "Policies", page: policies, icon: "M6 4v16M6 9c0 4 12 1 12 6v5M18 15v5M6 4h.01M18 20h.01" },
+  { name: "now", title: "Now", page: now, icon: "M3 12h4l3-8 4 16 3-8h4" },
 ];
 const app = document.getElementById("app");
 let main = null;
@@ -79,9 +83,9 @@ async function show() {
   if (!main) return;
   const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
   const known = { ...Object.fromEntries(PAGES.map((one) => [one.name, one.page])), results };
-  const page = name === "sessions" && rest[0] ? session : known[name] ?? now;
+  const page = name === "sessions" && rest[0] ? session : known[name] ?? home;
   for (const link of document.querySelectorAll(".rail a[data-page]")) {
-    if (link.dataset.page === (known[name] ? name : "now")) link.setAttribute("aria-current", "page");
+    if (link.dataset.page === (known[name] ? name : "home")) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   leave();

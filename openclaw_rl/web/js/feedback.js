@@ -1,14 +1,17 @@
-// 👍, 👎 and a correction for one reply, wherever it is shown.
+// A thumb up or down and a correction for one reply, wherever it is shown.
 
 import { post } from "./api.js";
-import { fill, h, toast } from "./dom.js";
+import { fill, h, icon, toast } from "./dom.js";
+
+const UP = "M7 11v9H4v-9zM7 11l4-8c1.6 0 2.4 1 2.2 2.4L12.6 9H19c1.2 0 2 1 1.8 2.2l-1.3 7A2.2 2.2 0 0 1 17.3 20H7";
+const DOWN = "M17 13V4h3v9zM17 13l-4 8c-1.6 0-2.4-1-2.2-2.4l.6-3.6H5c-1.2 0-2-1-1.8-2.2l1.3-7A2.2 2.2 0 0 1 6.7 4H17";
 
 /** Buttons for a turn; `onDone` runs after something was said. */
 export function feedback(turnId, onDone = () => {}) {
   const box = h("div", { class: "feedback" });
-  const up = h("button", { type: "button", "aria-pressed": "false", "aria-label": "Good reply", onclick: () => rate("up") }, "👍");
-  const down = h("button", { type: "button", "aria-pressed": "false", "aria-label": "Bad reply", onclick: () => openFix() }, "👎");
-  const form = h("div", {});
+  const up = h("button", { type: "button", "aria-pressed": "false", "aria-label": "Good reply", onclick: () => rate("up") }, icon(UP));
+  const down = h("button", { type: "button", "aria-pressed": "false", "aria-label": "Bad reply", onclick: () => openFix() }, icon(DOWN));
+  const form = h("div", { class: "fix-place" });
   const press = (button) => [up, down].forEach((one) => one.setAttribute("aria-pressed", String(one === button)));
 
   async function rate(rating, text = null) {

@@ -1,7 +1,8 @@
 // A chat box against the served model, with the feedback buttons.
 
-import { get, stream, turnPath } from "../api.js";
-import { fill, h, pill, toast } from "../dom.js";
+import { get, sessionPath, stream, turnPath } from "../api.js";
+import { markdown } from "../markdown.js";
+import { fill, h, pill, plural, toast, when } from "../dom.js";
 import { fate, feedback } from "../feedback.js";
 import { listen, onChange } from "../live.js";
 
@@ -9,6 +10,8 @@ let history = [];
 let sessionId = newSession();
 const turns = new Map();
 let offTheRecord = false;
+let instructions = "";
+let running = null;
 
 function newSession() {
   return `try-${[...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
@@ -21,12 +24,17 @@ export async function render(main, { keep }) {
     if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); form.requestSubmit(); }
   } });
   const send = h("button", { class: "primary", type: "submit" }, "Send");
+  const stop = h("button", { type: "button", class: "hidden", onclick: () => running?.abort() }, "Stop");
+  const system = h("textarea", { id: "system", rows: "2", value: instructions, placeholder: "You are a patient teacher.", oninput: () => { instructions = system.value; } });
+  const earlier = h("ul", { class: "lines" });
+  const past = h("details", { ontoggle: () => past.open && list().catch((error) => toast(error.message)) }, h("summary", {}, "Earlier conversations"), earlier);
   const form = h("form", { class: "composer", onsubmit: (event) => { event.preventDefault(); ask(); } },
-    h("div", { class: "field" }, h("label", { for: "say", class: "visually-hidden" }, "Your message"), text), send);
+    h("div", { class: "field" }, h("label", { for: "say", class: "visually-hidden" }, "Your message"), text), send, stop);
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Try it"), version,
     h("div", { class: "actions" }, h("label", {}, h("input", { type: "checkbox", id: "off-the-record", checked: offTheRecord || null,
       onchange: (event) => { offTheRecord = event.target.checked; startAnew(); } }), " Off the record"), h("button", { type: "button", onclick: startAnew }, "New conversation")),
-    h("p", { class: "lead" }, "Talk to the model. What you say next, and your 👍, 👎 and corrections, are what it learns from.")),
+    h("p", { class: "lead" }, "Talk to the model. What you say next, your thumbs and your corrections are what it learns from.")),
+  h("div", { class: "row chat-more" }, past, h("details", { open: instructions ? true : null }, h("summary", {}, "System prompt"), h("label", { for: "system", class: "visually-hidden" }, "System prompt"), system)),
   h("div", { class: "chat" }, log, form));
   for (const entry of history) log.append(entry.element);
   keep(listen((status) => fill(version, pill(status.policy_version === 0 ? "base" : `version ${status.policy_version}`, "accent", true))));
@@ -41,6 +49,28 @@ export async function render(main, { keep }) {
     text.focus();
   }
 
+  async function list() {
+    const mine = (await get("/v1/sessions", { limit: 50 })).data.filter((one) => one.id.startsWith("try-")).slice(0, 12);
+    fill(earlier, mine.length ? mine.map((one) => h("li", {}, h("button", { type: "button", class: "link", onclick: () => resume(one.id).catch((error) => toast(error.message)) }, one.title || one.id),
+      h("span", { class: "small muted" }, plural(one.num_turns, "turn"), " · ", when(one.opened_at)))) : h("li", {}, "None yet."));
+  }
+
+  /** Goes on with an earlier conversation where it ended. */
+  async function resume(id) {
+    const found = await get(sessionPath(id), { text: true });
+    startAnew();
+    sessionId = id;
+    past.open = false;
+    for (const turn of found.turns) {
+      for (const message of (turn.input ?? []).filter((one) => one.role === "user")) add({ role: "user", content: message.content, element: h("div", { class: "msg user" }, message.content) });
+      const state = h("span", {}), content = turn.reply?.content ?? "";
+      add({ role: "assistant", content, element: h("div", { class: "msg assistant" }, h("div", { class: "said" }, markdown(content)),
+        h("div", { class: "under" }, pill(turn.policy_version === 0 ? "base" : `version ${turn.policy_version}`), state), feedback(turn.id, refresh)) });
+      turns.set(turn.id, state);
+    }
+    await refresh();
+  }
+
   async function ask() {
     const words = text.value.trim();
     if (!words || send.disabled) return;
@@ -49,7 +79,9 @@ export async function render(main, { keep }) {
     add({ role: "user", content: words, element: h("div", { class: "msg user" }, words) });
     const said = h("div", { class: "said" }), under = h("div", { class: "under" });
     const entry = { role: "assistant", content: "", element: h("div", { class: "msg assistant" }, said, under) };
-    const messages = history.map(({ role, content }) => ({ role, content }));
+    const messages = [...(instructions.trim() ? [{ role: "system", content: instructions.trim() }] : []), ...history.map(({ role, content }) => ({ role, content }))];
+    running = new AbortController();
+    stop.classList.remove("hidden");
     add(entry);
     let id = null, answered = null;
     try {
@@ -60,7 +92,8 @@ export async function render(main, { keep }) {
         said.append(piece);
         if (nearEnd()) entry.element.scrollIntoView({ block: "end" });
         if (event.error) throw new Error(event.error.message);
-      }, { headers: { "x-session-id": sessionId, ...(offTheRecord ? { "x-off-the-record": "1" } : {}) }, onOpen: (headers) => { answered = headers.get("x-policy-version"); } });
+      }, { signal: running.signal, headers: { "x-session-id": sessionId, ...(offTheRecord ? { "x-off-the-record": "1" } : {}) }, onOpen: (headers) => { answered = headers.get("x-policy-version"); } });
+      fill(said, markdown(entry.content));
       const state = h("span", {});
       fill(under, pill(answered === "0" ? "base" : `version ${answered}`), state);
       if (offTheRecord) {
@@ -71,9 +104,10 @@ export async function render(main, { keep }) {
       }
       entry.element.scrollIntoView({ block: "end" });
     } catch (error) {
-      fill(under, pill(error.message, "bad"));
+      fill(under, error.name === "AbortError" ? pill("stopped") : pill(error.message, "bad"));
       if (!entry.content) history.pop();
     }
+    stop.classList.add("hidden");
     send.disabled = false;
     text.focus();
   }

@@ -10,18 +10,16 @@ const STEPS = [["loss", "Loss", 3], ["grad_norm", "Gradient norm", 2], ["mismatc
   ["num_samples", "Samples", 0], ["total_s", "Seconds a step", 1]];
 
 export async function render(main, { keep }) {
-  const wishes = h("section", { class: "card", "aria-labelledby": "wish-title" });
   const rewards = h("section", { class: "card", "aria-labelledby": "reward-title" });
   const probes = h("section", { class: "card", "aria-labelledby": "probe-title" });
   const steps = h("section", { class: "card", "aria-labelledby": "steps-title" });
   const compare = h("section", { class: "card", "aria-labelledby": "compare-title" });
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Learning"),
     h("p", { class: "lead" }, "What people's own reactions say about the replies, and what each new version changed.")),
-  h("div", { class: "stack" }, wishes, rewards, compare, probes, steps));
+  h("div", { class: "stack" }, rewards, compare, probes, steps));
   const versions = comparison(compare);
   const load = async () => {
-    const [learning, policies, wished] = await Promise.all([get("/v1/learning"), get("/v1/policies"), get("/v1/wishes")]);
-    showWishes(wishes, wished.data);
+    const [learning, policies] = await Promise.all([get("/v1/learning"), get("/v1/policies")]);
     const made = policies.data.filter((policy) => policy.version > 0 && policy.gate?.checks?.length).reverse();
     showRewards(rewards, learning);
     showProbes(probes, made);
@@ -33,20 +31,10 @@ export async function render(main, { keep }) {
     () => load().catch(() => null)));
 }
 
-/** What people asked for, for good, and what became of it. */
-function showWishes(card, wishes) {
-  const head = [h("h2", { id: "wish-title" }, "Wishes"),
-    h("p", { class: "note" }, "What people asked for in their own words, and what became of it. A wish that the model does not manage even when told is not trained.")];
-  if (!wishes.length) return fill(card, head, h("div", { class: "empty" }, h("strong", {}, "No wishes yet"), "They come from what people say is missing in a reply."));
-  fill(card, head, h("table", { class: "table" }, h("thead", {}, h("tr", {}, ["Wish", "Who", "What became of it", "Accepted", "Versions"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, wishes.map((wish) => h("tr", {}, h("td", {}, wish.text), h("td", {}, wish.user), h("td", {}, wish.reason ?? wish.status),
-      h("td", { class: "num" }, String(wish.accepted)), h("td", { class: "num" }, String(wish.versions)))))));
-}
-
 function showRewards(card, { rewards, swaps }) {
   const points = rewards.points;
   const head = [h("h2", { id: "reward-title" }, "Reward and satisfaction"),
-    h("p", { class: "note" }, "Reward is the mean verdict on judged turns, from −1 to 1. Satisfaction is the share of 👍 among clear verdicts."
+    h("p", { class: "note" }, "Reward is the mean verdict on judged turns, from −1 to 1. Satisfaction is the share of good ones among clear verdicts."
       + (rewards.turns_per_point > 1 ? ` Each point stands for ${plural(rewards.turns_per_point, "turn")}.` : ""))];
   if (!points.length) return fill(card, head, h("div", { class: "empty" }, h("strong", {}, "No verdicts yet"), "They come as soon as somebody reacts to a reply."));
   const x = points.map((point) => point.first + point.turns);

@@ -62,7 +62,7 @@ function nextStep({ queues, stage, last_step: last, learn }) {
   const doing = { training: "A step is running.", candidate: "A new version is being checked." }[stage];
   return [
     h("div", {}, h("div", { class: "spread" }, h("span", {}, doing ?? "Samples toward the next version"),
-      h("b", { class: "num" }, `${num(samples)} of ${num(needed)}`)),
+      h("b", { class: "num" }, samples > needed ? `${num(samples)}, enough for more than one` : `${num(samples)} of ${num(needed)}`)),
     h("div", { class: "bar", "aria-hidden": "true" }, h("div", { class: "bar-fill", "--share": Math.min(1, (samples ?? 0) / needed) }))),
     last && h("p", { class: "small muted" }, `The last step made version ${last.version}, `, when(last.created_at),
       `, from ${plural(last.num_samples, "sample")} in ${num(last.metrics.total_s, 1)} s: `,

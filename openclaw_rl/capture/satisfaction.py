@@ -1,0 +1,88 @@
+"""What people thought of replies, by conversation and by the version that answered.
+
+The first reply of a conversation counts: what comes later in it was told by then what is missing. A reply is
+right or wrong as its verdict says; neutral and excluded ones count for nothing. Scores are those of
+``samples``, as in every other number about verdicts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Literal
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture import schema
+from openclaw_rl.capture.database import batched
+from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.samples import samples
+from openclaw_rl.types import Json
+
+Rated = Literal["good", "bad"]
+#: Conversations that are looked at, the newest.
+_MOST = 2000
+_LAST = 5
+
+
+def view_first_replies(ledgers: Ledgers, user: str | None = None) -> Json:
+    """By answering version, and of the last five."""
+    turns = schema.turns
+    query = sa.select(turns.c.id, turns.c.policy_version).where(
+        turns.c.kind != "side", turns.c.continues.is_(None)
+    )
+    query = query if user is None else query.where(turns.c.user == user)
+    with ledgers.serve.db.connect() as connection:
+        first = connection.execute(query.order_by(turns.c.seq.desc()).limit(_MOST)).all()
+    scores = _scores(ledgers, [row.id for row in first])
+    clear = [(row.policy_version, scores[row.id]) for row in first if scores.get(row.id)]
+    good = Counter(version for version, score in clear if score > 0)
+    counted = Counter(version for version, _ in clear)
+    return {
+        "versions": [{"version": v, "good": good[v], "of": counted[v]} for v in sorted(counted)],
+        "last": {"good": sum(score > 0 for _, score in clear[:_LAST]), "of": len(clear[:_LAST])},
+    }
+
+
+def session_scores(ledgers: Ledgers, session_ids: Sequence[str]) -> dict[str, list[int | None]]:
+    """Of each reply of these sessions, in order; None where there is no verdict."""
+    turns, sessions = schema.turns, schema.sessions
+    query = sa.select(sessions.c.id.label("session"), turns.c.id).join(
+        sessions, sessions.c.seq == turns.c.session
+    )
+    found: dict[str, list[str]] = defaultdict(list)
+    with ledgers.serve.db.connect() as connection:
+        for row in connection.execute(query.where(sessions.c.id.in_(session_ids)).order_by(turns.c.seq)):
+            found[row.session].append(row.id)
+    scores = _scores(ledgers, [turn_id for ids in found.values() for turn_id in ids])
+    return {session: [scores.get(turn_id) for turn_id in ids] for session, ids in found.items()}
+
+
+def rated_sessions(ledgers: Ledgers, rated: Rated, user: str | None = None) -> list[str]:
+    """Sessions with a reply that was found good or bad, the newest reply first."""
+    query = sa.select(samples.c.turn_id).where(
+        samples.c.score > 0 if rated == "good" else samples.c.score < 0
+    )
+    query = query if user is None else query.where(samples.c.user == user)
+    with ledgers.policies.db.connect() as connection:
+        ids = list(connection.scalars(query.order_by(samples.c.created_at.desc()).limit(_MOST)))
+    turns, sessions = schema.turns, schema.sessions
+    of_turn: dict[str, str] = {}
+    with ledgers.serve.db.connect() as connection:
+        for batch in batched(ids):
+            found = sa.select(turns.c.id, sessions.c.id.label("session")).join(
+                sessions, sessions.c.seq == turns.c.session
+            )
+            of_turn.update(
+                (row.id, row.session) for row in connection.execute(found.where(turns.c.id.in_(batch)))
+            )
+    return list(dict.fromkeys(of_turn[turn_id] for turn_id in ids if turn_id in of_turn))
+
+
+def _scores(ledgers: Ledgers, turn_ids: Sequence[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    with ledgers.policies.db.connect() as connection:
+        for batch in batched(turn_ids):
+            query = sa.select(samples.c.turn_id, samples.c.score).where(samples.c.turn_id.in_(batch))
+            found.update((row.turn_id, row.score) for row in connection.execute(query))
+    return found

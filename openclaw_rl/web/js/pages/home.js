@@ -1,0 +1,108 @@
+// The first screen: is it learning, what, may I trust it, what does it know about me, how do I undo it?
+
+import { get, post } from "../api.js";
+import { answerPair, STATES } from "../answers.js";
+import { confirm, fill, h, pill, plural, toast, versionName, when } from "../dom.js";
+import { current, listen, onChange } from "../live.js";
+
+export async function render(main, { me, keep }) {
+  const headline = h("p", { class: "headline", "data-answer": "learning" });
+  const cards = h("div", { class: "grid two" });
+  const replies = h("section", { class: "card", "aria-labelledby": "first-title" });
+  const pairs = h("section", { class: "card", "aria-labelledby": "pairs-title" });
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Home")), h("div", { class: "stack" }, headline, cards, replies, pairs));
+
+  async function load() {
+    const [learning, wishes, policies, status] = await Promise.all(
+      [get("/v1/learning"), get("/v1/wishes"), get("/v1/policies"), current() ?? get("/v1/status")]);
+    const facts = { me, status, first: learning.first_replies, wishes: wishes.data.filter((wish) => wish.state !== "over"), policies: policies.data };
+    fill(headline, ...sentence(facts));
+    fill(cards, what(facts), trust(facts), known(facts), undo(facts, load));
+    showFirst(replies, facts.first);
+    showPairs(pairs, facts.wishes);
+  }
+  await load();
+  keep(onChange((status) => [status.policy_version, status.last_step, status.funnel?.by_state, status.wishes, status.learn?.running], () => load().catch(() => null)));
+}
+
+const names = (wishes) => wishes.flatMap((wish, index) => [index ? ", " : "", h("em", {}, wish.text)]);
+
+/** Whether it learns, in one sentence. */
+function sentence({ status, first, wishes }) {
+  const of = (state) => wishes.filter((wish) => wish.state === state).slice(0, 3);
+  const [learned, never, later] = [of("learned"), of("not possible"), of("not yet")];
+  if (status.learn && !status.learn.running) return ["Not learning now: the learn process is down. Replies go on as before."];
+  if (!wishes.length && !first.last.of) return ["Nothing to learn from yet. ", h("a", { href: "#/try" }, "Talk to it"), " and say what is missing in a reply."];
+  const parts = [];
+  if (learned.length) parts.push([names(learned), learned.length > 1 ? " work now" : " works now"]);
+  if (first.last.of) parts.push([`${first.last.good} of ${first.last.of === 1 ? "the last first reply" : `the last ${first.last.of} first replies`} ${first.last.of === 1 ? "was" : "were"} right`]);
+  if (later.length) parts.push([names(later), later.length > 1 ? " are being learned" : " is being learned"]);
+  if (never.length) parts.push([names(never), never.length > 1 ? " are not possible with this model" : " is not possible with this model"]);
+  return [h("b", {}, "Learning: "), ...parts.flatMap((part, index) => [index ? "; " : "", ...part]), "."];
+}
+
+const card = (question, answer, ...body) => h("section", { class: "card", "data-answer": answer, "aria-label": question }, h("h2", {}, question), h("div", { class: "stack" }, ...body));
+
+function what({ wishes }) {
+  const shown = wishes.slice(0, 4);
+  return card("What does it learn?", "what",
+    shown.length ? h("ul", { class: "lines" }, shown.map((wish) => h("li", {}, h("span", {}, wish.text), pill(...STATES[wish.state]))))
+      : h("p", { class: "muted" }, "What people ask for more than once in passing: shorter, in French, with an example. Nothing of that kind was said yet."),
+    h("p", {}, h("a", { href: "#/wishes" }, wishes.length > 4 ? `All ${wishes.length} wishes` : "Wishes")));
+}
+
+function trust({ policies, status }) {
+  const checked = policies.filter((policy) => policy.version > 0 && policy.gate?.checks?.length);
+  const away = checked.filter((policy) => policy.gate.passed === false).length;
+  const serving = policies.find((policy) => policy.status === "serving");
+  const swap = status.last_swap;
+  return card("May I trust it?", "trust",
+    h("p", {}, serving && serving.version > 0 && serving.gate?.checks?.length
+      ? `Version ${serving.version} answers. It passed ${plural(serving.gate.checks.length, "check")} before that: facts, sums, tool calls, fluency and your own earlier requests.`
+      : "The unchanged base model answers. A new version has to pass its checks first: facts, sums, tool calls, fluency and your own earlier requests."),
+    away > 0 && h("p", { class: "small muted" }, `${plural(away, "version")} did not pass and never answered anybody.`),
+    swap && swap.replies > 0 && h("p", { class: "small muted" }, `When it took over, ${swap.failed ? plural(swap.failed, "reply", "replies") : "no reply"} was cut off.`),
+    h("p", {}, h("a", { href: "#/policies" }, "Versions and their checks")));
+}
+
+function known({ me, status, wishes }) {
+  const funnel = status.funnel;
+  return card(me.owner ? "What does it know?" : "What does it know about me?", "known",
+    h("p", {}, funnel ? `${plural(funnel.turns, "reply", "replies")} in ${plural(funnel.sessions, "conversation")} and ${plural(wishes.length, "wish", "wishes")}, kept on the machine that runs it and nowhere else.` : "The ledger cannot be read now."),
+    h("p", {}, h("a", { href: "#/sessions" }, "Read or forget conversations"), ", ", h("a", { href: "#/wishes" }, "read or forget wishes"), "."));
+}
+
+function undo({ me, policies }, load) {
+  const serving = policies.find((policy) => policy.status === "serving");
+  const can = me.owner && serving && serving.version > 0;
+  return card("How do I undo it?", "undo",
+    h("p", {}, "Pause or forget one ", h("a", { href: "#/wishes" }, "wish"), ", and what was learned for it is taken back; forgetting a conversation unlearns it, too."),
+    can && h("p", {}, h("button", { type: "button", onclick: () => back(serving, load) }, `Go back to ${versionName(serving.parent)}`), " ",
+      h("span", { class: "small muted" }, "made ", when(serving.created_at))),
+    !can && h("p", { class: "small muted" }, me.owner ? "There is no version before the base." : "Whoever runs the server can go back to an earlier version."));
+}
+
+async function back(serving, load) {
+  const sure = await confirm({ title: `Go back to ${versionName(serving.parent)}?`, action: "Go back",
+    text: "New requests get it at once; replies in progress are finished by the version that began them." });
+  if (!sure) return;
+  await post("/v1/policies/rollback").then(() => toast(`${versionName(serving.parent)} answers now.`), (error) => toast(error.message));
+  await load();
+}
+
+function showFirst(place, { versions }) {
+  const head = [h("h2", { id: "first-title" }, "First replies that were right"),
+    h("p", { class: "note" }, "By the version that answered. Only the first reply of a conversation counts: later ones were told what was missing.")];
+  if (!versions.length) return fill(place, head, h("p", { class: "muted" }, "Nobody has reacted to a first reply yet."));
+  const shown = versions.slice(-8);
+  fill(place, head, h("ol", { class: "funnel" }, shown.map(({ version, good, of }) => h("li", {}, h("span", { class: "name" }, version === 0 ? "Base" : `Version ${version}`),
+    h("div", { class: "bar", "aria-hidden": "true" }, h("div", { class: "bar-fill", "--share": good / of })), h("span", { class: "count num" }, `${good} of ${of}`)))),
+  h("p", { class: "small" }, h("a", { href: "#/learning" }, "Curves and numbers")));
+}
+
+function showPairs(place, wishes) {
+  const pairs = wishes.filter((wish) => wish.before && wish.after).slice(0, 3);
+  const head = h("h2", { id: "pairs-title" }, "Your own questions, before and after");
+  fill(place, head, pairs.length ? pairs.map((wish) => [h("p", { class: "note" }, h("em", {}, wish.text)), answerPair(wish)])
+    : h("p", { class: "muted" }, "Once a wish was learned, real replies from before and after stand here."));
+}

@@ -1,0 +1,103 @@
+"""A data folder goes into one file while others write to it, and comes back whole."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
+from openclaw_rl.commands.cli import main
+
+OLD = Path(__file__).parents[1] / "capture" / "ledger-0.1"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """As version 0.1 left it, with a version on disk."""
+    home = tmp_path / "home"
+    (home / "policies" / "1").mkdir(parents=True)
+    for file in OLD.iterdir():
+        (home / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
+    (home / "policies" / "1" / "manifest.json").write_text("{}")
+    (home / "keys.json").write_text(json.dumps({"default": "sk-old"}))
+    (home / "search.db").write_text("can be made again")
+    return home
+
+
+def turns(home: Path) -> list[str]:
+    ledger = ServeLedger(sqlite_url(home / "serve.db"))
+    try:
+        return [turn["id"] for turn in ledger.turns_after(0, 100)]
+    finally:
+        ledger.close()
+
+
+def test_there_and_back_with_the_data_of_the_release_before(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, other = tmp_path / "b.tar.gz", tmp_path / "other"
+    assert main(["backup", str(file), "--home", str(home)]) == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert main(["restore", str(file), "--home", str(other)]) == 0, capsys.readouterr().err
+    assert turns(other) == turns(home) != []
+    assert (other / "keys.json").read_text() == (home / "keys.json").read_text()
+    assert (other / "policies" / "1" / "manifest.json").exists()
+    assert not (other / "search.db").exists()
+    assert stat.S_IMODE((other / "keys.json").stat().st_mode) == 0o600
+    assert main(["backup", str(file), "--home", str(home)]) == 2
+    assert "exists; choose another name" in capsys.readouterr().err
+    assert main(["restore", str(file), "--home", str(home)]) == 2
+    assert "holds data already" in capsys.readouterr().err
+
+
+def test_what_is_written_but_not_yet_in_the_main_file_is_in_it(home: Path, tmp_path: Path) -> None:
+    """The server's log (WAL) holds what was committed lately; somebody has the database open."""
+    ledger = ServeLedger(sqlite_url(home / "serve.db"))
+    with ledger.db.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE probe (x)")
+        connection.exec_driver_sql("INSERT INTO probe VALUES (7)")
+    assert (home / "serve.db-wal").stat().st_size > 0
+    assert main(["backup", str(tmp_path / "b.tar.gz"), "--home", str(home)]) == 0
+    ledger.close()
+    other = tmp_path / "other"
+    assert main(["restore", str(tmp_path / "b.tar.gz"), "--home", str(other)]) == 0
+    restored = ServeLedger(sqlite_url(other / "serve.db"))
+    with restored.db.connect() as connection:
+        assert connection.exec_driver_sql("SELECT x FROM probe").scalar() == 7
+    restored.close()
+
+
+def test_what_is_no_backup_is_refused(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = str(tmp_path / "empty")
+    assert main(["backup", str(tmp_path / "b.tar.gz"), "--home", empty]) == 2
+    assert "nothing to back up" in capsys.readouterr().err
+    assert not (tmp_path / "b.tar.gz").exists()
+    foreign = tmp_path / "foreign.tar.gz"
+    with tarfile.open(foreign, "w:gz") as archive:
+        archive.add(home / "keys.json", "keys.json")
+    assert main(["restore", str(foreign), "--home", empty]) == 2
+    assert "is no backup" in capsys.readouterr().err
+    (tmp_path / "backup.json").write_text('{"format": 1, "version": "0", "files": {"policies/../../x": ""}}')
+    with tarfile.open(tmp_path / "evil.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "backup.json", "backup.json")
+    assert main(["restore", str(tmp_path / "evil.tar.gz"), "--home", str(tmp_path / "e2")]) == 2
+    assert "which no backup has" in capsys.readouterr().err
+
+
+def test_a_damaged_one_is_noticed(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good.tar.gz", tmp_path / "bad.tar.gz"
+    assert main(["backup", str(good), "--home", str(home)]) == 0
+    with tarfile.open(good) as source, tarfile.open(bad, "w:gz") as target:
+        (home / "keys.json").write_text("{}")
+        for member in source.getmembers():
+            if member.name == "keys.json":
+                target.add(home / "keys.json", "keys.json")
+            else:
+                target.addfile(member, source.extractfile(member))
+    assert main(["restore", str(bad), "--home", str(tmp_path / "other")]) == 2
+    assert "keys.json" in capsys.readouterr().err
