@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from openclaw_rl.judge.guard import neutralise
+from openclaw_rl.reactions import split_notices
 from openclaw_rl.types import JudgeCase, Message
 
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
@@ -94,14 +95,21 @@ class Exchange:
     @cached_property
     def user_text(self) -> str:
         states = self.case.next_state or []
-        texts = [neutralise(split_output(message)[0]) for message in states if message.get("role") == "user"]
+        said = [split_output(message)[0] for message in states if message.get("role") == "user"]
+        texts = [neutralise(split_notices(text)[0]) for text in said]
         return "\n".join(text for text in texts if text)
+
+    @cached_property
+    def notices(self) -> list[str]:
+        """Of reactions, in users' messages: about whatever message they name."""
+        users = [message for message in self.case.next_state or () if message.get("role") == "user"]
+        return [notice for message in users for notice in split_notices(split_output(message)[0])[1]]
 
     @property
     def has_user(self) -> bool:
         """Whether a person said something; an output in a user's message is none of theirs."""
         users = [split_output(m) for m in self.case.next_state or () if m.get("role") == "user"]
-        return any(said or not output for said, output in users)
+        return any(bool(split_notices(said)[0]) if said else not output for said, output in users)
 
     def reply_line(self, max_chars: int) -> str:
         calls = " ".join(f"{name} {arguments}" for name, arguments in self.calls)

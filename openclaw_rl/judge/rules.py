@@ -14,6 +14,7 @@ from openclaw_rl.judge.exchange import Exchange, own_words, text_of
 from openclaw_rl.judge.feedback import rating_in
 from openclaw_rl.judge.languages import reaction
 from openclaw_rl.judge.tool_errors import error_in
+from openclaw_rl.reactions import rating_of
 from openclaw_rl.types import JudgeCase, Message, Verdict
 
 
@@ -45,6 +46,18 @@ class ExplicitFeedback:
         if score is None:
             return None
         return Verdict(score, 0.97, "feedback", reason="the user rated the reply")
+
+
+class OnlyNotices:
+    """Nothing followed but notices of reactions on other messages."""
+
+    name = "only_notices"
+
+    def apply(self, case: JudgeCase) -> Verdict | None:
+        exchange = Exchange(case)
+        if not exchange.notices or exchange.has_user or exchange.results:
+            return None
+        return _verdict(self.name, 0, 0.9, "a reaction on another message says nothing about this reply")
 
 
 class ToolError:
@@ -129,6 +142,7 @@ class Regenerated:
 RULES: tuple[Rule, ...] = (
     DegenerateReply(),
     ExplicitFeedback(),
+    OnlyNotices(),
     ToolError(),
     RepeatedCall(),
     AskedAgain(),
@@ -144,7 +158,11 @@ def apply_rules(case: JudgeCase, rules: tuple[Rule, ...] = RULES) -> Verdict | N
 
 def user_rating(case: JudgeCase) -> int | None:
     """+1 or −1 if the user's next message holds an explicit rating; contradictory ones say nothing."""
-    return rating_in(own_words(Exchange(case).user_text))
+    exchange = Exchange(case)
+    if (said := rating_in(own_words(exchange.user_text))) is not None:
+        return said
+    earlier = [text_of(message) for message in case.messages if message.get("role") == "assistant"]
+    return rating_of(exchange.notices, text_of(case.reply), earlier)
 
 
 def degeneration(text: str, case: JudgeCase | None = None) -> str | None:

@@ -24,7 +24,7 @@ from openclaw_rl.capture.learned import (
 )
 from openclaw_rl.capture.satisfaction import Rated, rated_sessions, session_scores, view_first_replies
 from openclaw_rl.capture.search import SearchIndex
-from openclaw_rl.capture.texts import added
+from openclaw_rl.capture.texts import added, plain_text, turn_texts
 from openclaw_rl.capture.wish_view import view_wishes
 from openclaw_rl.capture.wishes import count_wishes
 from openclaw_rl.config import to_environment
@@ -225,6 +225,18 @@ class Dashboard:
 
     def forget(self, kind: str, name: str, user: str | None) -> Json | None:
         return Forgetting(self._config.home, self._ledgers, self._store).forget(kind, name, user)
+
+    def replies_of(self, session_id: str, user: str | None) -> dict[str, str] | None:
+        session = self._ledgers.serve.session(session_id)
+        if session is None or user not in (None, session["user"]):
+            return None
+        ids = [turn["id"] for turn in self._ledgers.serve.turn_summaries(session_id)]
+        texts = turn_texts(self._ledgers.serve, ids)
+        return {turn_id: plain_text(said["reply"]) for turn_id, said in texts.items()}
+
+    def feedback_of(self, turn_id: str) -> list[Json]:
+        found = self._ledgers.serve.events_of(turn_id)
+        return [event.data for event in found if event.kind == events.FEEDBACK]
 
     async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
         await self._system.record_event(turn_id, kind, data)

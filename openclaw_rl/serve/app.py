@@ -28,6 +28,7 @@ from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.limits import BodyLimit
 from openclaw_rl.serve.pages import add_pages
 from openclaw_rl.serve.people import people_routes
+from openclaw_rl.serve.reactions import reaction_routes
 from openclaw_rl.serve.refuse import add_errors
 from openclaw_rl.serve.signin import add_signin, limited_to, require_owner
 from openclaw_rl.serve.text import WellFormed
@@ -174,6 +175,7 @@ def create_app(
     app.include_router(dashboard_routes(inspection, gateway))
     app.include_router(forget_routes(inspection))
     app.include_router(wish_routes(inspection))
+    app.include_router(reaction_routes(inspection))
     app.include_router(people_routes(keys, users, gateway, inspection))
     if origins:
         # Outermost: a browser asks without a key whether it may send one.

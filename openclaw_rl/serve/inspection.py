@@ -48,6 +48,12 @@ class Inspection(Protocol):
     async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
         """Store an event about a turn, such as feedback."""
 
+    def replies_of(self, session_id: str, user: str | None) -> dict[str, str] | None:
+        """The text of each reply of a session, by its id; None if there is no such session."""
+
+    def feedback_of(self, turn_id: str) -> list[Json]:
+        """What people said of a reply by rating it, in order."""
+
     async def exclude_turn(self, turn_id: str, user: str | None, by: str) -> Json | None:
         """ValueError if it was learned from already."""
 

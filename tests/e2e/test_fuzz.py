@@ -44,7 +44,7 @@ ROUTES = [
     ("DELETE", "/v1/turns/{turn_id}", 10), ("DELETE", "/v1/sessions/{session_id}", 10),
     ("PATCH", "/v1/wishes/{wish_id}", 20), ("GET", "/v1/users", 5), ("POST", "/v1/users", 40),
     ("PATCH", "/v1/users/{name}", 40), ("DELETE", "/v1/users/{name}/key", 10),
-    ("GET", "/v1/waves", 5), ("POST", "/v1/waves/{wave_id}", 10),
+    ("POST", "/v1/reactions", 40), ("GET", "/v1/waves", 5), ("POST", "/v1/waves/{wave_id}", 10),
     ("DELETE", "/v1/wishes/{wish_id}", 10), ("DELETE", "/v1/users/{name}", 10),
     ("POST", "/v1/login", 40), ("POST", "/v1/logout", 5), ("GET", "/v1/me", 5),
     ("GET", "/v1/status", 5), ("GET", "/metrics", 5), ("GET", "/healthz", 5), ("GET", "/readyz", 5),

@@ -47,6 +47,7 @@ ROUTES: dict[tuple[str, str], tuple[Any, tuple[int, ...]]] = {
     ("POST", "/v1/turns/{turn_id}/exclude"): (None, (404,)),
     ("POST", "/v1/turns/{turn_id}/include"): (None, (404,)),
     ("POST", "/v1/feedback"): ({"id": "{turn}", "rating": "down", "text": "worse"}, (404,)),
+    ("POST", "/v1/reactions"): ({"id": "{turn}", "emoji": "👎"}, (404,)),
     ("POST", "/v1/flush"): (None, (200,)),
     ("GET", "/v1/policies"): (None, (200,)),
     ("GET", "/v1/policies/{version}"): (None, (404,)),
