@@ -43,6 +43,8 @@ class PruneReport:
     bytes_left: int = 0
     file_bytes_freed: int = 0
     """Given back to the file system; always 0 on PostgreSQL, which reuses the space itself."""
+    logs_empty: bool = True
+    """False if somebody was reading all the while, so that SQLite's log still holds old pages."""
 
 
 def prune(
@@ -76,7 +78,12 @@ def prune(
         _remove_sessions(ledger, [session.seq for session in batch], now - OPEN_S, report)
     sweep(ledger, report)
     report.bytes_left = plan.bytes_left + plan.bytes - report.bytes
-    report.file_bytes_freed = give_back(ledger)
+    report.file_bytes_freed = give_back(ledger.db)
+    if learn_ledger is not None:
+        report.file_bytes_freed += give_back(learn_ledger.db)
+    engines = [ledger.db] if learn_ledger is None else [ledger.db, learn_ledger.db]
+    # Old pages stay readable in a log until it is cut.
+    report.logs_empty = all([database.empty_log(engine) for engine in engines])
     return report
 
 
@@ -238,13 +245,13 @@ def _remove_rows(
     report.bytes += size
 
 
-def give_back(ledger: ServeLedger) -> int:
+def give_back(engine: sa.Engine) -> int:
     """Shrink SQLite's file step by step; bytes freed."""
-    if ledger.db.dialect.name != "sqlite":
+    if engine.dialect.name != "sqlite":
         return 0
-    before = database.file_pages(ledger.db)
-    while database.release_pages(ledger.db, _PAGES):
-        ledger.checkpoint()
+    before = database.file_pages(engine)
+    while database.release_pages(engine, _PAGES):
+        database.checkpoint(engine)
         time.sleep(0.01)
-    ledger.checkpoint()
-    return (before - database.file_pages(ledger.db)) * database.PAGE_BYTES
+    database.checkpoint(engine)
+    return (before - database.file_pages(engine)) * database.PAGE_BYTES

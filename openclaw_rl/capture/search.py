@@ -132,3 +132,12 @@ def _words(body: bytes | None) -> str:
 def _hex(user: str) -> str:
     """One word, whatever the name."""
     return "u" + user.encode("utf-8", "surrogatepass").hex()
+
+
+def renew_index(home: Path, ledger: ServeLedger) -> None:
+    """What was pruned or forgotten is found no more, at once."""
+    if (path := home / "search.db").exists():
+        index = SearchIndex(path, ledger)
+        while index.follow():
+            pass
+        index.close()

@@ -13,6 +13,7 @@ from openclaw_rl.capture.personal import export_person
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.prune import keep_unfinished, prune
 from openclaw_rl.capture.redact import create_redactor
+from openclaw_rl.capture.search import renew_index
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.config import Config
 from openclaw_rl.processes.parts import open_learn_ledger, open_serve_ledger
@@ -76,8 +77,13 @@ def _prune(options: argparse.Namespace, config: Config, serve_ledger: ServeLedge
         max_bytes=None if options.max_gb is None else int(options.max_gb * 1e9),
         dry_run=options.dry_run,
     )
+    if not options.dry_run:
+        renew_index(config.home, serve_ledger)
+    learn_ledger.close()
+    log = "" if report.logs_empty else "; somebody reads all the while: prune again to clean SQLite's log"
     return (
         f"{'would remove' if options.dry_run else 'removed'} {report.sessions} sessions with {report.turns} "
         f"turns and {report.content_rows} rows of content, {report.bytes / 1e6:.1f} MB; "
         f"{report.bytes_left / 1e6:.1f} MB stay; {report.file_bytes_freed / 1e6:.1f} MB of disk given back"
+        f"{log}"
     )

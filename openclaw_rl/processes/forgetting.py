@@ -19,7 +19,7 @@ from openclaw_rl.capture import database, schema
 from openclaw_rl.capture.erase import Chosen, choose, erase_turns
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.prune import PruneReport, give_back, sweep
-from openclaw_rl.capture.search import SearchIndex
+from openclaw_rl.capture.search import renew_index
 from openclaw_rl.capture.wishes import CHANGEABLE, ON_HOLD
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION, Json
@@ -107,10 +107,10 @@ class Forgetting:
         back = policies.erase([*chosen.turn_ids, *chosen.before], self._store.has_weights)
         erase_turns(self._ledgers.serve, chosen)
         sweep(self._ledgers.serve, PruneReport())
-        give_back(self._ledgers.serve)
+        give_back(self._ledgers.serve.db)
         versions = self._remove_undone()
         logs_empty = all([database.empty_log(db) for db in (self._ledgers.serve.db, self._ledgers.learn.db)])
-        self._renew_search()
+        renew_index(self._home, self._ledgers.serve)
         undone = {"back_to": {**note.get("back_to", {}), **back}, "versions": versions}
         done = {**note, **undone, "state": _DONE, "logs_empty": logs_empty, "done_at": time.time(),
                 "weights_after": self._served_weights()}  # fmt: skip
@@ -127,14 +127,6 @@ class Forgetting:
         for export in exports:
             shutil.rmtree(export) if export.is_dir() else export.unlink()
         return there
-
-    def _renew_search(self) -> None:
-        path = self._home / "search.db"
-        if path.exists():
-            index = SearchIndex(path, self._ledgers.serve)
-            while index.follow():
-                pass
-            index.close()
 
     def _served_weights(self) -> dict[str, str]:
         """scope -> version and checksum of the weights that serve it."""
