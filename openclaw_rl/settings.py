@@ -87,6 +87,8 @@ class TrainConfig:
     """cpu, cuda, or auto."""
     train_dtype: Literal["fp32", "bf16"] = "fp32"
     """Precision of the trainer's weights."""
+    train_base: Literal["as-is", "int4"] = "as-is"
+    """Frozen weights under adapters: in the trainer's precision, or in 4 bits, which take far less memory."""
     train_threads: Annotated[int, Ge(0)] = 0
     """CPU threads of the trainer; 0 leaves it to torch. They run only when nobody else wants the core."""
     seed: int = 0
@@ -96,6 +98,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         lora_modules(self.lora_targets)
+        if self.finetune == "full" and self.train_base == "int4":
+            raise ValueError("--train-base int4 is for adapters: all weights are not trained in 4 bits")
 
 
 def extended(kind: type[T], section: Any, own: Mapping[str, Any], **parts: Any) -> T:

@@ -48,10 +48,12 @@ def defaults_for(num_parameters: int) -> Defaults:
 
 
 def sized(settings: T, model: Path) -> T:
-    """Settings of training with numbers for the model in place of zeros."""
+    """Settings of training with numbers for the model in place of zeros; where no weights are here, since
+    another machine has them, those of a large one."""
     if settings.learning_rate and settings.micro_batch_tokens:
         return settings
-    row = defaults_for(size_of(model).num_parameters)
+    has_weights = any(model.glob("*.safetensors"))
+    row = defaults_for(size_of(model).num_parameters) if has_weights else DEFAULTS[-1]
     rate = row.full_rate if settings.finetune == "full" else row.lora_rate
     return replace(
         settings,

@@ -65,6 +65,7 @@ def test_what_was_set_stays(tmp_path: Path) -> None:
     write_header(tmp_path, "model.safetensors", 10)
     settings = sized(TrainConfig(learning_rate=3e-3), tmp_path)
     assert (settings.learning_rate, settings.micro_batch_tokens) == (3e-3, 1024)
+    assert sized(TrainConfig(), tmp_path / "elsewhere").learning_rate == DEFAULTS[-1].lora_rate
     stated = TrainConfig(learning_rate=3e-3, micro_batch_tokens=7)
     assert sized(stated, tmp_path / "absent") is stated
 

@@ -13,11 +13,13 @@ import torch
 import torch.nn.functional as F
 
 from openclaw_rl.engine.build import Unavailable
-from openclaw_rl.engine.kernels import NativeKernel, native_int4
+from openclaw_rl.engine.kernels import NativeKernel, native_int4, quantise_int4
 from openclaw_rl.engine.native import load_native
 
 #: Relative error of a product; weights that do not lie on a 4-bit grid are far above it.
 _MAX_ERROR = 1e-3
+#: Weights that share a step and an offset.
+_GROUP = 32
 
 
 class FrozenLinear(torch.nn.Module):
@@ -58,3 +60,69 @@ def native_linear(layer: torch.nn.Linear) -> torch.nn.Module:
     expected = F.linear(x, layer.weight, layer.bias)
     error = float((kernel(x) - expected).norm() / expected.norm())
     return FrozenLinear(layer, kernel) if error <= _MAX_ERROR else layer
+
+
+class Int4Linear(torch.nn.Module):
+    """A frozen layer in 4 bits, a step and an offset for 32 weights, and nothing else of it in memory.
+
+    Works wherever torch does: weights are made of the codes for each product, forward and backward. On a CPU
+    with native kernels the forward product is the engine's.
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        weight = layer.weight.detach()
+        codes_OI, step_OG, low_OG = quantise_int4(weight.float().cpu())
+        pairs = codes_OI.view(len(codes_OI), -1, 2).to(torch.uint8)
+        self.dtype, self.bias = weight.dtype, layer.bias
+        self.register_buffer(
+            "codes", (pairs[..., 0] | pairs[..., 1] << 4).to(weight.device), persistent=False
+        )
+        scales = torch.stack([step_OG, low_OG]).half().to(weight.device)
+        self.register_buffer("scales", scales, persistent=False)
+        self._kernel = _kernel_of(layer, self.dequantised())
+
+    def dequantised(self) -> torch.Tensor:
+        codes = self.codes
+        step_OG1, low_OG1 = self.scales.float().unsqueeze(-1)
+        digits_OGI = torch.stack([codes & 15, codes >> 4], dim=-1).view(len(codes), -1, _GROUP)
+        weight_OI: torch.Tensor = (digits_OGI * step_OG1 + low_OG1).view(len(codes), -1)
+        return weight_OI.to(self.dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = _Int4Product.apply(x, self)  # type: ignore[no-untyped-call]
+        return y
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        if self._kernel is None:
+            return F.linear(x, self.dequantised(), self.bias)
+        return self._kernel(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+
+
+class _Int4Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, layer: Int4Linear) -> torch.Tensor:
+        ctx.layer = layer
+        return layer.product(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad @ ctx.layer.dequantised(), None
+
+
+def _kernel_of(layer: torch.nn.Linear, weight_OI: torch.Tensor) -> NativeKernel | None:
+    if weight_OI.device.type != "cpu" or weight_OI.dtype != torch.float32:
+        return None
+    try:
+        return native_int4(load_native(), [weight_OI], [layer.bias])
+    except Unavailable:
+        return None
+
+
+@torch.no_grad()
+def int4_linear(layer: torch.nn.Linear) -> torch.nn.Module:
+    """The layer in 4 bits; one whose rows are no whole groups stays as it is."""
+    return layer if layer.in_features % _GROUP else Int4Linear(layer)

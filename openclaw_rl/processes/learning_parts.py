@@ -84,9 +84,10 @@ def _load_judge_model(config: Config, model: str) -> tuple[Engine, Callable[[str
 
 def build_trainer(config: Config, model: Path) -> Trainer:
     # torch takes seconds to import; judging need not wait for it.
-    from openclaw_rl.engine.frozen import native_linear
+    from openclaw_rl.engine.frozen import int4_linear, native_linear
 
-    return create_trainer(TrainerParts(model, config.engine.model, config.train, native_linear))
+    frozen_linear = int4_linear if config.train.train_base == "int4" else native_linear
+    return create_trainer(TrainerParts(model, config.engine.model, config.train, frozen_linear))
 
 
 def learn_options(config: Config, needs: Needs) -> LearnOptions:
