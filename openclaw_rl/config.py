@@ -163,6 +163,20 @@ class LearnConfig(_Section):
     """Of what a policy shared by several keys learns in a day, one key's part at most (1: no limit)."""
     held_out_share: float = Field(default=0.06, ge=0, lt=1)
     """Judged turns kept from training, to check new versions with."""
+    env_algo: str = "rollout"
+    """Environments: how episodes are learned from; rollout, or pkg.module:Class."""
+    outcome_weight: float = Field(default=1.0, ge=0)
+    """Environments: weight of how an attempt ended, beside the others at its task."""
+    process_weight: float = Field(default=0.3, ge=0)
+    """Environments: weight of the verdict on a step, beside the others of its group."""
+    env_batch_size: int = Field(default=32, ge=1)
+    """Environments: turns per step of training."""
+    env_step_scale: float = Field(default=1.0, gt=0)
+    """Environments: of the learning rate."""
+    env_max_staleness: int = Field(default=4, ge=0)
+    """Environments: versions between the one that acted and the one that learns from it."""
+    env_batch_max_age_s: float = Field(default=120, gt=0)
+    """Environments: a step is taken with fewer turns once the oldest has waited this long."""
 
 
 class LedgerConfig(_Section):

@@ -18,10 +18,8 @@ listening, supervision, loading.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 
-from openclaw_rl.algo import create_algorithm
 from openclaw_rl.capabilities import check_training
 from openclaw_rl.capture.capture import LedgerCapture
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
@@ -46,7 +44,7 @@ from openclaw_rl.processes import parts
 from openclaw_rl.processes.forgetting import Forgetting
 from openclaw_rl.processes.learning_system import LearningSystem, ServedModel
 from openclaw_rl.processes.serving_system import ServingSystem
-from openclaw_rl.scopes import PolicyScopes, ScopeOf
+from openclaw_rl.scopes import ENVIRONMENTS, PolicyScopes, ScopeOf
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.gateway import Answerer, Gateway
 from openclaw_rl.serve.metrics import Metrics
@@ -55,10 +53,11 @@ from openclaw_rl.serve.slots import Slots
 from openclaw_rl.sinks import Fan, create_sinks
 from openclaw_rl.train.gate import Bounds, Gate
 from openclaw_rl.train.lessons import Sampler, settle_untrained
+from openclaw_rl.train.rollouts import GroupSampler
 from openclaw_rl.train.spread import Prompts
 from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.train.worker import LearnWorker
-from openclaw_rl.types import Engine, Sink
+from openclaw_rl.types import EVERYONE, Engine, Sink
 from openclaw_rl.users import Users
 
 # --- serve: answer and capture ---------------------------------------------------------------
@@ -131,23 +130,33 @@ def build_learner(
     config: Config, served: ServedModel, policies: PolicyLedger, sink: Sink, bounds: Bounds | None = None
 ) -> LearnWorker:
     """Verdicts → samples → step → checked → served."""
-    engine, renderer, algorithm = served.engine, served.renderer, create_algorithm(config.learn)
-    check_training(config, engine.capabilities, algorithm.needs)
+    engine, renderer = served.engine, served.renderer
     policies.fingerprint, policies.asks_again = fingerprint(served.path), asks_again
     policies.is_shared, policies.daily_share = learn.sharing(config), config.learn.daily_share
+    method_for = learn.methods(config, policies.fingerprint)
+    algorithm, episodes = method_for(EVERYONE).algorithm, method_for(ENVIRONMENTS).algorithm
+    for each in (algorithm, episodes):
+        check_training(config, engine.capabilities, each.needs)
     teacher = EngineTeacher(engine, renderer, learn.choose_teacher(config, policies), degeneration)
     prompts = Prompts(renderer, stored_request, is_ephemeral)
     wishes = policies.wishes(relation, is_only_taking_back, is_wish)
     return LearnWorker(
         policies,
         wishes,
-        Sampler(policies, algorithm, teacher, prompts, wishes, config.learn.held_out_share),
-        algorithm,
+        Sampler(
+            policies,
+            algorithm,
+            teacher,
+            prompts,
+            wishes,
+            config.learn.held_out_share,
+            GroupSampler(policies.rollouts(), episodes),
+        ),
+        method_for,
         partial(learn.build_trainer, config, served.path),
         Gate(engine, renderer, served.encode, degeneration, bounds, config.serve.elsewhere == "learned"),
         engine,
         parts.open_store(config),
-        replace(learn.learn_options(config, algorithm.needs), fingerprint=policies.fingerprint),
         learn.print_progress,
         log_step=learn.step_logger(policies, sink),
     )

@@ -32,9 +32,12 @@ class PolicyScopes:
     """Everybody who has a key."""
 
     def of(self, user: str) -> Scope:
+        if environment := self.users.of(user).environment:
+            return f"env:{environment}"
         mode = self.mode
         if mode == "auto":
-            mode = "user" if len(self.names()) > 1 else "everyone"
+            people = [name for name in self.names() if not self.users.of(name).environment]
+            mode = "user" if len(people) > 1 else "everyone"
         if mode == "everyone":
             return EVERYONE
         if group := self.users.of(user).group:
@@ -58,6 +61,15 @@ class Scopes:
 
     def of(self, user: str) -> Scope:
         return self.by_user.get(user, EVERYONE)
+
+
+#: What holds for any environment's scope.
+ENVIRONMENTS: Scope = "env:*"
+
+
+def is_environment(scope: Scope) -> bool:
+    """Whether it learns from episodes in an environment, not from conversations."""
+    return scope.startswith("env:")
 
 
 def check_scope(scope: str) -> Scope:

@@ -22,6 +22,8 @@ class Person:
     """Whose members share one policy."""
     off_the_record: bool = False
     """Nothing of theirs is kept."""
+    environment: str | None = None
+    """An agent in this environment, not a person; all of its agents share one policy."""
     requests_per_minute: int | None = None
     tokens_per_day: int | None = None
     """Prompts and replies together."""
@@ -49,6 +51,10 @@ class Users:
         if person.group is not None and not _GROUP.fullmatch(person.group):
             raise ValueError(
                 f"{person.group!r} is no group: up to 64 letters, digits and . _ @ - are allowed"
+            )
+        if person.environment is not None and not _GROUP.fullmatch(person.environment):
+            raise ValueError(
+                f"{person.environment!r} is no environment: up to 64 letters, digits and . _ @ - are allowed"
             )
         limits = (person.requests_per_minute, person.tokens_per_day)
         if any(limit is not None and limit < 1 for limit in limits):

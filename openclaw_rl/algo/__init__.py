@@ -14,11 +14,13 @@ from openclaw_rl.algo.distill import Distill
 from openclaw_rl.algo.hinted import Hinted
 from openclaw_rl.algo.hybrid import Hybrid, HybridSum
 from openclaw_rl.algo.opd import Opd, OpdTopK
+from openclaw_rl.algo.rollout import Rollout
 from openclaw_rl.config import LearnConfig
 from openclaw_rl.plugins import create, load_object
-from openclaw_rl.types import Algorithm, Batch, Example, Json, Lesson, Loss, Needs, Scorer
+from openclaw_rl.scopes import is_environment
+from openclaw_rl.types import Algorithm, Batch, Example, Json, Lesson, Loss, Needs, Scope, Scorer
 
-__all__ = ["ALGORITHMS", "StepSize", "create_algorithm", "step_size"]
+__all__ = ["ALGORITHMS", "StepSize", "algorithm_for", "create_algorithm", "settings_for", "step_size"]
 
 
 def _binary(o: LearnConfig) -> Binary:
@@ -43,6 +45,10 @@ def _hybrid_sum(o: LearnConfig) -> HybridSum:
     return HybridSum(Binary(o.rl_weight, o.importance_cap, baseline=False), _opd_topk(o))
 
 
+def _rollout(o: LearnConfig) -> Rollout:
+    return Rollout(o.outcome_weight, o.process_weight, o.importance_cap, o.env_batch_size, o.env_step_scale)
+
+
 #: A class that is a dataclass is made from ``[learn.NAME]``; a function from the section.
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "hinted": Hinted,
@@ -52,7 +58,24 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "opd": _opd,
     "opd-topk": _opd_topk,
     "distill": lambda o: Distill(hint_choice=o.hint_choice),
+    "rollout": _rollout,
 }
+
+
+def algorithm_for(scope: Scope, settings: LearnConfig) -> Algorithm:
+    """Episodes in environments are learned from in their own way."""
+    return create_algorithm(settings_for(scope, settings))
+
+
+def settings_for(scope: Scope, settings: LearnConfig) -> LearnConfig:
+    """What holds for conversations, as it is for a scope."""
+    if not is_environment(scope):
+        return settings
+    own: Json = {
+        "algo": settings.env_algo, "algo_options": {}, "loss": None, "replay": -1, "batch_size": 0,
+        "max_staleness": settings.env_max_staleness, "batch_max_age_s": settings.env_batch_max_age_s,
+    }  # fmt: skip
+    return settings.model_copy(update=own)
 
 
 def create_algorithm(settings: LearnConfig) -> Algorithm:

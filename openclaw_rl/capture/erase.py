@@ -20,7 +20,7 @@ from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.database import batched
 from openclaw_rl.capture.events import NEXT_STATE
 from openclaw_rl.capture.learn_ledger import tasks
-from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, policies, samples
+from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, attempts, policies, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
 from openclaw_rl.capture.shares import waves
 from openclaw_rl.capture.steps import CLAIMED, Steps
@@ -102,7 +102,8 @@ class Erasing(Steps):
                 for turn_id in batch:
                     self._learn_ledger.drop_verdicts(connection, turn_id)
                 connection.execute(tasks.delete().where(tasks.c.turn_id.in_(batch)))
-                connection.execute(wishes.delete().where(wishes.c.turn_id.in_(batch)))
+                for table in (wishes, attempts):
+                    connection.execute(table.delete().where(table.c.turn_id.in_(batch)))
                 either = wish_turns.c.turn_id.in_(batch) | wish_turns.c.wish.in_(batch)
                 connection.execute(wish_turns.delete().where(either))
             theirs = (samples.c.user == waves.c.user) & (samples.c.scope == waves.c.scope)

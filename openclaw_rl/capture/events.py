@@ -35,6 +35,8 @@ SECRET = "secret"
 """What followed the reply held a secret: this turn is not learned from."""
 WITHHELD = "withheld"
 """Their client deleted this reply: it is not given out any more."""
+REWARD = "reward"
+"""How the episode went that ended with this turn, in an environment."""
 FLUSH = "flush"
 """Work off now what waits; about no turn in particular."""
 

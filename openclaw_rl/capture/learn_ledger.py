@@ -28,6 +28,7 @@ from openclaw_rl.capture.events import (
     INCLUDE_SESSION,
     NEXT_STATE,
     READY_KINDS,
+    REWARD,
     SECRET,
     StoredEvent,
 )
@@ -160,8 +161,8 @@ class LearnLedger:
             self._add_verdict(connection, event.turn_id, EXCLUDED)
         elif event.kind == SECRET:
             self._add_verdict(connection, event.turn_id, HELD_SECRET)
-        elif event.kind in (EXCLUDE_SESSION, INCLUDE_SESSION):
-            pass  # its turns so far have events of their own, and new ones come marked
+        elif event.kind in (EXCLUDE_SESSION, INCLUDE_SESSION, REWARD):
+            pass  # turns have events of their own, and new ones come marked; rewards are read by `rollouts`
         elif event.kind == FLUSH:
             connection.execute(tasks.update().where(tasks.c.ready.is_not(None)).values(next_try_at=0.0))
             self.set_mark(connection, f"flush_asked{_whose(event.data.get('scope'))}", event.at)

@@ -21,6 +21,7 @@ from openclaw_rl.capture.erase import Erasing
 from openclaw_rl.capture.learn_ledger import LearnLedger, tasks, verdicts
 from openclaw_rl.capture.normalise import strip_ephemeral
 from openclaw_rl.capture.peers import peer_scores
+from openclaw_rl.capture.rollouts import Rollouts
 from openclaw_rl.capture.samples import encode_examples, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.shares import WAITS
@@ -29,7 +30,7 @@ from openclaw_rl.capture.stored import stored_messages
 from openclaw_rl.capture.versions import READY
 from openclaw_rl.capture.wishes import Wish, Wishes, wish_turns, wishes
 from openclaw_rl.roles import system_prompt
-from openclaw_rl.types import EVERYONE, Example, Json, Scope, TurnRecord, Verdict
+from openclaw_rl.types import EVERYONE, Example, Json, Scope, SettledTurn, TurnRecord, Verdict
 
 #: Versions before the one that serves may go on answering some conversations for so long.
 _SOON_S = 900.0
@@ -53,6 +54,10 @@ class PolicyLedger(Erasing):
     ) -> Wishes:
         """What people wish for, in the same database; what texts mean is the judge's to say."""
         return Wishes(self._learn_ledger, relate, only_back, is_wish)
+
+    def rollouts(self) -> Rollouts:
+        """Episodes in environments, in the same database."""
+        return Rollouts(self._serve_ledger, self._learn_ledger, self)
 
     # --- from verdicts to samples ------------------------------------------------------------
 
@@ -122,22 +127,28 @@ class PolicyLedger(Erasing):
         with database.writing(self.db) as connection:
             known = sa.select(verdicts.c.seq).where(verdicts.c.seq == seq)
             # Not if the turn was forgotten while a teacher was asked about it.
-            if connection.execute(known).first() is not None and self._forget(connection, turn.id):
-                status = READY if examples and reason is None else EXCLUDED
-                row = {
-                    "turn_id": turn.id, "verdict": seq, "user": turn.user, "created_at": turn.created_at,
-                    "policy_version": turn.policy_version, "score": verdict.score, "status": status,
-                    "reason": reason,
-                    "strength": max((example.strength for example in examples), default=0.0),
-                    "data": encode_examples(examples, turn) if examples else None,
-                    "scope": turn.scope,
-                    "fingerprint": self._taught(turn, examples),
-                }  # fmt: skip
-                connection.execute(samples.insert().values(row))
-                self._count(connection, status, reason, 1)
-                if status == READY and verdict.score < 0:
+            if connection.execute(known).first() is not None:
+                settled = SettledTurn(turn, verdict.score, examples, reason, seq)
+                if self.store(connection, settled) == READY and verdict.score < 0:
                     self._watch_wave(connection, turn.scope, turn.user, turn.created_at)
             self._learn_ledger.set_mark(connection, "cursor_verdicts", seq)
+
+    def store(self, connection: sa.Connection, settled: SettledTurn) -> str | None:
+        """In the caller's transaction; the sample's status, None if a step has claimed the turn."""
+        turn, examples, reason = settled.turn, settled.examples, settled.reason
+        if not self._forget(connection, turn.id):
+            return None
+        status = READY if examples and reason is None else EXCLUDED
+        row = {
+            "turn_id": turn.id, "verdict": settled.verdict, "user": turn.user, "created_at": turn.created_at,
+            "policy_version": turn.policy_version, "score": settled.score, "status": status,
+            "reason": reason, "strength": max((example.strength for example in examples), default=0.0),
+            "data": encode_examples(examples, turn) if examples else None,
+            "scope": turn.scope, "fingerprint": self._taught(turn, examples),
+        }  # fmt: skip
+        connection.execute(samples.insert().values(row))
+        self._count(connection, status, reason, 1)
+        return status
 
     def _taught(self, turn: TurnRecord, examples: Sequence[Example]) -> str:
         """Which model examples are for: the one that answered, unless they are all another's answers."""

@@ -85,6 +85,24 @@ swaps = sa.Table(
 )
 
 
+#: One row an episode, filed under its last turn.
+attempts = sa.Table(
+    "attempts",
+    metadata,
+    sa.Column("turn_id", sa.Text, primary_key=True),
+    scope_column(),
+    sa.Column("group_id", sa.Text, nullable=False),
+    sa.Column("group_size", sa.Integer, nullable=False),
+    sa.Column("reward", sa.Double, comment="null where something else than the model failed"),
+    sa.Column("failure", sa.Text, nullable=False, comment="whose, where the reward is null"),
+    sa.Column("policy_version", sa.Integer, nullable=False, comment="that gave the last reply"),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("settled", sa.Integer, nullable=False, comment="1 once its group was learned from or given up"),
+    sa.Index("attempts_by_group", "settled", "scope", "group_id"),
+    sa.Index("attempts_by_time", "scope", "created_at"),
+)
+
+
 _ARRAYS = ("ids", "old", "signal")
 
 

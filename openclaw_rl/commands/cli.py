@@ -149,6 +149,7 @@ def _add_users(commands: Any) -> None:
     for name, text in (
         ("add", "make a key for somebody"),
         ("group", "let somebody share a group's policy"),
+        ("environment", "let a key be an agent's in an environment, with its own policy"),
         ("quota", "limit what somebody may use"),
         ("record", "keep what somebody says, or nothing of it"),
     ):
@@ -156,6 +157,8 @@ def _add_users(commands: Any) -> None:
         action.add_argument("name", help="the user")
         if name == "group":
             action.add_argument("group", help="its name, or none")
+        elif name == "environment":
+            action.add_argument("environment", help="its name, or none")
         elif name == "quota":
             action.add_argument("--requests-per-minute", metavar="N", help="a number, or none")
             action.add_argument(

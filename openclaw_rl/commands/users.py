@@ -28,6 +28,8 @@ def run(options: argparse.Namespace, config: Config) -> int:
         raise ValueError(f"no user {options.name!r}; 'openclaw-rl users add {options.name}' makes one")
     if options.action == "group":
         users.change(options.name, group=None if options.group == "none" else options.group)
+    elif options.action == "environment":
+        users.change(options.name, environment=None if options.environment == "none" else options.environment)
     elif options.action == "record":
         users.change(options.name, off_the_record=options.record == "off")
     else:
@@ -70,6 +72,7 @@ def _line(user: str, users: Users) -> str:
     person = users.of(user)
     facts = [
         f"group {person.group}" if person.group else "",
+        f"agent in the environment {person.environment}" if person.environment else "",
         "off the record" if person.off_the_record else "",
         f"{person.requests_per_minute} requests a minute" if person.requests_per_minute else "",
         f"{person.tokens_per_day} tokens a day" if person.tokens_per_day else "",

@@ -22,6 +22,7 @@ from openclaw_rl.capture.learned import (
     view_swaps,
     view_traffic,
 )
+from openclaw_rl.capture.rollouts import view_environments
 from openclaw_rl.capture.satisfaction import Rated, rated_sessions, session_scores, view_first_replies
 from openclaw_rl.capture.search import SearchIndex
 from openclaw_rl.capture.texts import added, plain_text, turn_texts
@@ -118,6 +119,9 @@ class Dashboard:
             "swaps": view_swaps(self._ledgers.policies, scope=scope),
             "first_replies": view_first_replies(self._ledgers, user),
         }
+
+    def environments(self, scope: Scope | None) -> list[Json]:
+        return view_environments(self._ledgers.policies, scope)
 
     def wishes(self, user: str | None) -> Json:
         return {"object": "list", "data": view_wishes(self._ledgers, user)}

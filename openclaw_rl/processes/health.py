@@ -40,7 +40,7 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
         funnel: Json | None = inspect.view_counts(system.ledgers)
         learning = inspect.view_learning(system.ledgers.policies, scope, everybodys=user is None)
         now = system.dashboard.now(scope, user)
-        size = system.ledgers.policies.full_batch(system.step_size.samples, scope)
+        size = system.ledgers.policies.full_batch(system.samples_per_step(scope), scope)
         busy = bool(system.learning and funnel and _is_busy(system, funnel, learning))
         funnel = funnel if user is None else inspect.view_own_counts(system.ledgers, user)
     except Exception:  # the ledger is down; `ledger` below says so
@@ -62,7 +62,7 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
             "waiting": max(0, system.gateway.num_inflight - engine.num_running) if user is None else None,
             "judge": funnel["judge_queue"] if funnel else None,
             "samples": learning["samples"],
-            "samples_per_step": size or system.step_size.samples,
+            "samples_per_step": size or system.samples_per_step(scope),
         },
         "engine": {
             "cached_tokens": engine.cached_tokens if user is None else None,
@@ -90,7 +90,7 @@ def _is_busy(system: ServingSystem, funnel: Json, learning: Json) -> bool:
 
 
 def _is_due(system: ServingSystem, scope: Scope) -> bool:
-    size = system.ledgers.policies.full_batch(system.step_size.samples, scope)
+    size = system.ledgers.policies.full_batch(system.samples_per_step(scope), scope)
     return is_due(*system.ledgers.policies.waiting(scope)[:2], size, system.config.learn.min_signal)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from openclaw_rl.algo import step_size
+from openclaw_rl.algo import algorithm_for, settings_for, step_size
 from openclaw_rl.capture.learned import view_step_turns
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.config import Config
@@ -18,15 +20,16 @@ from openclaw_rl.models import default_cache_dir, resolve_model
 from openclaw_rl.plugins import load_object
 from openclaw_rl.processes.learning_system import ServedModel
 from openclaw_rl.processes.parts import build_renderer, load_tokenizer, open_store, text_encoder
-from openclaw_rl.scopes import PolicyScopes
+from openclaw_rl.scopes import PolicyScopes, is_environment
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.listen import announced
 from openclaw_rl.sinks import step_metrics
 from openclaw_rl.train import TrainerParts, create_trainer
 from openclaw_rl.train.policies import AVERAGE
-from openclaw_rl.train.worker import LearnOptions, hash_of
+from openclaw_rl.train.worker import LearnOptions, Method
 from openclaw_rl.types import (
     BASE_VERSION,
+    EVERYONE,
     Engine,
     Json,
     Judge,
@@ -90,10 +93,26 @@ def build_trainer(config: Config, model: Path) -> Trainer:
     return create_trainer(TrainerParts(model, config.engine.model, config.train, frozen_linear))
 
 
-def learn_options(config: Config, needs: Needs) -> LearnOptions:
-    settings, size = config.learn, step_size(config.learn, needs)
+def methods(config: Config, fingerprint: str = "") -> Callable[[Scope], Method]:
+    """How each scope is learned for: one way for conversations, one for environments."""
+    made: dict[bool, Method] = {}
+
+    def method_for(scope: Scope) -> Method:
+        if (key := is_environment(scope)) not in made:
+            algorithm = algorithm_for(scope, config.learn)
+            options = learn_options(config, algorithm.needs, scope)
+            made[key] = Method(algorithm, replace(options, fingerprint=fingerprint))
+        return made[key]
+
+    return method_for
+
+
+def learn_options(config: Config, needs: Needs, scope: Scope = EVERYONE) -> LearnOptions:
+    settings = settings_for(scope, config.learn)
+    size = step_size(settings, needs)
+    # Where they lie changes nothing.
     hashed = {
-        "learn": settings.model_dump(exclude={"policies", "keep_versions"}),  # where they lie changes nothing
+        "learn": config.learn.model_dump(exclude={"policies", "keep_versions"}),
         "train": asdict(config.train),
         "model": config.engine.model,
     }
@@ -105,7 +124,7 @@ def learn_options(config: Config, needs: Needs) -> LearnOptions:
         keep_versions=settings.keep_versions,
         teacher_version=settings.teacher_version if settings.teacher == "frozen" else None,
         replay=size.replayed,
-        config_hash=hash_of(hashed),
+        config_hash=hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:16],
     )
 
 

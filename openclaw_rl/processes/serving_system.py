@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from openclaw_rl.algo import create_algorithm, step_size
+from openclaw_rl.algo import create_algorithm, settings_for, step_size
 from openclaw_rl.capabilities import check_training
 from openclaw_rl.capture.events import TurnEvent
 from openclaw_rl.capture.ledgers import Ledgers
@@ -19,6 +19,7 @@ from openclaw_rl.config import Config
 from openclaw_rl.errors import RequestError
 from openclaw_rl.processes.dashboard import Dashboard
 from openclaw_rl.processes.supervise import ChildHealth
+from openclaw_rl.scopes import ENVIRONMENTS, is_environment
 from openclaw_rl.serve.app import create_app
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.gateway import Gateway
@@ -54,11 +55,17 @@ class ServingSystem:
 
     def __post_init__(self) -> None:
         # Made here too, so that an algorithm or a loss that cannot be had is said at the start.
-        needs = create_algorithm(self.config.learn).needs
-        self.step_size = step_size(self.config.learn, needs)
-        if self.config.learn.learn and self.config.learn.train and not self.config.serve.upstream:
-            check_training(self.config, self.engine.capabilities, needs)
+        learn, self._sizes = self.config.learn, dict[Scope, int]()
+        for scope in (EVERYONE, ENVIRONMENTS):
+            settings = settings_for(scope, learn)
+            needs = create_algorithm(settings).needs
+            self._sizes[scope] = step_size(settings, needs).samples
+            if learn.learn and learn.train and not self.config.serve.upstream:
+                check_training(self.config, self.engine.capabilities, needs)
         self.dashboard = Dashboard(self)
+
+    def samples_per_step(self, scope: Scope) -> int:
+        return self._sizes[ENVIRONMENTS if is_environment(scope) else EVERYONE]
 
     def app(self) -> FastAPI:
         @asynccontextmanager

@@ -100,6 +100,9 @@ class Inspection(Protocol):
 
     def results(self) -> Json: ...
 
+    def environments(self, scope: Scope | None) -> list[Json]:
+        """How attempts went, in each environment or in one."""
+
     def status(self, scope: Scope = EVERYONE, user: str | None = None) -> Json: ...
 
     def pulse_of(self, scope: Scope, user: str | None) -> Pulse:

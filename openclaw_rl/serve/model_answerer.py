@@ -14,6 +14,7 @@ from typing import cast
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.schemas import relax
+from openclaw_rl.scopes import is_environment
 from openclaw_rl.serve.choice import Choice
 from openclaw_rl.serve.exchange import Event
 from openclaw_rl.serve.public_prefix import PublicPrefix
@@ -30,6 +31,7 @@ from openclaw_rl.types import (
     Generate,
     GenerateRequest,
     Message,
+    Priority,
     Renderer,
     ReplyParser,
     SamplingParams,
@@ -376,6 +378,7 @@ class ModelReply:
             grammar=self._grammar,
             owner=self._request.user,
             num_public=self.num_public,
+            priority=Priority.ENVIRONMENT if is_environment(self._request.scope) else Priority.LIVE,
         )
 
 

@@ -12,13 +12,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from openclaw_rl.scopes import is_environment
 from openclaw_rl.train.gate import Subject
+from openclaw_rl.train.rollouts import NO_REWARD, NOT_FINITE, GroupSampler
 from openclaw_rl.train.spread import Prompts
 from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.types import (
     Algorithm,
     Ask,
     Example,
+    Json,
     Lesson,
     Scope,
     Source,
@@ -45,7 +48,6 @@ UNANSWERED = "told of it, the model answers too few requests to learn from; afte
 SAME_WISH = "said once more: the complaint before it in this conversation teaches the same"
 NOTHING_LEFT = "the last wish is taken back: the version from before it serves again"
 ACCEPTED = "accepted: there is nothing to change"
-NOT_FINITE = "its log-probs are not finite numbers"
 NO_TOKENS = "another server answered, so its tokens are not known"
 OTHER_MODEL = "another model answered than the one that is trained now"
 
@@ -74,6 +76,9 @@ class VerdictQueue(Protocol):
     def teach_again(self, turn: TurnRecord, examples: Sequence[Example]) -> None: ...
 
     def skip(self, seq: int) -> None: ...
+
+    def of_turn(self, turn_id: str) -> Json | None:
+        """Its sample, if it has one."""
 
     def settle(
         self,
@@ -134,9 +139,11 @@ class Sampler:
         prompts: Prompts,
         wishes: WishBook,
         held_out_share: float,
+        groups: GroupSampler | None = None,
     ) -> None:
+        """``groups`` learns from episodes; ``algorithm`` from everything else."""
         self._verdicts, self._algorithm, self._teacher, self._prompts = verdicts, algorithm, teacher, prompts
-        self._wishes, self._held_out_share = wishes, held_out_share
+        self._wishes, self._held_out_share, self._groups = wishes, held_out_share, groups
         self._anchors: dict[int, Example] = {}
         self._prepared: Scope | None = None
         """Whose teacher is loaded."""
@@ -152,7 +159,8 @@ class Sampler:
         self._prepared = None
         for seq, turn_id in pending:
             await self._settle(seq, turn_id)
-        return len(pending)
+        groups = 0 if self._groups is None else await self._groups.run(self._teacher, self._problem_of)
+        return len(pending) + groups
 
     async def _teach_changed(self) -> None:
         """Wishes whose words a person changed, or that they resumed; they wait until their samples do."""
@@ -217,15 +225,15 @@ class Sampler:
         if not verdict.trainable:
             self._verdicts.settle(seq, turn, verdict)
             return
-        if verdict.source == "exclude":
-            self._verdicts.settle(seq, turn, verdict, reason=verdict.reason)
+        if (problem := self._problem_of(turn, verdict)) is not None:
+            self._verdicts.settle(seq, turn, verdict, reason=problem)
             return
-        if not turn.tokens:
-            self._verdicts.settle(seq, turn, verdict, reason=NO_TOKENS)
-            return
-        # What this model answers as a teacher can be learned, whoever gave the reply complained about.
-        if self._verdicts.is_foreign(turn) and not self._algorithm.needs.generates:
-            self._verdicts.settle(seq, turn, verdict, reason=OTHER_MODEL)
+        if is_environment(turn.scope):
+            # Its group says what it teaches, and may have said so already.
+            if self._verdicts.of_turn(turn.id) is None:
+                self._verdicts.settle(seq, turn, verdict, reason=NO_REWARD)
+            else:
+                self._verdicts.skip(seq)
             return
         if (problem := self._take_up(turn, verdict)) is not None:
             self._verdicts.settle(seq, turn, verdict, reason=problem)
@@ -249,6 +257,16 @@ class Sampler:
             own = not self._algorithm.needs.generates
             held_out = own and _fraction(turn.id) < self._held_out_share
             self._verdicts.settle(seq, turn, verdict, examples, held_out=held_out)
+
+    def _problem_of(self, turn: TurnRecord, verdict: Verdict) -> str | None:
+        """Why a turn cannot be learned from, whatever was said of it."""
+        if verdict.source == "exclude":
+            return verdict.reason
+        if not turn.tokens:
+            return NO_TOKENS
+        # What this model answers as a teacher can be learned, whoever gave the reply complained about.
+        own = is_environment(turn.scope) or not self._algorithm.needs.generates
+        return OTHER_MODEL if own and self._verdicts.is_foreign(turn) else None
 
     def _take_up(self, turn: TurnRecord, verdict: Verdict) -> str | None:
         """What a verdict says about its reader's wishes; why nothing is to be trained, if so."""

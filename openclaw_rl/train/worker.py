@@ -8,8 +8,6 @@ was saved goes on to the gate, one that passed is already published.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -75,27 +73,35 @@ class LearnOptions:
     """Of the model that is trained."""
 
 
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How a scope is learned for."""
+
+    algorithm: Algorithm
+    options: LearnOptions
+
+
 class LearnWorker:
     def __init__(
         self,
         policies: PolicyQueue,
         wishes: WishBook,
         sampler: Sampler,
-        algorithm: Algorithm,
+        method_for: Callable[[Scope], Method],
         make_trainer: Callable[[], Trainer],
         gate: Gate,
         engine: Engine,
         store: PolicyStore,
-        options: LearnOptions,
         progress: Callable[[str], None] = lambda line: None,
         poll_s: float = 0.5,
         log_step: Callable[[int, Json, Json], None] = lambda version, metrics, gate: None,
     ) -> None:
         """``log_step`` is told of every version that was checked: its number, its step and its checks."""
         self._policies, self._wishes, self._sampler = policies, wishes, sampler
-        self._algorithm, self._gate = algorithm, gate
+        self._method_for, self._gate = method_for, gate
         self._make_trainer, self._engine, self._store = make_trainer, engine, store
-        self._options, self._progress, self._poll_s, self._log_step = options, progress, poll_s, log_step
+        self._options = options = method_for(EVERYONE).options
+        self._progress, self._poll_s, self._log_step = progress, poll_s, log_step
         self._retreat = Retreat(policies, wishes, store, options.fingerprint, self._say)
         # One thread for all arithmetic: each further one would get OpenMP workers of its own.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
@@ -169,7 +175,8 @@ class LearnWorker:
         return None
 
     def _claim_for(self, scope: Scope, flush: bool) -> Policy | None:
-        options = self._options
+        method = self._method_for(scope)
+        options = method.options
         number, strength, oldest = self._policies.waiting(scope)
         size = self._policies.full_batch(options.batch_size, scope)
         if number != self._reported.get(scope):
@@ -185,7 +192,7 @@ class LearnWorker:
         says_little = number >= 2 * size and strength < options.min_signal * number
         if says_little or number > (options.max_staleness + 1) * size:  # the last would come too late
             limit = min(number, _MOST_BATCHES * size)
-        if self._algorithm.needs.generates:  # its step is as long for one complaint as for several
+        if method.algorithm.needs.generates:  # its step is as long for one complaint as for several
             limit = min(number, _MOST_BATCHES * max(size, _MOST_BATCHES))
         parent = self._retreat.trainable(scope)
         return self._policies.claim(limit, parent, options.config_hash, options.replay, scope)
@@ -245,7 +252,7 @@ class LearnWorker:
                 version, {"passed": False, "reason": "none of its samples could be used", "checks": []}
             )
             return False
-        needs = self._algorithm.needs
+        needs = self._method_for(policy.scope).algorithm.needs
         if needs.anchors and self._gate.everywhere:
             self._anchors = await self._sampler.anchors(2 * needs.steps * needs.anchors, self._seed(policy))
         self._progress(f"step {version}: {len(items)} examples")
@@ -278,11 +285,13 @@ class LearnWorker:
         answered_by = example.source.policy_version
         if answered_by is None:
             return False
-        return self._policies.num_between(answered_by, parent, scope) > self._options.max_staleness
+        most = self._method_for(scope).options.max_staleness
+        return self._policies.num_between(answered_by, parent, scope) > most
 
     def _take_step(self, policy: Policy, items: list[Example]) -> StepReport:
         """In the trainer's thread."""
         version, parent = policy.version, policy.parent or BASE_VERSION
+        algorithm = self._method_for(policy.scope).algorithm
         if self._trainer is None:
             self._trainer = self._make_trainer()
         trainer = self._trainer
@@ -296,7 +305,7 @@ class LearnWorker:
         state = trainer.state
         self._trainer_version = None  # neither the one nor the other, should it break here
         heard = Heard(items, self._again(policy), self._anchors, self._caution(policy))
-        taken = take_steps(trainer, self._algorithm, heard, state, self._seed(policy), parent)
+        taken = take_steps(trainer, algorithm, heard, state, self._seed(policy), parent)
         report = taken.report
         manifest: Json = {
             "version": version,
@@ -304,15 +313,13 @@ class LearnWorker:
             "scope": policy.scope,
             "samples": [item.source.turn_ids[0] for item in items],
             "replayed": [item.source.turn_ids[0] for item in heard.again],
-            "factors": _factors(items, taken.batch.examples)
-            if not self._algorithm.needs.step_examples
-            else {},
+            "factors": {} if algorithm.needs.step_examples else _factors(items, taken.batch.examples),
             "config_hash": self._options.config_hash,
             "fingerprint": self._options.fingerprint,
             "metrics": {**asdict(report), "scale": taken.scale},
             "created_at": time.time(),
         }
-        if self._algorithm.needs.generates:
+        if algorithm.needs.generates:
             prompts = [self._policies.system_prompt(turn_id) for turn_id in manifest["samples"]]
             manifest["roles"] = self._store.roles_after(parent, prompts)
         self._store.write(version, lambda folder: trainer.save(folder, state), manifest)
@@ -331,15 +338,9 @@ class LearnWorker:
     def _again(self, policy: Policy) -> list[Example]:
         """What this version hears once more: accepted replies, or what was taught for the same wishes."""
         replayed, scope = self._policies.replayed(policy.version), policy.scope
-        pool = self._algorithm.needs.pool
-        return [
-            *replayed,
-            *(
-                self._policies.pool(scope, lambda user: self._wishes.current(user, scope), pool)
-                if pool
-                else []
-            ),
-        ]
+        if not (pool := self._method_for(scope).algorithm.needs.pool):
+            return replayed
+        return [*replayed, *self._policies.pool(scope, lambda user: self._wishes.current(user, scope), pool)]
 
     async def _check(self, policy: Policy) -> GateResult:
         version, parent = policy.version, policy.parent or BASE_VERSION
@@ -394,7 +395,3 @@ def _factors(before: Sequence[Example], after: Sequence[Example]) -> dict[str, f
             sign = 1.0 if float((old.signal_NK * new.signal_NK).sum()) >= 0 else -1.0
             found[old.source.turn_ids[0]] = sign * float(abs(new.signal_NK).sum()) / total
     return found
-
-
-def hash_of(settings: Json) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]

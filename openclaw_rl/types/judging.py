@@ -43,6 +43,10 @@ class Verdict:
     """In words for a person; for an untrainable turn, why."""
 
 
+#: The source of a verdict on a step that was given up: it says nothing, and counts for nothing.
+JUDGE_FAILED = "judge:failed"
+
+
 class JudgeError(Exception):
     """No verdict could be reached; the turn stays unjudged and is tried again."""
 

@@ -29,6 +29,50 @@ class Lesson:
     """All that this person wishes for now, oldest first, this turn's hint included."""
     asks: Callable[[str, int], list[Ask]] = lambda wish, number: []
     """Requests to teach a wish on, at most so many: this one, the person's others, everyday ones."""
+    standing: Standing | None = None
+    """For a step in an environment: how it went, beside the other attempts at the same task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An attempt's reward and a step's verdict, each among those of its group."""
+
+    reward: float
+    rewards: tuple[float, ...]
+    """Of all attempts, this one's included."""
+    process: float | None
+    """The step's verdict times its confidence; None where the judge failed."""
+    processes: tuple[float, ...]
+    """Of all steps of all attempts, this one's included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One turn of an episode."""
+
+    turn: TurnRecord
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An episode that has come to its end."""
+
+    turn_id: str
+    """Its last."""
+    reward: float | None
+    """None where something else than the model failed."""
+    failure: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptGroup:
+    """All attempts at one task that are compared with each other."""
+
+    id: str
+    scope: Scope
+    attempts: tuple[Attempt, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +213,18 @@ def distribution_example(
         num_free=len(answer.ids),
         weight=weight,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SettledTurn:
+    """What a judged turn came to: examples, or a reason why not."""
+
+    turn: TurnRecord
+    score: int
+    examples: Sequence[Example] = ()
+    reason: str | None = None
+    verdict: int = 0
+    """The number of the verdict that it was made from."""
 
 
 class Loss(Protocol):

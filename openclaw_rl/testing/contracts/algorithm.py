@@ -17,6 +17,7 @@ from openclaw_rl.types import (
     Lesson,
     Needs,
     SamplingParams,
+    Standing,
     Teaching,
     Token,
     TurnRecord,
@@ -49,6 +50,7 @@ def lesson(verdict: Verdict, length: int = 4, hinted: bool = True) -> Lesson:
         lambda hint: [1, 2, 3, 4] if hinted else None,
         wishes=verdict.hints[:1],
         asks=lambda wish, number: asks[:number],
+        standing=Standing(verdict.score, (1.0, 0.0, -1.0), verdict.score, (1.0, 0.0, -1.0)),
     )
 
 

@@ -1,0 +1,145 @@
+"""Episodes in environments: their rewards, and the groups that are complete.
+
+A group is several attempts at one task. It is learned from as a whole, once every attempt has its reward and
+every turn of it was judged, in one transaction: a process that dies finds the group as it was, or settled.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture import database, schema
+from openclaw_rl.capture.events import REWARD, load_events
+from openclaw_rl.capture.learn_ledger import LearnLedger
+from openclaw_rl.capture.samples import attempts
+from openclaw_rl.capture.serve_ledger import ServeLedger
+from openclaw_rl.types import JUDGE_FAILED, Attempt, AttemptGroup, Json, Scope, SettledTurn, Step, Verdict
+
+if TYPE_CHECKING:
+    from openclaw_rl.capture.policy_ledger import PolicyLedger
+
+#: After so many failures of the judge a step is learned from without its verdict.
+_MOST_TRIES = 3
+_PAGE = 500
+_CURSOR = "cursor_rewards"
+
+
+class Rollouts:
+    """The learn process's view of them. One writer, beside the ``PolicyLedger``."""
+
+    def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger, policies: PolicyLedger) -> None:
+        self._serve, self._learn, self._policies = serve_ledger, learn_ledger, policies
+        self.db = policies.db
+
+    def pull(self) -> None:
+        """Take up rewards that came in since the last time, each once."""
+        with self.db.connect() as connection:
+            last = int(self._learn.marks(connection)[_CURSOR])
+        events = schema.events
+        with self._serve.db.connect() as connection:
+            found = load_events(connection, (events.c.seq > last) & (events.c.kind == REWARD), _PAGE)
+        if not found:
+            return
+        with database.writing(self.db) as connection:
+            for event in found:
+                turn, said = self._serve.turn_summary(event.turn_id), event.data
+                if turn is None:
+                    continue
+                known = sa.select(attempts.c.turn_id).where(attempts.c.turn_id == event.turn_id)
+                if connection.execute(known).first() is None:
+                    connection.execute(
+                        attempts.insert().values(
+                            turn_id=event.turn_id, scope=said["scope"], group_id=said["group"],
+                            group_size=said["size"], reward=said["reward"], failure=said["failure"],
+                            policy_version=turn["policy_version"], created_at=event.at, settled=0,
+                        )
+                    )  # fmt: skip
+            self._learn.set_mark(connection, _CURSOR, found[-1].seq)
+
+    def complete(self, limit: int) -> list[AttemptGroup]:
+        """Groups whose attempts have all come to their end and were judged, oldest first."""
+        waiting = sa.select(
+            attempts.c.scope, attempts.c.group_id, sa.func.min(attempts.c.created_at).label("since")
+        )
+        waiting = waiting.where(attempts.c.settled == 0).group_by(attempts.c.scope, attempts.c.group_id)
+        waiting = waiting.having(sa.func.count() >= sa.func.max(attempts.c.group_size))
+        with self.db.connect() as connection:
+            rows = connection.execute(waiting.order_by("since")).all()
+        found = (self._group(row.scope, row.group_id) for row in rows)
+        return [group for group in found if group is not None][:limit]
+
+    def _group(self, scope: Scope, group_id: str) -> AttemptGroup | None:
+        """None while a turn of it waits for its verdict."""
+        query = sa.select(attempts).where(attempts.c.scope == scope, attempts.c.group_id == group_id)
+        with self.db.connect() as connection:
+            rows = connection.execute(query.order_by(attempts.c.created_at, attempts.c.turn_id)).all()
+        turns = {row.turn_id: self._turns_of(row.turn_id) for row in rows}
+        if not all(self._is_judged(turn_id) for ids in turns.values() for turn_id in ids):
+            return None
+        made = [
+            Attempt(row.turn_id, row.reward, row.failure, self._steps(turns[row.turn_id])) for row in rows
+        ]
+        return AttemptGroup(group_id, scope, tuple(made))
+
+    def _turns_of(self, last: str) -> list[str]:
+        """All turns of the session that ended with this one, in order."""
+        turns, mine = schema.turns, schema.turns.alias()
+        session = sa.select(mine.c.session).where(mine.c.id == last).scalar_subquery()
+        counts = (turns.c.kind != "side") & (turns.c.finish_reason != "cancelled")
+        query = sa.select(turns.c.id).where(turns.c.session == session, counts).order_by(turns.c.seq)
+        with self._serve.db.connect() as connection:
+            return list(connection.scalars(query))
+
+    def _is_judged(self, turn_id: str) -> bool:
+        if self._learn.verdict(turn_id) is not None:
+            return True
+        task = self._learn.task(turn_id)
+        if task is None or task["attempts"] < _MOST_TRIES:
+            return False
+        self._learn.settle(
+            turn_id, Verdict(0, 0.0, JUDGE_FAILED, reason=f"the judge failed: {task['error']}")
+        )
+        return True
+
+    def _steps(self, turn_ids: Sequence[str]) -> tuple[Step, ...]:
+        found = (self._policies.judged(turn_id) for turn_id in turn_ids)
+        return tuple(Step(*judged) for judged in found if judged is not None)
+
+    def settle(self, group: AttemptGroup, turns: Sequence[SettledTurn]) -> None:
+        """What a group came to: examples, or for each turn a reason why not."""
+        ended = [attempt.turn_id for attempt in group.attempts]
+        with database.writing(self.db) as connection:
+            for turn in turns:
+                self._policies.store(connection, turn)
+            connection.execute(attempts.update().where(attempts.c.turn_id.in_(ended)).values(settled=1))
+
+
+def view_environments(policies: PolicyLedger, only: Scope | None, most: int = 1000) -> list[Json]:
+    """How the newest attempts in each environment went, by the version that made them, and whose fault
+    failures were."""
+    found = []
+    with policies.db.connect() as connection:
+        known = sorted(connection.scalars(sa.select(attempts.c.scope).distinct()))
+        for scope in known if only is None else [only]:
+            query = sa.select(attempts.c.reward, attempts.c.failure, attempts.c.policy_version)
+            query = query.where(attempts.c.scope == scope).order_by(attempts.c.created_at.desc()).limit(most)
+            rows = [tuple(row) for row in connection.execute(query)]
+            found.append({"scope": scope, **_summary(rows)})
+    return found
+
+
+def _summary(rows: Sequence[tuple[Any, ...]]) -> Json:
+    by_version: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    failures: dict[str, int] = defaultdict(int)
+    for reward, failure, version in rows:
+        if failure:
+            failures[failure] += 1
+        if reward is not None:
+            by_version[version][0] += reward > 0
+            by_version[version][1] += 1
+    versions = [{"version": v, "solved": solved, "of": of} for v, (solved, of) in sorted(by_version.items())]
+    return {"attempts": len(rows), "failures": dict(failures), "versions": versions}

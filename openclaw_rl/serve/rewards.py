@@ -1,0 +1,69 @@
+"""Rewards for episodes: how a session in an environment ended, said by whoever ran it.
+
+Several sessions are attempts at one task, a group. They are learned from once all of them have a reward, each
+by how it compares with the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.scopes import is_environment
+from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.serve.inspection import Inspection
+from openclaw_rl.serve.signin import limited_to
+from openclaw_rl.serve.text import WellFormed
+from openclaw_rl.types import Json
+
+
+class Reward(WellFormed):
+    """Of one attempt: its reward, or what failed that was not the model."""
+
+    reward: Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)] | None = None
+    failure: Literal["environment", "judge", "server", "time-out"] | None = None
+    group: Annotated[str, Field(min_length=1, max_length=200)]
+    size: Annotated[int, Field(ge=1, le=1024)]
+    """How many sessions the group has."""
+
+
+def reward_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/sessions/{session_id:path}/reward", tags=["feedback"])
+    async def reward(session_id: str, parsed: Reward, request: Request) -> Json:
+        if (parsed.reward is None) == (parsed.failure is None):
+            raise RequestError(
+                "Give either a reward, or the failure that kept it from being known.", param="reward"
+            )
+        found = await asyncio.to_thread(
+            inspection.session, session_id, limited_to(request), None, None, False
+        )
+        turns = [turn for turn in found["turns"] if turn["kind"] != "side"] if found else []
+        if found is None or not turns:
+            raise RequestError(f"There is no session '{session_id}'.", status=404, code="not_found")
+        scope = gateway.scope_of(found["user"])
+        if not is_environment(scope):
+            raise RequestError(
+                "Rewards are for agents in an environment, and this session is of a person's key. Give the "
+                f"agent a key of its own: openclaw-rl users environment {found['user']} NAME",
+                status=409,
+                code="not_an_environment",
+            )
+        said = {"reward": parsed.reward, "failure": parsed.failure or "", "scope": scope}
+        await inspection.record_event(
+            turns[-1]["id"], "reward", {**said, "group": parsed.group, "size": parsed.size}
+        )
+        return {"id": session_id, "reward": parsed.reward, "group": parsed.group, "turns": len(turns)}
+
+    @router.get("/v1/environments", tags=["look in"])
+    def environments(request: Request) -> Json:
+        """How the newest attempts went in each, by version, and whose fault failures were."""
+        own = None if limited_to(request) is None else gateway.scope_of(request.state.user)
+        return {"data": inspection.environments(own)}
+
+    return router
