@@ -45,8 +45,8 @@ class PolicyScopes:
         return EVERYONE if mode == "group" or user == self.owner else f"user:{user}"
 
     def is_shared(self, scope: Scope) -> bool:
-        """Whether it answers more than one key."""
-        return sum(self.of(name) == scope for name in self.names()) > 1
+        """Whether it answers more than one key; agents in an environment are no people."""
+        return not is_environment(scope) and sum(self.of(name) == scope for name in self.names()) > 1
 
 
 @dataclass(frozen=True, slots=True)

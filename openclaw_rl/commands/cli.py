@@ -16,6 +16,7 @@ from typing import Any
 import shtab
 
 from openclaw_rl import __version__
+from openclaw_rl.commands import train_arguments
 from openclaw_rl.commands.flags import Parser, add_server, add_settings, complete_files, parse, read_config
 from openclaw_rl.config import Config
 from openclaw_rl.connect import CLIENTS
@@ -59,6 +60,9 @@ def _parser() -> Parser:
     add_settings(serve)
     learn = _command(commands, "learn", "only the learn process, beside a running server", _learn)
     add_settings(learn)
+    train = _command(commands, "train", "train on tasks in an environment", _terminal("train", "run"))
+    train_arguments.add_arguments(train)
+    add_settings(train)
     evaluate = _command(commands, "eval", "measure the parts", _eval)
     evaluate.add_argument("what", choices=("judge", "personalize", "wishes", "env"))
     complete_files(

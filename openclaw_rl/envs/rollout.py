@@ -57,6 +57,18 @@ class Episode:
         return self.outcome is not None and self.outcome.solved
 
 
+def connect(
+    agent: Agent, parallel: int, transport: httpx.AsyncBaseTransport | None = None
+) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=agent.url,
+        headers={"authorization": f"Bearer {agent.key}"},
+        timeout=agent.seconds,
+        limits=httpx.Limits(max_connections=parallel + 4),
+        transport=transport,
+    )
+
+
 async def roll_out(
     agent: Agent,
     pool: Pool,
@@ -65,19 +77,13 @@ async def roll_out(
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[Episode]:
     """Attempts at tasks, ``parallel`` at once, in the order they come to their end."""
-    async with httpx.AsyncClient(
-        base_url=agent.url,
-        headers={"authorization": f"Bearer {agent.key}"},
-        timeout=agent.seconds,
-        limits=httpx.Limits(max_connections=parallel + 4),
-        transport=transport,
-    ) as http:
+    async with connect(agent, parallel, transport) as http:
         waiting = iter(tasks)
         running: set[asyncio.Task[Episode]] = set()
         try:
             while True:
                 while len(running) < parallel and (nextone := next(waiting, None)) is not None:
-                    running.add(asyncio.create_task(_attempt(agent, http, pool, *nextone)))
+                    running.add(asyncio.create_task(attempt(agent, http, pool, *nextone)))
                 if not running:
                     return
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -89,10 +95,10 @@ async def roll_out(
             await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _attempt(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task, attempt: int) -> Episode:
+async def attempt(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task, number: int) -> Episode:
     """Where the environment breaks, once more from the start, in another one."""
     for tried in range(_TRIES):
-        episode = await _episode(agent, http, pool, task, attempt)
+        episode = await _episode(agent, http, pool, task, number)
         if episode.failure != "environment" or tried == _TRIES - 1:
             return episode
     raise AssertionError("unreachable")

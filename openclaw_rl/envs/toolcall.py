@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import re
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class ToolCalls:
     def __init__(self, tasks: str = "", max_steps: int = 8) -> None:
         self._tasks = read_tasks(Path(tasks)) if tasks else toolcall_tasks()
         self._max_steps = max_steps
+        self.offered = read_tools(os.environ.get("TOOLS_CONFIG", ""))
+        """Tools of tasks that name none."""
         self._task: Task | None = None
         self._tools: dict[str, tuple[Tool, Function]] = {}
         self._offered: list[Tool] = []
@@ -47,7 +50,7 @@ class ToolCalls:
     async def reset(self, task: Task) -> Observation:
         await self.close()
         self._task, self._steps, self._said, self._calls = task, 0, "", []
-        names = task.data.get("tools") or list(BUILT_IN)
+        names = task.data.get("tools") or self.offered
         self._tools = {name.rpartition(":")[2]: _tool(name) for name in names if name != "python"}
         offered = [declared for declared, _ in self._tools.values()]
         last = [] if task.data.get("one_call") else [ANSWER]
@@ -138,6 +141,14 @@ def read_tasks(path: Path) -> list[Task]:
             ) from None
         more = {name: row[name] for name in ("tools", "one_call", "split", "difficulty") if name in row}
         found.append(Task(str(row.get("id", f"{path.stem}-{number}")), data | more))
+    return found
+
+
+def read_tools(path: str) -> list[str]:
+    """Names of tools from a JSON file; without one, those built in."""
+    found = json.loads(Path(path).read_text(encoding="utf-8")) if path else list(BUILT_IN)
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ValueError(f'TOOLS_CONFIG, {path}: a JSON list of tools, such as ["add", "my_tools:search"]')
     return found
 
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -268,13 +268,14 @@ def _finished(log: Log, rules: Rules, *, two: bool) -> bool:
 class Server:
     """``openclaw-rl serve`` with a data folder and a free port of its own."""
 
-    def __init__(self, home: Path, flags: Sequence[str]) -> None:
-        self._home, self._flags = home, flags
+    def __init__(self, home: Path, flags: Sequence[str], settings: Mapping[str, str] | None = None) -> None:
+        """``settings`` are variables (``OPENCLAW_RL_…``) that hold where no flag does."""
+        self._home, self._flags, self._settings = home, flags, settings or {}
 
     def __enter__(self) -> str:
         self._home.mkdir(parents=True, exist_ok=True)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENCLAW_RL_")}
-        environment |= {"OPENCLAW_RL_HOME": str(self._home), "PORT": "0"}
+        environment |= {**self._settings, "OPENCLAW_RL_HOME": str(self._home), "PORT": "0"}
         with (self._home.parent / "serve.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "openclaw_rl", "serve", *self._flags],

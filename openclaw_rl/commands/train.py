@@ -1,0 +1,293 @@
+"""``openclaw-rl train``: episodes in an environment, learned from as they come to their end.
+
+The agents are clients of a server, the one that runs or one of its own, with a key and so a policy of their
+own. What was done is in a log: started again, it goes on with the task after the last one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from tqdm import tqdm
+
+from openclaw_rl.config import Config, to_environment
+from openclaw_rl.envs import EnvironmentParts, create_environment
+from openclaw_rl.envs.groups import Group, roll_out_groups
+from openclaw_rl.envs.pool import Pool
+from openclaw_rl.envs.rollout import Agent, Episode, roll_out
+from openclaw_rl.envs.tasks import of_split
+from openclaw_rl.evals.env.plan import interval, summary
+from openclaw_rl.evals.personalize.arm import Server
+from openclaw_rl.serve.auth import KeyRing
+from openclaw_rl.serve.listen import announced
+from openclaw_rl.types import Json, Task
+from openclaw_rl.users import Users
+
+#: Variables that people know from elsewhere.
+VARIABLES = {"env": "ENV_TYPE", "max_steps": "MAX_STEPS", "parallel": "PARALLEL_ENVS"}
+#: What a short run on a small machine sets: rules as the judge, for they cost next to nothing.
+QUICK = {"judge": "rules", "env_batch_size": 32, "canary_share": 0.0}
+#: Batches that may wait for the learner before agents wait for it, too.
+_AHEAD = 2
+_POLL_S = 0.5
+
+
+def run(options: argparse.Namespace, config: Config) -> int:
+    plan = read_plan(options, os.environ)
+    with ExitStack() as stack:
+        if (url := reachable(announced(config.home))) is None:
+            flags = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items() if plan.quick]
+            stated = to_environment(config)
+            url = stack.enter_context(Server(config.home, flags, stated))
+        elif plan.quick:
+            print("a server is running with this data folder; its own settings hold, not those of --quick")
+        key = key_of(config.home, plan.name)
+        log = Log(config.home / "train" / plan.name / "log.jsonl")
+        asyncio.run(Training(plan, f"{url}/v1", key, log).run())
+    print(report(plan, log))
+    return 0
+
+
+def reachable(url: str | None) -> str | None:
+    """The server that runs, if it answers: one that was killed leaves its address behind."""
+    try:
+        return url if url and httpx.get(f"{url}/healthz", timeout=5).status_code == 200 else None
+    except httpx.HTTPError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    env: str
+    name: str
+    """Of the policy: ``env:NAME``."""
+    parts: EnvironmentParts
+    train: list[Task]
+    held_out: list[Task]
+    attempts: int
+    parallel: int
+    minutes: float
+    groups: int
+    eval_every: int
+    seed: int
+    quick: bool
+    force_calls: bool
+
+    def tasks(self, first: int) -> Iterator[Task]:
+        """Without end, each once before any comes again; the same order whenever it is asked for."""
+        for number in range(first, self.groups or 10**9):
+            epoch, place = divmod(number, len(self.train))
+            yield random.Random(f"{self.seed} {epoch}").sample(self.train, len(self.train))[place]
+
+
+def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Plan:
+    """ValueError for what cannot be meant, before anything is loaded."""
+    stated = {
+        name: environment[variable] for name, variable in VARIABLES.items() if environment.get(variable)
+    }
+    env = options.env or stated.get("env", "")
+    if not env:
+        raise ValueError("which environment? --env toolcall, terminal, or pkg.module:Class")
+    steps = options.max_steps or _number("MAX_STEPS", stated.get("max_steps", "0"))
+    parallel = options.parallel or _number("PARALLEL_ENVS", stated.get("parallel", "8"))
+    if options.attempts < 2:
+        raise ValueError("--attempts 2 or more: an attempt is learned from by how it compares with others")
+    parts = EnvironmentParts(options.tasks, steps)
+    tasks = create_environment(env, parts).tasks()
+    train, held_out = of_split(tasks, "train"), of_split(tasks, "validation")
+    if not train:
+        raise ValueError(f"{env} has no tasks of the split train")
+    held_out = held_out[:: max(1, -(-len(held_out) // options.eval_tasks))]
+    return Plan(
+        env, env.rpartition(":")[2].lower(), parts, train, held_out, options.attempts, max(1, parallel),
+        options.minutes or (20.0 if options.quick else math.inf), options.groups, options.eval_every,
+        options.task_seed, options.quick, not options.free,
+    )  # fmt: skip
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{name} is {text!r}; it wants a whole number")
+    return int(text)
+
+
+def key_of(home: Path, name: str) -> str:
+    """The environment's own, made when it is first needed."""
+    user, keys, users = f"env.{name}", KeyRing.in_home(home), Users.in_home(home)
+    key = keys.key_of(user) or keys.add(user, same_person=True)
+    users.change(user, environment=name)
+    return key
+
+
+class Log:
+    """One line of JSON for everything that was done."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, kind: str, row: Json) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps({"type": kind, "at": time.time(), **row}) + "\n")
+
+    def of(self, kind: str) -> list[Json]:
+        if not self._path.exists():
+            return []
+        rows = [json.loads(line) for line in self._path.read_text().splitlines() if line.endswith("}")]
+        return [row for row in rows if row["type"] == kind]
+
+
+@dataclass
+class Training:
+    plan: Plan
+    url: str
+    key: str
+    log: Log
+    transport: httpx.AsyncBaseTransport | None = None
+    _seconds: dict[str, float] = field(default_factory=lambda: {"busy": 0.0, "held": 0.0})
+
+    async def run(self) -> None:
+        """Until the time is up or the groups are done, with a look at held-out tasks before and after."""
+        plan, started = self.plan, time.monotonic()
+        first = len(self.log.of("group"))
+        if not self.log.of("evaluation"):
+            await self.evaluate(first)
+        with tqdm(total=plan.groups or None, initial=first, unit="group") as bar:
+            async with self._pool() as pool:
+                groups = roll_out_groups(
+                    self._agent, pool, plan.tasks(first), plan.attempts, plan.parallel,
+                    self._may_start, self.transport,
+                )  # fmt: skip
+                done = first
+                async for group in groups:
+                    done += 1
+                    self._note(group, bar)
+                    if plan.eval_every and done % plan.eval_every == 0:
+                        await self.evaluate(done)
+                    if time.monotonic() - started > 60 * plan.minutes:
+                        break
+                await groups.aclose()  # type: ignore[attr-defined]
+        await self._settle()
+        await self.evaluate(done)
+        self.log.write(
+            "run",
+            {
+                "seconds": time.monotonic() - started,
+                "parallel": plan.parallel,
+                **self._seconds,
+                "groups": done - first,
+            },
+        )
+
+    @property
+    def _agent(self) -> Agent:
+        return Agent(self.url, self.key, temperature=1.0, force_calls=self.plan.force_calls)
+
+    @asynccontextmanager
+    async def _pool(self) -> AsyncIterator[Pool]:
+        pool = Pool(lambda: create_environment(self.plan.env, self.plan.parts), self.plan.parallel)
+        try:
+            yield pool
+        finally:
+            await pool.close()
+
+    def _note(self, group: Group, bar: tqdm[None]) -> None:
+        self._seconds["busy"] += sum(each.seconds for each in group.episodes)
+        failures = Counter(each.failure for each in group.episodes if each.failure)
+        known = [each for each in group.episodes if each.outcome is not None]
+        self.log.write(
+            "group",
+            {"task": group.task.id, "solved": group.solved, "of": len(known), "failures": failures},
+        )
+        rows = self.log.of("group")[-20:]
+        share = sum(row["solved"] for row in rows) / max(1, sum(row["of"] for row in rows))
+        bar.update(1)
+        bar.set_postfix(solved=f"{share:.2f}")
+
+    async def evaluate(self, groups: int) -> None:
+        """Held-out tasks, once each; nobody rewards these, so nothing is learned from them."""
+        if not self.plan.held_out:
+            return
+        agent, found = Agent(self.url, self.key, force_calls=self.plan.force_calls), list[Episode]()
+        async with self._pool() as pool:
+            tasks = [(task, 0) for task in self.plan.held_out]
+            async for episode in roll_out(agent, pool, tasks, self.plan.parallel, self.transport):
+                found.append(episode)
+        facts = summary(found)
+        version = (await self._status())["policy_version"]
+        self.log.write("evaluation", {"groups": groups, "version": version, **facts})
+        tqdm.write(f"held out, version {version}: {_share(facts)}")
+
+    async def _may_start(self) -> None:
+        """Not while the learner is behind: what waits for it grows old."""
+        since = time.monotonic()
+        while True:
+            queues = (await self._status())["queues"]
+            waiting = queues["samples"] if queues["samples"] is not None else 0
+            if waiting < _AHEAD * queues["samples_per_step"]:
+                break
+            await asyncio.sleep(_POLL_S)
+        self._seconds["held"] += time.monotonic() - since
+
+    async def _settle(self) -> None:
+        """A step that is under way comes to its end, so that its version is measured."""
+        while (await self._status())["stage"]:
+            await asyncio.sleep(_POLL_S)
+
+    async def _status(self) -> Json:
+        async with httpx.AsyncClient(transport=self.transport, timeout=60) as http:
+            answer = await http.get(f"{self.url}/status", headers={"authorization": f"Bearer {self.key}"})
+            found: Json = answer.raise_for_status().json()
+            return found
+
+
+def report(plan: Plan, log: Log) -> str:
+    """What it came to: held-out success before and after, whose fault failures were, how busy agents were."""
+    groups, looks, runs = log.of("group"), log.of("evaluation"), log.of("run")
+    failures: Counter[str] = Counter()
+    for row in groups:
+        failures.update(row["failures"])
+    seconds = sum(row["seconds"] * row["parallel"] for row in runs)
+    busy = sum(row["busy"] for row in runs)
+    lines = [
+        f"{plan.name}: {len(groups)} groups of {plan.attempts}, in {sum(r['seconds'] for r in runs):.0f} s"
+    ]
+    lines += [f"  after {row['groups']:4} groups, version {row['version']:3}: {_share(row)}" for row in looks]
+    if len(looks) > 1:
+        lines.append(f"  held-out success, last against first: {compared(looks[0], looks[-1])}")
+    lines.append("attempts that failed, by whose fault: " + (_counts(failures) or "none"))
+    lines.append(f"agents were busy {busy / seconds if seconds else 0:.0%} of the time")
+    return "\n".join(lines)
+
+
+def compared(first: Json, last: Json) -> str:
+    """Two shares, and how likely a difference as large is by chance (two-sided)."""
+    (a, n), (b, m) = (first["solved"], first["of"]), (last["solved"], last["of"])
+    if not n or not m:
+        return "unknown"
+    pooled = (a + b) / (n + m)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
+    chance = math.erfc(abs(b / m - a / n) / error / math.sqrt(2)) if error else 1.0
+    return f"{a / n:.2f} -> {b / m:.2f} (p = {chance:.3f})"
+
+
+def _share(facts: Json) -> str:
+    low, high = interval(facts["solved"], facts["of"])
+    share = facts["solved"] / facts["of"] if facts["of"] else 0.0
+    return f"{facts['solved']} of {facts['of']} solved, {share:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _counts(found: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in sorted(found.items()))

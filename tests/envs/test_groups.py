@@ -1,0 +1,219 @@
+"""Groups of attempts: rewards reach the ledger, failures are told apart, a run goes on where it was."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from openclaw_rl.capture.events import REWARD
+from openclaw_rl.commands.cli import main
+from openclaw_rl.commands.train import Log, Plan, Training, compared, key_of, read_plan, report
+from openclaw_rl.envs import EnvironmentParts
+from openclaw_rl.envs.groups import Group, roll_out_groups
+from openclaw_rl.envs.pool import Pool
+from openclaw_rl.envs.rollout import Agent
+from openclaw_rl.envs.toolcall import ToolCalls
+from openclaw_rl.processes.serving_system import ServingSystem
+from openclaw_rl.testing import ScriptedEngine, scripted_system
+from openclaw_rl.types import Environment, Message, StepResult
+
+SUM = {"tools": ["add"], "one_call": True}
+ROWS = [
+    *({"id": f"t{n}", "prompt": f"What is {n} plus 3?", "answer": str(n + 3), **SUM} for n in range(3)),
+    {"id": "v", "prompt": "1 and 1?", "answer": "2", "split": "validation", **SUM},
+]
+
+
+@pytest.fixture
+async def system(tmp_path: Path) -> AsyncIterator[ServingSystem]:
+    made = scripted_system(tmp_path / "home")
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> str:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("\n".join(map(json.dumps, ROWS)))
+    return str(file)
+
+
+def says(system: ServingSystem, *sums: tuple[int, int]) -> None:
+    assert isinstance(system.engine, ScriptedEngine)
+    for a, b in sums:
+        call = json.dumps({"name": "add", "arguments": {"a": a, "b": b}})
+        system.engine.say(f"<tool_call>\n{call}\n</tool_call>")
+
+
+async def at_once() -> None:
+    """Nothing holds agents back."""
+
+
+def transport(system: ServingSystem) -> httpx.ASGITransport:
+    return httpx.ASGITransport(system.app())
+
+
+async def roll(system: ServingSystem, make: Callable[[], Environment], number: int = 1) -> list[Group]:
+    agent = Agent("http://test/v1", key_of(system.config.home, "toolcall"))
+    pool = Pool(make, 1)
+    given = make().tasks()[:number]
+    found = [g async for g in roll_out_groups(agent, pool, given, 2, 1, at_once, transport(system))]
+    await pool.close()
+    await system.gateway.drain()
+    return found
+
+
+def rewards(system: ServingSystem, group: Group) -> list[dict[str, Any]]:
+    ledger = system.ledgers.serve
+    events = [e for each in group.episodes for t in each.turn_ids for e in ledger.events_of(t)]
+    return [event.data for event in events if event.kind == REWARD]
+
+
+async def test_a_complete_group_tells_its_rewards(system: ServingSystem, tasks: str) -> None:
+    says(system, (0, 3), (0, 4))
+    [group] = await roll(system, lambda: ToolCalls(tasks))
+    assert (group.solved, group.failure) == (1, "")
+    found = rewards(system, group)
+    assert [each["reward"] for each in found] == [1.0, -0.8]
+    assert {(each["group"], each["size"], each["scope"]) for each in found} == {(group.id, 2, "env:toolcall")}
+
+
+class Broken(ToolCalls):
+    """Raises from its second episode on."""
+
+    steps = 0
+
+    async def step(self, action: Message) -> StepResult:
+        Broken.steps += 1
+        if Broken.steps > 1:
+            raise OSError("no space left")
+        return await super().step(action)
+
+
+async def test_an_environment_that_breaks_is_told_as_such(system: ServingSystem, tasks: str) -> None:
+    Broken.steps = 0
+    says(system, (0, 3), (0, 3), (0, 3))
+    [group] = await roll(system, lambda: Broken(tasks))
+    assert group.failure == "environment"
+    found = rewards(system, group)
+    assert sorted((each["reward"] is None, each["failure"]) for each in found) == [
+        (False, ""),
+        (True, "environment"),
+    ]
+
+
+async def test_who_failed_before_the_first_reply_is_told_by_the_others(
+    system: ServingSystem, tasks: str
+) -> None:
+    class Closed(ToolCalls):
+        """Cannot even begin, every other time."""
+
+        async def reset(self, task: Any) -> Any:
+            Broken.steps += 1
+            if Broken.steps > 1:
+                raise OSError("no space left")
+            return await super().reset(task)
+
+    Broken.steps = 0
+    says(system, (0, 3))
+    [group] = await roll(system, lambda: Closed(tasks))
+    [found] = rewards(system, group)
+    assert (found["reward"], found["failure"], found["size"]) == (None, "environment", 1)
+
+
+def options(**given: Any) -> argparse.Namespace:
+    known = {
+        "env": "toolcall", "tasks": "", "parallel": 0, "attempts": 2, "groups": 0, "minutes": 0.0,
+        "max_steps": 0, "eval_every": 0, "eval_tasks": 100, "task_seed": 0, "free": False, "quick": False,
+    }  # fmt: skip
+    return argparse.Namespace(**{**known, **given})
+
+
+def plan(tasks: str, **given: Any) -> Plan:
+    return read_plan(options(tasks=tasks, parallel=1, **given), {})
+
+
+async def test_a_run_is_logged_and_goes_on_where_it_was(
+    system: ServingSystem, tasks: str, tmp_path: Path
+) -> None:
+    log, key = Log(tmp_path / "train" / "log.jsonl"), key_of(system.config.home, "toolcall")
+    first = plan(tasks, groups=1)
+    asked = [task.id for task in plan(tasks, groups=3).tasks(0)]
+    assert sorted(asked) == ["t0", "t1", "t2"]
+    says(system, (1, 1), (9, 9), (9, 9), (1, 1))  # held out, two attempts, held out
+    await Training(first, "http://test/v1", key, log, transport(system)).run()
+    assert [row["task"] for row in log.of("group")] == asked[:1]
+    assert [(row["solved"], row["of"]) for row in log.of("evaluation")] == [(1, 1), (1, 1)]
+    says(system, *((9, 9),) * 4, (1, 1))
+    await Training(plan(tasks, groups=3), "http://test/v1", key, log, transport(system)).run()
+    assert [row["task"] for row in log.of("group")] == asked, "none twice"
+    said = report(first, log)
+    assert "3 groups of 2" in said
+    assert "1 of 1 solved" in said
+    assert "by whose fault: model 6" in said
+
+
+async def test_agents_wait_for_a_learner_that_is_behind(
+    system: ServingSystem, tasks: str, tmp_path: Path
+) -> None:
+    """The server is asked before each group, and asked again while too much waits."""
+    key, log = key_of(system.config.home, "toolcall"), Log(tmp_path / "log.jsonl")
+    training = Training(plan(tasks), "http://test/v1", key, log, transport(system))
+    waiting, seen = [70, 65, 63], []
+
+    async def status() -> dict[str, Any]:
+        seen.append(waiting.pop(0))
+        return {"queues": {"samples": seen[-1], "samples_per_step": 32}}
+
+    training._status = status  # type: ignore[method-assign]
+    await training._may_start()
+    assert seen == [70, 65, 63]
+
+
+def test_the_references_variables_work(tasks: str) -> None:
+    variables = {"ENV_TYPE": "toolcall", "MAX_STEPS": "5", "PARALLEL_ENVS": "3"}
+    found = read_plan(options(env=None, tasks=tasks), variables)
+    assert (found.env, found.parallel, found.parts) == ("toolcall", 3, EnvironmentParts(tasks, 5))
+    assert read_plan(options(tasks=tasks, parallel=2), variables).parallel == 2, "a flag comes first"
+
+
+def test_a_tool_config_names_tools(tasks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "tools.json"
+    file.write_text('["add", "length"]')
+    monkeypatch.setenv("TOOLS_CONFIG", str(file))
+    assert ToolCalls(tasks).offered == ["add", "length"]
+    file.write_text('{"no": "list"}')
+    with pytest.raises(ValueError, match="a JSON list of tools"):
+        ToolCalls(tasks)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "which environment?"),
+        (["--env", "toolcal"], "known: toolcall"),
+        (["--env", "toolcall", "--attempts", "1"], "--attempts 2 or more"),
+    ],
+)
+def test_mistakes_are_said_before_anything_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert main(["train", *arguments, "--home", str(tmp_path)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_rise_is_told_from_chance() -> None:
+    before, after = {"solved": 10, "of": 40}, {"solved": 28, "of": 40}
+    assert compared(before, after) == "0.25 -> 0.70 (p = 0.000)"
+    assert compared(before, {"solved": 12, "of": 40}) == "0.25 -> 0.30 (p = 0.617)"
+    assert compared({"solved": 0, "of": 0}, after) == "unknown"
+
+
+def test_an_environments_key_is_made_once(tmp_path: Path) -> None:
+    assert key_of(tmp_path, "maze") == key_of(tmp_path, "maze")
