@@ -49,8 +49,10 @@ def run(options: argparse.Namespace, config: Config) -> int:
     with ExitStack() as stack:
         if (url := reachable(announced(config.home))) is None:
             flags = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items() if plan.quick]
-            stated = to_environment(config)
-            url = stack.enter_context(Server(config.home, flags, stated))
+            stated = {k: v for k, v in to_environment(config).items() if k != "OPENCLAW_RL_PORT"}
+            place = config.home / "train" / plan.name
+            place.mkdir(parents=True, exist_ok=True)
+            url = stack.enter_context(Server(config.home, flags, stated, place / "serve.log"))
         elif plan.quick:
             print("a server is running with this data folder; its own settings hold, not those of --quick")
         key = key_of(config.home, plan.name)

@@ -268,15 +268,22 @@ def _finished(log: Log, rules: Rules, *, two: bool) -> bool:
 class Server:
     """``openclaw-rl serve`` with a data folder and a free port of its own."""
 
-    def __init__(self, home: Path, flags: Sequence[str], settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        flags: Sequence[str],
+        settings: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> None:
         """``settings`` are variables (``OPENCLAW_RL_…``) that hold where no flag does."""
         self._home, self._flags, self._settings = home, flags, settings or {}
+        self._log = log or home.parent / "serve.log"
 
     def __enter__(self) -> str:
         self._home.mkdir(parents=True, exist_ok=True)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENCLAW_RL_")}
         environment |= {**self._settings, "OPENCLAW_RL_HOME": str(self._home), "PORT": "0"}
-        with (self._home.parent / "serve.log").open("ab") as log:
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "openclaw_rl", "serve", *self._flags],
                 env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -292,13 +299,13 @@ class Server:
                 return url
             time.sleep(0.2)
         self.__exit__()
-        raise ValueError(f"the server of this arm did not start; see {self._home.parent / 'serve.log'}")
+        raise ValueError(f"the server of this arm did not start; see {self._log}")
 
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self._process.terminate()
         else:
-            with (self._home.parent / "serve.log").open("a") as log:
+            with self._log.open("a") as log:
                 print(f"the server ended by itself, with exit code {self._process.returncode}", file=log)
         try:
             self._process.wait(60)
