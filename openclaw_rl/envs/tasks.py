@@ -1,7 +1,7 @@
 """Tasks for the environments that come with this package, made by templates; and how sets are kept apart.
 
 Each template belongs to one split alone, so that a test asks for something that no training task asked for.
-``difficulty`` 1 is one action, 2 takes several.
+``difficulty`` 0 says which command to run, 1 is one action, 2 takes several.
 """
 
 from __future__ import annotations
@@ -188,17 +188,41 @@ def _last(chance: random.Random) -> Made:
     return asked, {"files": {name: "\n".join(lines) + "\n"}, "checks": [_equal("answer.txt", lines[-1])]}
 
 
+def _told(command: str, checks: Sequence[str], files: Sequence[str] = ()) -> Callable[[random.Random], Made]:
+    """The command is in the task; it has to be run as it stands."""
+
+    def made(chance: random.Random) -> Made:
+        one = f"{chance.choice(_NAMES)}{chance.randrange(10, 100)}"
+        names = {"one": one, "two": f"{chance.choice(_NAMES)}{chance.randrange(100, 200)}"}
+        names["word"] = chance.choice(_WORDS)
+        asked = f"Run the command: {command.format(**names)}"
+        given = {file.format(**names): f"{names['word']}\n" for file in files}
+        return asked, {"files": given, "checks": [check.format(**names) for check in checks]}
+
+    return made
+
+
 def terminal_tasks() -> list[Task]:
     return make_tasks(
         "terminal",
         {
             "train": [
+                ("told-mkdir", 0, _told("mkdir {one}", ["[ -d {one} ]"])),
+                ("told-touch", 0, _told("touch {one}", ["[ -f {one} ]"])),
+                ("told-echo", 0, _told("echo {word} > {one}", ['[ "$(cat {one})" = {word} ]'])),
                 ("create", 1, _create), ("folder", 1, _folder), ("delete", 1, _delete),
                 ("rename", 1, _rename), ("count", 1, _count), ("sort", 1, _sort),
                 ("replace", 1, _replace), ("find", 2, _find),
             ],
-            "validation": [("append", 1, _append), ("move", 2, _move)],
-            "test": [("copy", 1, _copy), ("write", 1, _write), ("last", 1, _last)],
+            "validation": [
+                ("told-rm", 0, _told("rm {one}", ["[ ! -e {one} ]", "[ -e {two} ]"], ["{one}", "{two}"])),
+                ("append", 1, _append), ("move", 2, _move),
+            ],
+            "test": [
+                ("told-cp", 0, _told("cp {one} {two}", ["cmp {one} {two}"], ["{one}"])),
+                ("told-mv", 0, _told("mv {one} {two}", ["[ ! -e {one} ]", "[ -f {two} ]"], ["{one}"])),
+                ("copy", 1, _copy), ("write", 1, _write), ("last", 1, _last),
+            ],
         },
     )  # fmt: skip
 
