@@ -48,7 +48,8 @@ def run(options: argparse.Namespace, config: Config) -> int:
     plan = read_plan(options, os.environ)
     with ExitStack() as stack:
         if (url := reachable(announced(config.home))) is None:
-            flags = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK.items() if plan.quick]
+            quick = {name: value for name, value in QUICK.items() if getattr(options, name, None) is None}
+            flags = [f"--{name.replace('_', '-')}={value}" for name, value in quick.items() if plan.quick]
             stated = {k: v for k, v in to_environment(config).items() if k != "OPENCLAW_RL_PORT"}
             place = config.home / "train" / plan.name
             place.mkdir(parents=True, exist_ok=True)
