@@ -42,6 +42,8 @@ _WORD = re.compile(r"[^\W_]+")
 _ECHO = 5
 #: Of an answer, so many tokens tell whether it shows the wish and answers its request.
 _TELLING = 40
+#: Where one in so many answers comes to an end, only such are learned from: they teach to stop.
+_FINISHED = 4
 #: Of the requests, those that must find an answer.
 _LEAST_SHARE = 0.25
 
@@ -115,7 +117,7 @@ class Hinted:
         usable = [a for a in answers if a.ids and not teacher.degenerate(a.text)]
         usable = [a for a in usable if not echoes(a.text, wish)]
         finished = [a for a in usable if a.finished]
-        if 2 * len(finished) >= len(usable):  # unless the wish makes them long
+        if _FINISHED * len(finished) >= len(usable):  # unless the wish makes them long
             usable = finished
         found = []
         for answer in usable:

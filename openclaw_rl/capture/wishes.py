@@ -32,8 +32,9 @@ _GIVING_UP, _PAUSING, _TAKING_BACK = "giving up", "pausing", "taking back"
 _ENDS = {_GIVING_UP: NOT_LEARNABLE, _PAUSING: PAUSED, _TAKING_BACK: TAKEN_BACK}
 #: Replies given with the complaint in their context that must fail before a wish is given up.
 _TRIES = 4
-#: Versions after which a wish that still finds complaints is paused; fewer where nothing was ever accepted.
-_MOST_VERSIONS, _MOST_IN_VAIN = 8, 5
+#: Versions after which a wish that still finds complaints is paused; fewer where no reply was ever accepted
+#: without being told again.
+_MOST_VERSIONS, _MOST_IN_VAIN = 8, 4
 _MOST_WISHES = 4
 CANNOT = "the model does not manage this even when told"
 GOES_NOWHERE = "paused: the versions made for it did not satisfy it"
@@ -62,6 +63,9 @@ wishes = sa.Table(
     sa.Column("tried", sa.Integer, nullable=False, comment="replies that knew of it and were judged"),
     sa.Column("accepted", sa.Integer, nullable=False, comment="replies accepted since it came"),
     sa.Column("versions", sa.Integer, nullable=False, comment="made for it"),
+    sa.Column(
+        "kept", sa.Integer, nullable=False, server_default="0", comment="accepted without being told again"
+    ),
     sa.Column("said", sa.Text, nullable=False, server_default="", comment="its first words, before an edit"),
     sa.Index("wishes_by_user", "user", "created_at"),
 )
@@ -90,6 +94,7 @@ class Wish:
     tried: int
     accepted: int
     versions: int
+    kept: int = 0
     said: str = ""
     """Its first words, before a person changed them."""
 
@@ -180,11 +185,11 @@ class Wishes:
 
     # --- does it get anywhere? -------------------------------------------------------------------
 
-    def accepted(self, turn: TurnRecord) -> None:
-        """A reply found favour: what its reader wishes for can be done."""
+    def accepted(self, turn: TurnRecord, *, told: bool) -> None:
+        """A reply found favour: what its reader wishes for can be done. ``told``: once it was told again."""
         for wish in self.of_user(turn.user, turn.scope):
             if turn.created_at > wish.created_at:
-                self._set(wish, accepted=wish.accepted + 1)
+                self._set(wish, accepted=wish.accepted + 1, kept=wish.kept + (not told))
 
     def failed(self, turn: TurnRecord) -> None:
         """A reply that had its reader's wish before its eyes was complained about all the same."""
@@ -197,7 +202,7 @@ class Wishes:
         """A version was made for all that the person wishes for; too many, and it is left at that."""
         for wish in self.of_user(user, scope):
             self._set(wish, versions=wish.versions + 1)
-            if wish.versions + 1 >= (_MOST_VERSIONS if wish.accepted else _MOST_IN_VAIN):
+            if wish.versions + 1 >= (_MOST_VERSIONS if wish.kept else _MOST_IN_VAIN):
                 self._end(wish, _PAUSING)
 
     def ending(self, scope: Scope) -> list[Wish]:
@@ -225,7 +230,7 @@ class Wishes:
 
     def renew(self, wish: Wish, serving: int) -> None:
         """As if it had just been said."""
-        self._set(wish, status=ACTIVE, ended_at=None, served=serving, tried=0, accepted=0, versions=0)
+        self._set(wish, status=ACTIVE, ended_at=None, served=serving, tried=0, accepted=0, versions=0, kept=0)
 
     def any_active(self, scope: Scope) -> bool:
         return bool(self._where(wishes.c.scope == scope, wishes.c.status.in_(CURRENT)))

@@ -115,7 +115,7 @@ class WishBook(Protocol):
 
     def take_up(self, turn: TurnRecord, text: str, serving: int) -> Wish | None: ...
 
-    def accepted(self, turn: TurnRecord) -> None: ...
+    def accepted(self, turn: TurnRecord, *, told: bool) -> None: ...
 
     def failed(self, turn: TurnRecord) -> None: ...
 
@@ -271,7 +271,7 @@ class Sampler:
     def _take_up(self, turn: TurnRecord, verdict: Verdict) -> str | None:
         """What a verdict says about its reader's wishes; why nothing is to be trained, if so."""
         if verdict.score > 0 and verdict.confidence >= _SURELY:
-            self._wishes.accepted(turn)
+            self._wishes.accepted(turn, told=self._verdicts.corrected(turn) is not None)
         if verdict.score >= 0 or not self._algorithm.needs.generates:
             return None
         again, before = self._verdicts.corrected(turn), self._wishes.texts(turn.user, turn.scope)

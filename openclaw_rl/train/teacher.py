@@ -29,7 +29,7 @@ from openclaw_rl.types import (
 _TEACHER_TOP = 8
 #: What the teacher held likely at each token of an answer, beside one bin for the rest.
 _ANSWER_TOP = 20
-_MAX_TOKENS = 64
+_MAX_TOKENS = 80
 #: Of a job that shall stay as it is; most end by themselves before.
 _ANCHOR_TOKENS = 16
 #: Some way between one answer's always the same and answers that wander off.

@@ -118,19 +118,21 @@ def test_four_replies_that_knew_of_it_and_failed_end_it(book: Wishes) -> None:
 
 def test_a_reply_that_pleased_shows_that_it_can_be_done(book: Wishes) -> None:
     book.take_up(turn(1), LISTS, 0)
-    book.accepted(turn(0))  # given before the wish: says nothing about it
+    book.accepted(turn(0), told=True)  # given before the wish: says nothing about it
     assert book.of_user("ann", EVERYONE)[0].accepted == 0
-    book.accepted(turn(2))
+    book.accepted(turn(2), told=True)
     for number in range(3, 9):
         book.failed(turn(number))
     assert book.texts("ann", EVERYONE) == (LISTS,)
 
 
-@pytest.mark.parametrize(("accepted", "versions"), [(True, 8), (False, 5)])
-def test_versions_that_do_not_satisfy_it_pause_it(book: Wishes, accepted: bool, versions: int) -> None:
+@pytest.mark.parametrize(
+    ("told", "versions"), [(False, 8), (True, 4), (None, 4)], ids=["kept", "only when told", "never accepted"]
+)
+def test_versions_that_do_not_satisfy_it_pause_it(book: Wishes, told: bool | None, versions: int) -> None:
     book.take_up(turn(1), LISTS, 0)
-    if accepted:
-        book.accepted(turn(2))
+    if told is not None:
+        book.accepted(turn(2), told=told)
     for _ in range(versions):
         assert book.any_active(EVERYONE)
         book.count_version("ann", EVERYONE)

@@ -152,6 +152,16 @@ def test_learned_is_near_the_told_base_twice_in_a_row(out: Path) -> None:
     assert "1 of 1" in report.write(out)
 
 
+def test_an_arm_none_of_whose_versions_served_is_reported_too(out: Path) -> None:
+    log = arm_log(out, "w-0", {"story": "alone"})
+    log.write("conversation", {"number": 0, "first": False})
+    log.write("final", {"rows": [reply([False])] * 4})
+    log.write("items", {"right": [True, True, True]})
+    [result] = report.collect(out)
+    assert result.reached is None
+    assert "w-0" in report.write(out)
+
+
 def test_what_was_taken_back_is_gone_when_it_shows_no_more(out: Path) -> None:
     log = arm_log(out, "w-taken-back-0", {"story": "taken-back"})
     log.write("look", {"number": 0, "rows": [reply([True])] * 4})

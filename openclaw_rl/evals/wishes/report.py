@@ -6,6 +6,7 @@ import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from openclaw_rl.evals.personalize.talk import Log, Row
@@ -175,7 +176,7 @@ def _result(name: str, facts: Row, log: Log, told: Row, base: Log, every: Sequen
 
 def _reached(log: Log, level: float) -> int | None:
     looks = [(row["number"] + 1, share(row["rows"]) >= level - BELOW) for row in log.of("look")]
-    pairs = zip(looks, [*looks[1:], (0, share(log.of("final")[-1]["rows"]) >= level - BELOW)], strict=True)
+    pairs = pairwise([*looks, (0, share(log.of("final")[-1]["rows"]) >= level - BELOW)])
     return next((number for (number, near), (_, still) in pairs if near and still), None)
 
 
