@@ -97,6 +97,17 @@ test-gpu: $(STAMP) ## run the GPU's kernels, in Triton's interpreter where there
 	@$(BIN)/python -c "import triton" 2>/dev/null || $(BIN)/pip install --quiet --no-deps triton==3.9.0
 	@$(BIN)/python -m pytest -m triton $(ARGS)
 
+.PHONY: test-vllm
+test-vllm: $(STAMP) ## run the engine's contract and swaps under load on a real vLLM, on a CPU (2.5 GB)
+	@scripts/engine-venvs vllm
+	@$(BIN)/python -m pytest -m vllm -s $(ARGS)
+
+.PHONY: test-tinker
+test-tinker: $(STAMP) ## run engine, trainer and loop against a real SkyRL server, on a CPU (2.2 GB)
+	@scripts/engine-venvs skyrl
+	@$(BIN)/python -c "import tinker" 2>/dev/null || $(PIP) install --quiet -c requirements.lock tinker==0.25.0
+	@$(BIN)/python -m pytest -m tinker -s $(ARGS)
+
 .PHONY: test-arm
 test-arm: $(STAMP) ## run the kernels for ARM in an emulator, and those that Clang builds
 	@scripts/system-packages cc=build-essential clang=clang qemu-aarch64-static=qemu-user-static \
@@ -142,7 +153,7 @@ wheels: $(STAMP) ## build wheels with the kernels inside, in dist/
 
 .PHONY: clean
 clean: ## remove .venv and everything the tools left behind
-	rm -rf .venv .venv-clients build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-engines build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp newer than both files means there is nothing to install, so a second start asks pip nothing.

@@ -27,6 +27,7 @@ def check_choices(config: Config) -> None:
     if config.learn.train:
         create_algorithm(config.learn)
         capabilities_of(config.train.trainer)
+        _check_pair(config.engine.engine, config.train.trainer)
         if config.train.trainer == "local":
             pick_device(config.train.train_device)
     if config.engine.engine == "local":
@@ -66,4 +67,18 @@ def check_training(config: Config, engine: Capabilities, needs: Needs) -> None:
         raise ValueError(
             f"--algo {config.learn.algo} asks a teacher for log-probs of chosen tokens, which --engine "
             f"{engine_name} does not give; use --algo binary"
+        )
+    if (needs.scores or needs.generates) and not engine.top_logprobs:
+        raise ValueError(
+            f"--algo {config.learn.algo} learns from the likeliest tokens at each place, which --engine "
+            f"{engine_name} does not tell; use --algo binary"
+        )
+    _check_pair(engine_name, trainer_name)
+
+
+def _check_pair(engine_name: str, trainer_name: str) -> None:
+    if {engine_name, trainer_name} in ({"local", "tinker"}, {"vllm", "tinker"}):
+        raise ValueError(
+            f"--engine {engine_name} cannot load what --trainer {trainer_name} makes: weights of a Tinker "
+            "server stay there; use --engine tinker with --trainer tinker"
         )

@@ -25,6 +25,7 @@ from typing import Any, Literal, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from openclaw_rl.errors import did_you_mean
+from openclaw_rl.known_names import understood
 from openclaw_rl.settings import EngineConfig, TrainConfig
 
 _PREFIX = "OPENCLAW_RL_"
@@ -326,7 +327,7 @@ def to_environment(config: Config) -> dict[str, str]:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     names = {name for _, name, _ in fields()}
-    stated: dict[str, Any] = {}
+    stated: dict[str, Any] = {**understood(environment)}
     for variable, name in _ALIASES.items():
         if environment.get(variable):
             stated[name] = environment[variable]

@@ -24,6 +24,18 @@ class RequestError(Exception):
         self.retry_after_s = retry_after_s
 
 
+class EngineAway(RequestError, ConnectionError):
+    """The model's server cannot be reached, and was waited for; learning waits on."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"The model cannot answer now: {problem}. Try again in a moment.",
+            status=503,
+            code="engine_unavailable",
+            retry_after_s=5,
+        )
+
+
 class GrammarFailed(ValueError):
     """A reply could not follow its grammar to the end: the schema's fault. Says nothing of either."""
 

@@ -30,7 +30,7 @@ class EngineConfig:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     engine: str = "local"
-    """local (in this process), or pkg.module:Class of your own."""
+    """local (in this process), vllm, tinker, or pkg.module:Class of your own."""
     model: str = DEFAULT_MODEL
     """A Hugging Face id, a local folder or a GGUF file."""
     renderer: str | None = None
@@ -60,7 +60,7 @@ class TrainConfig:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     trainer: str = "local"
-    """local (in the learn process), or pkg.module:Class of your own."""
+    """local (in the learn process), tinker, or pkg.module:Class of your own."""
     finetune: Literal["lora", "full"] = "lora"
     """A low-rank adapter beside the frozen base, or all weights."""
     lora_rank: Annotated[int, Ge(1)] = 16

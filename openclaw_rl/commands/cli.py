@@ -21,6 +21,7 @@ from openclaw_rl.commands.flags import Parser, add_server, add_settings, complet
 from openclaw_rl.config import Config
 from openclaw_rl.connect import CLIENTS
 from openclaw_rl.evals import env, personalize, wishes
+from openclaw_rl.known_names import FLAGS, METHODS, notes
 from openclaw_rl.scopes import check_scope
 from openclaw_rl.types import EVERYONE
 
@@ -58,6 +59,7 @@ def _parser() -> Parser:
 
     serve = _command(commands, "serve", "serve the model and learn from what it is used for", _serve)
     add_settings(serve)
+    _add_run(commands)
     learn = _command(commands, "learn", "only the learn process, beside a running server", _learn)
     add_settings(learn)
     train = _command(commands, "train", "train on tasks in an environment", _terminal("train", "run"))
@@ -117,6 +119,17 @@ def _parser() -> Parser:
     data.add_argument("--dry-run", action="store_true", help="prune nothing, only say what would go")
     add_settings(data, only=("home", "ledger_url"))
     return parser
+
+
+def _add_run(commands: Any) -> None:
+    """``serve`` under the names of another launcher."""
+    run = _command(commands, "run", "serve, with flags that people know from elsewhere", _run)
+    run.add_argument(
+        "--method", choices=tuple(METHODS), help="; ".join(f"{m}: --algo {a}" for m, a in METHODS.items())
+    )
+    for flag, name in FLAGS.items():
+        run.add_argument(flag, dest=name, default=None, help=f"--{name.replace('_', '-')}")
+    add_settings(run)
 
 
 _CONNECT = ("home", "host", "port", "model", "served_model_name", "default_max_tokens", "store_false")
@@ -244,6 +257,8 @@ def _serve(options: argparse.Namespace) -> None:
     import asyncio
 
     config = _configure(options)
+    for line in notes(os.environ):
+        print(f"note: {line}", file=sys.stderr, flush=True)
     from openclaw_rl.capabilities import check_choices
     from openclaw_rl.processes import serving
 
@@ -251,6 +266,13 @@ def _serve(options: argparse.Namespace) -> None:
 
     _log_crashes()
     asyncio.run(serving.serve(config, lambda line: print(line, flush=True)))
+
+
+def _run(options: argparse.Namespace) -> None:
+    if options.method and options.algo:
+        raise ValueError(f"--method {options.method} is --algo {METHODS[options.method]}; name one of them")
+    options.algo = options.algo or METHODS.get(options.method)
+    _serve(options)
 
 
 def _learn(options: argparse.Namespace) -> None:

@@ -33,7 +33,21 @@ def _local(parts: EngineParts) -> Engine:
     return LocalEngine(parts.model, extended(LocalEngineOptions, settings, settings.engine_options))
 
 
-ENGINES: dict[str, Callable[[EngineParts], Engine]] = {"local": _local}
+def _vllm(parts: EngineParts) -> Engine:
+    from openclaw_rl.engine.vllm import VllmEngine, VllmOptions
+
+    return VllmEngine(parts.model, extended(VllmOptions, parts.settings, parts.settings.engine_options))
+
+
+def _tinker(parts: EngineParts) -> Engine:
+    from openclaw_rl.engine.tinker import TinkerEngine, TinkerEngineOptions
+
+    return TinkerEngine(
+        parts.model, extended(TinkerEngineOptions, parts.settings, parts.settings.engine_options)
+    )
+
+
+ENGINES: dict[str, Callable[[EngineParts], Engine]] = {"local": _local, "vllm": _vllm, "tinker": _tinker}
 
 
 def create_engine(parts: EngineParts) -> Engine:

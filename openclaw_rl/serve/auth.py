@@ -13,6 +13,8 @@ import re
 import secrets
 from pathlib import Path
 
+from openclaw_rl.known_names import API_KEYS
+
 DEFAULT_USER = "default"
 _REMEDY = "repair it, or remove it and restart to get new keys"
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -36,7 +38,8 @@ class KeyRing:
     @classmethod
     def in_home(cls, home: Path, create: bool = True) -> KeyRing:
         """Of that data folder, with the key that the environment fixes."""
-        return cls(home / "keys.json", os.environ.get("OPENCLAW_RL_API_KEY"), create)
+        stated = (os.environ.get(name) for name in API_KEYS)
+        return cls(home / "keys.json", next(filter(None, stated), None), create)
 
     def user_of(self, key: str) -> str | None:
         """The user this key names, or None; keys added or removed by another process count at once."""

@@ -48,7 +48,21 @@ class _Local:
         return LocalTrainer(parts.model, options, parts.frozen_linear)
 
 
-TRAINERS: dict[str, Any] = {"local": _Local()}
+class _Tinker:
+    """A server of the Tinker protocol; torch is imported when it is made."""
+
+    capabilities = TrainerCapabilities(_Local.capabilities.losses, custom_losses=True)
+
+    def __call__(self, parts: TrainerParts) -> Trainer:
+        from openclaw_rl.train.tinker import TinkerTrainer, TinkerTrainerOptions
+
+        settings = parts.settings
+        return TinkerTrainer(
+            extended(TinkerTrainerOptions, settings, settings.trainer_options, name=parts.name)
+        )
+
+
+TRAINERS: dict[str, Any] = {"local": _Local(), "tinker": _Tinker()}
 
 
 def capabilities_of(name: str) -> TrainerCapabilities:

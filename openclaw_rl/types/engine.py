@@ -144,6 +144,11 @@ class Capabilities:
     """Loads versions of all weights."""
     scores_candidates: bool = True
     """``ScoreRequest.candidates`` and ``top_k``: what distillation asks a teacher for."""
+    top_logprobs: bool = True
+    """Tells the likeliest tokens beside each sampled one; without, methods that compare with them cannot be
+    used, and replies at other temperatures than 1 are learned from as if drawn at 1."""
+    streams: bool = True
+    """Tokens come as they are sampled; else a reply comes whole."""
     hidden_states: bool = False
     """``ScoreRequest.hidden_layer``."""
     grammar: str | None = None

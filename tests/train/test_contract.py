@@ -17,6 +17,7 @@ from openclaw_rl.settings import extended
 from openclaw_rl.testing.contracts import TrainerContract
 from openclaw_rl.train import TRAINERS, TrainerParts, capabilities_of, create_trainer
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+from openclaw_rl.train.tinker import TinkerTrainer
 from openclaw_rl.types import Capabilities, Needs, Trainer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -39,6 +40,7 @@ class TestExample(TrainerContract):
 
 def test_what_the_table_says_is_what_the_trainer_says() -> None:
     assert capabilities_of("local") == LocalTrainer.capabilities
+    assert capabilities_of("tinker") == TinkerTrainer.capabilities
 
 
 def test_an_implementation_s_own_settings_extend_the_section() -> None:
@@ -85,6 +87,9 @@ class Silent:
         (Config(learn=LearnConfig(algo="hybrid")), Capabilities(scores_candidates=False),
          "use --algo binary"),
         (Config(train=TrainConfig(trainer="tinkr")), Capabilities(), "known: local"),
+        (Config(learn=LearnConfig(algo="hinted")), Capabilities(top_logprobs=False), "use --algo binary"),
+        (Config(train=TrainConfig(trainer="tinker")), Capabilities(), "use --engine tinker with"),
+        (Config(engine=EngineConfig(engine="tinker")), Capabilities(), "use --engine tinker with"),
         (Config(train=TrainConfig(trainer=f"{__name__}:Silent")), Capabilities(), "give it 'capabilities'"),
     ],
 )  # fmt: skip

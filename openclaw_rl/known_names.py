@@ -1,0 +1,70 @@
+"""Names that people bring along from other launchers of the same idea: understood, or answered with ours.
+
+``OPENCLAW_RL_…`` and flags win over them. Each one that counts, or cannot, is said at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: Variables that are a setting of ours under another name.
+UNDERSTOOD = {
+    "HF_CKPT": "model",
+    "MODEL_PATH": "model",
+    "PRM_MODEL_PATH": "judge_model",
+    "JUDGE_MODEL_PATH": "judge_model",
+    "SAVE_CKPT": "policies",
+    "CKPT_SAVE_DIR": "policies",
+    "SERVED_MODEL_NAME": "served_model_name",
+    "PRM_M": "majority_vote_n",
+    "MAJORITY_VOTE_N": "majority_vote_n",
+    "OPENCLAW_HOST": "host",
+    "OPENCLAW_PORT": "port",
+}
+_GPUS = (
+    "one process uses one GPU; for more, --engine vllm with --engine-options "
+    "'flags=--tensor-parallel-size N', or a SkyRL server with --engine tinker --trainer tinker"
+)
+#: Variables that mean something else here, and what to do instead.
+ANSWERED = {
+    "NUM_GPUS": _GPUS,
+    "ACTOR_GPUS": _GPUS,
+    "ROLLOUT_GPUS": _GPUS,
+    "PRM_GPUS": f"the judge is the served model; {_GPUS}",
+    "TRAIN_GPUS": _GPUS,
+    "RESUME_CKPT": "learning goes on from the version that serves; choose one: openclaw-rl policy promote N",
+    "DATA_PATH": "bring conversations in first: openclaw-rl data import FILE",
+}
+#: Keys of the API under another name; see ``serve/auth.py``.
+API_KEYS = ("OPENCLAW_RL_API_KEY", "SGLANG_API_KEY")
+#: What ``run --method`` calls our algorithms.
+METHODS = {"rl": "binary", "opd": "opd", "combine": "hybrid-sum", "topk": "opd-topk"}
+#: Flags of ``run`` for settings that have another name here.
+FLAGS = {
+    "--model-name": "model",
+    "--prm-m": "majority_vote_n",
+    "--prm-model": "judge_model",
+    "--w-rl": "rl_weight",
+    "--w-opd": "opd_weight",
+}
+
+
+def understood(environment: Mapping[str, str]) -> dict[str, str]:
+    """Settings by their names here; of two variables for one setting, the first in the table counts."""
+    found: dict[str, str] = {}
+    for variable, name in UNDERSTOOD.items():
+        if environment.get(variable):
+            found.setdefault(name, environment[variable])
+    return found
+
+
+def notes(environment: Mapping[str, str]) -> list[str]:
+    """A line for each such variable that is set."""
+    said = []
+    for variable, name in UNDERSTOOD.items():
+        if environment.get(variable):
+            said.append(f"{variable} is read as --{name.replace('_', '-')} (OPENCLAW_RL_{name.upper()})")
+    said += [
+        f"{variable} is not used: {ANSWERED[variable]}" for variable in ANSWERED if variable in environment
+    ]
+    return said

@@ -1,0 +1,108 @@
+"""The Tinker protocol, as the engine and the trainer both need it: connecting, errors, and names of weights.
+
+Cloud by key, or a server of one's own by URL. The protocol's client is an extra, imported when it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Protocol
+from urllib.parse import quote, unquote
+
+from openclaw_rl.errors import EngineAway
+from openclaw_rl.types import Json
+
+KEY = "TINKER_API_KEY"
+#: The client wants one also where the server asks for none.
+_NO_KEY = "tml-none"
+_QUOTA = (402, 429)
+
+
+class Place(Protocol):
+    """Where to connect to, as the settings of both say."""
+
+    @property
+    def url(self) -> str: ...
+
+
+def connect(place: Place) -> Any:
+    """A client of the service; ValueError, with the remedy, where none can be had."""
+    try:
+        # What the client would tell its makers about our use of it is nobody's wish.
+        os.environ.setdefault("TINKER_TELEMETRY", "0")
+        import tinker
+    except ImportError:
+        raise ValueError("the Tinker client is missing: pip install 'openclaw-rl[tinker]'") from None
+    key = os.environ.get(KEY) or (_NO_KEY if place.url else "")
+    if not key:
+        raise ValueError(f"Tinker wants a key: set {KEY}, or name a server of your own with url=http://…")
+    given: dict[str, Any] = {"base_url": place.url} if place.url else {}
+    try:
+        return tinker.ServiceClient(api_key=key, **given)
+    except tinker.TinkerError as error:
+        raise ValueError(f"Tinker cannot be used: {error}") from None
+
+
+def offered_models(service: Any, place: Place) -> list[str]:
+    """What the server has; ValueError, with the remedy, if it cannot be asked."""
+    import tinker
+
+    where = place.url or "the Tinker service"
+    try:
+        return [str(each.model_name) for each in service.get_server_capabilities().supported_models]
+    except tinker.AuthenticationError:
+        raise ValueError(f"{where} refuses the key in {KEY}") from None
+    except tinker.APIConnectionError as error:
+        raise ValueError(f"there is no Tinker server at {where} ({error}); start it first") from None
+    except tinker.TinkerError as error:
+        raise ValueError(f"{where} cannot be used: {problem_of(error)}") from None
+
+
+def problem_of(error: Exception) -> str:
+    """In a line, without anything that was sent."""
+    status = getattr(error, "status_code", None)
+    if status in _QUOTA:
+        return "the quota of the Tinker service is used up"
+    if status in (401, 403):
+        return f"the Tinker service refuses the key in {KEY}"
+    return f"the Tinker service failed ({type(error).__name__}{f' {status}' if status else ''})"
+
+
+def raised(error: Exception) -> Exception:
+    """What the client raised, as ours: away, or refused for what was asked."""
+    import tinker
+
+    if not isinstance(error, tinker.TinkerError) and isinstance(error.__cause__, tinker.TinkerError):
+        error = error.__cause__  # the client wraps what it gave up trying
+    if isinstance(error, tinker.RequestFailedError):
+        message = str(error).partition("\n")[0]
+        return ValueError(message) if str(error.category) == "user" else RuntimeError(message)
+    if isinstance(error, tinker.BadRequestError | tinker.NotFoundError | tinker.UnprocessableEntityError):
+        return ValueError(f"the Tinker service refused the request: {_detail(error)}")
+    return EngineAway(problem_of(error))
+
+
+def _detail(error: Any) -> str:
+    body = getattr(error, "body", None)
+    return str(body["detail"]) if isinstance(body, dict) and "detail" in body else str(error.status_code)
+
+
+# --- names of weights ------------------------------------------------------------------------
+
+
+def weights_uri(sampler: str, facts: Json) -> str:
+    """A version's weights for sampling, with what the trainer needs to go on from them."""
+    return f"{sampler}#{quote(json.dumps(facts), safe='')}"
+
+
+def sampler_of(uri: str) -> str:
+    if not uri.startswith("tinker://"):
+        raise ValueError(f"the weights at {uri.partition('#')[0]} were not made by --trainer tinker")
+    return uri.partition("#")[0]
+
+
+def facts_of(uri: str) -> Json:
+    sampler_of(uri)
+    found: Json = json.loads(unquote(uri.partition("#")[2]) or "{}")
+    return found

@@ -1,0 +1,250 @@
+"""Training through the Tinker protocol: the cloud, or a server of one's own such as SkyRL.
+
+Each step first asks for log-probs as they are now, computes our own loss and its gradient for each of them
+here, and sends that gradient as the advantages of a loss that every server has. So all losses are ours, also
+a Python function, and exact; the price is one more forward pass, and one row for each candidate column.
+
+Everything that a step depends on is in the server's checkpoint and in the version's URI, so a trainer that
+was killed goes on from there. A client that failed is never used again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from openclaw_rl.errors import EngineAway
+from openclaw_rl.settings import TrainConfig
+from openclaw_rl.tinker_service import connect, facts_of, offered_models, raised, weights_uri
+from openclaw_rl.train.losses import LOSSES, loss_of
+from openclaw_rl.types import Batch, Example, Json, StepReport, TrainerCapabilities, Weights
+
+
+@dataclass(frozen=True)
+class TinkerTrainerOptions(TrainConfig):
+    """Training's section of the settings, and what only Tinker has: ``[train.tinker]``."""
+
+    url: str = ""
+    """A server of your own, such as http://10.0.0.5:8000; by default the cloud, by TINKER_API_KEY."""
+    base_model: str = ""
+    """What the server calls the model, where that is not --model."""
+    reduction: Literal["sum", "mean"] = "sum"
+    """How the server adds up tokens: sum, or mean, as SkyRL's JAX backend does."""
+    beta1: float = 0.9
+    """Adam's."""
+    beta2: float = 0.98
+    """Adam's."""
+    patience_s: float = 600.0
+    """How long a call may take."""
+    name: str = ""
+    """What the model is called in the settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One candidate at every position of an example: a row of the request."""
+
+    example: int
+    column: int
+    datum_ids: list[int]
+    targets: list[int]
+
+
+class TinkerTrainer:
+    """Trainer protocol over the Tinker client."""
+
+    capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True)
+
+    def __init__(self, options: TinkerTrainerOptions) -> None:
+        if options.kl_coefficient:
+            raise ValueError("--kl-coefficient is not for --trainer tinker; leave it out")
+        if options.average_decay:
+            raise ValueError("--average-decay is not for --trainer tinker; leave it out")
+        self.options = options
+        self._service: Any = None
+        self._client: Any = None
+        self._steps = 0
+        self._state: Json = {}
+        offered_models(connect(options), options)  # what cannot be used is said now, not at the first step
+
+    @property
+    def state(self) -> Json:
+        saved: Json = json.loads(json.dumps(self._state))
+        return saved
+
+    # --- the server --------------------------------------------------------------------------
+
+    def _connect(self, state: str | None) -> None:
+        """A new model on the server: weights are loaded before anything else, or not at all.
+
+        The session before is left, and the server frees what it held.
+        """
+        options, self._client = self.options, None
+        name = options.base_model or options.name
+        if self._service is not None:
+            self._service.holder.close()
+        self._service = connect(options)
+        try:
+            if state is None:
+                self._client = self._service.create_lora_training_client(
+                    name, rank=options.lora_rank, seed=options.seed, train_unembed=False
+                )
+            else:
+                self._client = self._service.create_training_client_from_state_with_optimizer(state)
+        except Exception as error:
+            raise raised(error) from None
+
+    def _call(self, call: Any, *arguments: Any) -> Any:
+        """A client that failed may hold gradients of half a step: it is left behind."""
+        try:
+            return call(*arguments).result(self.options.patience_s)
+        except TimeoutError:
+            self._client = None
+            raise EngineAway("the Tinker service does not answer") from None
+        except Exception as error:
+            self._client = None
+            raise raised(error) from None
+
+    def resume(self, weights: Weights | None) -> None:
+        facts = {} if weights is None else facts_of(weights.uri)
+        self._connect(facts.get("state"))
+        self._steps, self._state = facts.get("steps", 0), facts.get("algorithm", {})
+
+    def save(self, folder: Path, state: Json) -> str:
+        """On the server; the URI holds what ``resume`` needs."""
+        self._state = json.loads(json.dumps(state))
+        kept = self._call(self._client.save_state, _name()).path
+        sampler = self._call(self._client.save_weights_for_sampler, _name()).path
+        return weights_uri(sampler, {"state": kept, "steps": self._steps, "algorithm": self._state})
+
+    # --- one step ----------------------------------------------------------------------------
+
+    def step(self, batch: Batch, version: int) -> StepReport:
+        started, loss = time.monotonic(), loss_of(batch)
+        if self._client is None:
+            raise EngineAway("the last call to the Tinker service failed")
+        padding = getattr(loss, "padding", 0.0)
+        columns = [each for i, e in enumerate(batch.examples) for each in _columns(i, e, padding)]
+        now = self._call(self._client.forward, _data(columns, None, None), "cross_entropy")
+        new = [torch.tensor(list(out["logprobs"].data), dtype=torch.float32) for out in now.loss_fn_outputs]
+        forwarded = time.monotonic()
+        total, gradients, differences, ratios = _differentiate(batch, loss, columns, new, version)
+        data = _data(columns, new, [self._scaled(gradient, len(columns)) for gradient in gradients])
+        rate = self.options.learning_rate * batch.scale * self._warmup()
+        # Both are submitted before either is waited for, as the protocol wants it.
+        passing = self._submit(self._client.forward_backward, data, "importance_sampling")
+        stepping = self._submit(self._client.optim_step, self._adam(rate))
+        self._call(lambda: passing)
+        metrics = self._call(lambda: stepping).metrics or {}
+        self._steps += 1
+        return StepReport(
+            loss=total,
+            grad_norm=_grad_norm(metrics),
+            finite=math.isfinite(total) and all(bool(row.isfinite().all()) for row in new),
+            learning_rate=rate,
+            num_samples=len(batch.examples),
+            num_tokens=sum(len(e.prompt_ids) + len(e.reply_ids) - 1 for e in batch.examples),
+            num_reply_tokens=sum(len(e.reply_ids) for e in batch.examples),
+            mismatch=float(torch.cat(differences).mean()) if differences else None,
+            ratio=float(torch.cat(ratios).mean()) if ratios else 1.0,
+            forward_s=forwarded - started,
+            backward_s=time.monotonic() - forwarded,
+            total_s=time.monotonic() - started,
+        )
+
+    def _submit(self, call: Any, *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except Exception as error:
+            self._client = None
+            raise raised(error) from None
+
+    def _warmup(self) -> float:
+        return min(1.0, (self._steps + 1) / max(1, self.options.warmup_steps))
+
+    def _adam(self, rate: float) -> Any:
+        import tinker
+
+        o = self.options
+        return tinker.AdamParams(
+            learning_rate=rate, beta1=o.beta1, beta2=o.beta2, eps=1e-8, weight_decay=o.weight_decay,
+            grad_clip_norm=o.grad_clip,
+        )  # fmt: skip
+
+    def _scaled(self, gradient: torch.Tensor, num_rows: int) -> torch.Tensor:
+        """A server that takes means divides by the row's tokens and by the rows."""
+        return gradient * len(gradient) * num_rows if self.options.reduction == "mean" else gradient
+
+
+def _columns(index: int, example: Example, padding: float) -> list[_Column]:
+    """The reply's own tokens, and every other column that has anything to say."""
+    ids = [*example.prompt_ids, *example.reply_ids]
+    made = []
+    for column in range(example.ids_NK.shape[1]):
+        if column and bool((example.signal_NK[:, column] == padding).all()):
+            continue
+        # What precedes the reply is scored as it is, and weighs nothing.
+        targets = [*ids[1 : len(example.prompt_ids)], *example.ids_NK[:, column].tolist()]
+        made.append(_Column(index, column, ids[:-1], targets))
+    return made
+
+
+def _differentiate(
+    batch: Batch, loss: Any, columns: Sequence[_Column], new: Sequence[torch.Tensor], version: int
+) -> tuple[float, list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """The loss; its gradient for every log-prob of every row; how far log-probs have moved."""
+    rows = {(each.example, each.column): row for each, row in zip(columns, new, strict=True)}
+    total, found, differences, ratios = 0.0, {}, [], []
+    for index, example in enumerate(batch.examples):
+        before, number = len(example.prompt_ids) - 1, example.ids_NK.shape[1]
+        old_NK, signal_NK = torch.from_numpy(example.old_NK), torch.from_numpy(example.signal_NK)
+        silent = torch.zeros(len(example.reply_ids))
+        parts = [rows[index, k][before:] if (index, k) in rows else silent for k in range(number)]
+        new_NK = torch.stack(parts, dim=1).requires_grad_()
+        share = example.weight / (max(1, example.num_free) * len(batch.examples))
+        value = loss(new_NK, old_NK, signal_NK).sum() * share
+        [gradient_NK] = torch.autograd.grad(value, new_NK)
+        total += float(value.detach())
+        for k in range(number):
+            found[index, k] = torch.cat([torch.zeros(before), gradient_NK[:, k]])
+        change = (new_NK[:, 0] - old_NK[:, 0]).detach()[old_NK[:, 0] <= 0]
+        if len(change):
+            ratios.append(change.clamp(-20, 20).exp())
+            if example.source.policy_version == version:
+                differences.append(change.abs())
+    return total, [found[each.example, each.column] for each in columns], differences, ratios
+
+
+def _data(
+    columns: Sequence[_Column], new: Sequence[torch.Tensor] | None, gradients: Sequence[torch.Tensor] | None
+) -> list[Any]:
+    """Rows of a request: to be scored, or with the gradients that shall flow."""
+    import tinker
+
+    made = []
+    for number, each in enumerate(columns):
+        inputs: dict[str, Any] = {"target_tokens": each.targets}
+        if new is None or gradients is None:
+            inputs["weights"] = [1.0] * len(each.targets)
+        else:
+            inputs["logprobs"] = new[number].tolist()
+            inputs["advantages"] = (-gradients[number]).tolist()
+        made.append(tinker.Datum(tinker.ModelInput.from_ints(each.datum_ids), inputs))
+    return made
+
+
+def _grad_norm(metrics: Json) -> float:
+    """As the server says it, of its own scale; 0 where it does not."""
+    return float(next((value for name, value in metrics.items() if name.endswith("grad_norm")), 0.0))
+
+
+def _name() -> str:
+    return f"openclaw-rl-{uuid.uuid4().hex}"

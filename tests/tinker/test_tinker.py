@@ -1,0 +1,176 @@
+"""Engine and trainer against a real SkyRL server: contracts, exact log-probs, learning, its death."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from openclaw_rl.config import EngineConfig, TrainConfig
+from openclaw_rl.engine import EngineParts, create_engine
+from openclaw_rl.testing.contracts import EngineContract, TrainerContract
+from openclaw_rl.testing.contracts.trainer import example
+from openclaw_rl.train import TrainerParts, create_trainer
+from openclaw_rl.train.losses import loss_of
+from openclaw_rl.types import (
+    BASE_VERSION,
+    Batch,
+    Engine,
+    Example,
+    GenerateRequest,
+    SamplingParams,
+    ScoreRequest,
+    Source,
+    Token,
+    Trainer,
+    Weights,
+)
+
+pytestmark = [pytest.mark.tinker, pytest.mark.filterwarnings("default")]
+PROMPT = [5, 6, 7, 8, 9, 10]
+
+
+@pytest.fixture(scope="session")
+def make(skyrl: Any) -> Callable[..., Trainer]:
+    def make_trainer(**changes: Any) -> Trainer:
+        options = {"url": skyrl.url, "base_model": str(skyrl.model), "reduction": "mean"}
+        settings = replace(TrainConfig(trainer="tinker", lora_rank=4, trainer_options=options), **changes)
+        return create_trainer(TrainerParts(skyrl.model, "tiny", settings))
+
+    return make_trainer
+
+
+@pytest.fixture(scope="session")
+def two_versions(make: Callable[..., Trainer], tmp_path_factory: pytest.TempPathFactory) -> list[Weights]:
+    trainer, found = make(learning_rate=0.02), []
+    for version in (1, 2):
+        trainer.resume(None)
+        trainer.step(Batch([example(version)]), BASE_VERSION)
+        uri = trainer.save(tmp_path_factory.mktemp("version"), {})
+        assert uri is not None
+        found.append(Weights(version, uri))
+    return found
+
+
+@pytest.fixture
+async def engine(skyrl: Any) -> AsyncIterator[Engine]:
+    options = {"url": skyrl.url, "base_model": str(skyrl.model)}
+    parts = EngineParts(skyrl.model, EngineConfig(engine="tinker", engine_options=options))
+    engine = await asyncio.to_thread(create_engine, parts)
+    yield engine
+    await engine.close()
+
+
+class TestEngine(EngineContract):
+    tolerance = 1e-3
+
+    @pytest.fixture
+    def weights(self, two_versions: list[Weights]) -> list[Weights]:
+        return two_versions
+
+
+class TestTrainer(TrainerContract):
+    @pytest.fixture
+    def make_trainer(self, make: Callable[..., Trainer]) -> Callable[[], Trainer]:
+        return make
+
+
+def test_log_probs_are_those_of_transformers(skyrl: Any, make: Callable[..., Trainer]) -> None:
+    """The trainer's report says how far the server is from what was recorded; here, from transformers."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(skyrl.model, dtype=torch.float32).eval()
+    given = example(1)
+    ids = torch.tensor([[*given.prompt_ids, *given.reply_ids]])
+    with torch.inference_mode():
+        rows = torch.log_softmax(model(ids).logits[0, len(given.prompt_ids) - 1 : -1], -1)
+    exact = rows.gather(1, torch.from_numpy(given.ids_NK).long()).numpy()
+    trainer = make()
+    trainer.resume(None)
+    recorded = replace(given, old_NK=exact)
+    report = trainer.step(Batch([recorded]), BASE_VERSION)
+    assert report.mismatch == pytest.approx(0.0, abs=1e-3)
+    loss = loss_of(Batch([recorded]))(*map(torch.from_numpy, (exact, exact, given.signal_NK)))
+    assert report.loss == pytest.approx(float(loss.sum()) / given.num_free, abs=1e-3)
+
+
+async def collect(engine: Engine, request: GenerateRequest) -> list[Token]:
+    return [token async for token in engine.generate(request)]
+
+
+async def test_it_learns_and_goes_on_after_the_server_was_killed(
+    engine: Engine, skyrl: Any, make: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    """Reward for one letter: its share rises. A step that broke is taken again from the saved version."""
+    wanted, trainer = 68, make(learning_rate=0.02)
+
+    async def share(version: int) -> float:
+        rows = [[*PROMPT, wanted]]
+        scores = [await engine.score(ScoreRequest(ids, len(PROMPT), policy_version=version)) for ids in rows]
+        return float(np.exp(scores[0].logprobs[0]))
+
+    async def step(version: int) -> Weights:
+        tokens = [
+            (
+                await collect(
+                    engine, GenerateRequest(PROMPT, SamplingParams(1, seed=seed), policy_version=version)
+                )
+            )[0]
+            for seed in range(6)
+        ]
+        rewards = np.array([1.0 if token.id == wanted else -0.3 for token in tokens])
+        made = [_rewarded(token, float(reward)) for token, reward in zip(tokens, rewards, strict=True)]
+        made.append(_rewarded(Token(wanted, -3.0, -3.0, (), (), version), 1.0))
+        await asyncio.to_thread(trainer.step, Batch(made), version)
+        uri = await asyncio.to_thread(trainer.save, tmp_path, {"version": version + 1})
+        assert uri is not None
+        return Weights(version + 1, uri)
+
+    await asyncio.to_thread(trainer.resume, None)
+    before, saved = await share(BASE_VERSION), None
+    for version in range(2):
+        saved = await step(version)
+        await engine.load(saved)
+    assert saved is not None
+    middle = await share(2)
+    skyrl.kill()
+    patient = trainer.options  # type: ignore[attr-defined]
+    trainer.options = replace(patient, patience_s=5.0)  # type: ignore[attr-defined]
+    with pytest.raises(ConnectionError):
+        await asyncio.to_thread(trainer.step, Batch([_rewarded(Token(wanted, -1, -1, (), (), 2), 1.0)]), 2)
+    skyrl.start()
+    trainer.options = patient  # type: ignore[attr-defined]
+    await asyncio.to_thread(trainer.resume, saved)
+    assert trainer.state == {"version": 2}
+    last = await step(2)
+    await engine.load(last)
+    after = await share(3)
+    print(
+        f"\nshare of the rewarded token: {before:.3f}, after two steps {middle:.3f}, after three {after:.3f}"
+    )
+    assert before < middle < after
+
+
+def _rewarded(token: Token, reward: float) -> Example:
+    return Example(
+        PROMPT, [token.id], np.array([[token.id]], np.int32), np.array([[token.logprob]], np.float32),
+        np.array([[reward]], np.float32), Source("own", ("t",), "ann", policy_version=token.policy_version),
+        num_free=1,
+    )  # fmt: skip
+
+
+def test_what_cannot_be_used_is_said_at_the_start(skyrl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(**options: str) -> None:
+        create_engine(EngineParts(skyrl.model, EngineConfig(engine="tinker", engine_options=options)))
+
+    with pytest.raises(ValueError, match=r"has no model SmolLM2.*; it has: "):
+        start(url=skyrl.url)
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    with pytest.raises(ValueError, match="Tinker wants a key: set TINKER_API_KEY"):
+        start()
