@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
@@ -86,6 +87,21 @@ def raised(error: Exception) -> Exception:
 def _detail(error: Any) -> str:
     body = getattr(error, "body", None)
     return str(body["detail"]) if isinstance(body, dict) and "detail" in body else str(error.status_code)
+
+
+def find_description(model: str) -> Path:
+    """A folder with the model's config and tokenizer; its weights are the server's business."""
+    if (folder := Path(model).expanduser()).is_dir():
+        return folder.resolve()
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=["*.json", "tokenizer*", "*.jinja"]))
+    except Exception as error:
+        raise ValueError(
+            f"could not get the tokenizer of {model} ({type(error).__name__}): check the name and the "
+            "network, or name a folder that holds config.json and tokenizer.json"
+        ) from None
 
 
 # --- names of weights ------------------------------------------------------------------------

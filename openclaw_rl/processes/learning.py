@@ -14,13 +14,13 @@ from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.config import Config
 from openclaw_rl.engine.remote import EngineGone, RemoteEngine
 from openclaw_rl.loop import build_learning
-from openclaw_rl.models import default_cache_dir, resolve_model
 from openclaw_rl.processes.learning_system import ServedModel
 from openclaw_rl.processes.parts import (
     build_engine,
     build_renderer,
     engine_socket,
     load_tokenizer,
+    model_folder,
     open_ledgers,
     text_encoder,
 )
@@ -33,7 +33,7 @@ async def learn(config: Config) -> None:
     """Judge and train on what was captured, until cancelled."""
     path = None
     if not config.serve.upstream:
-        path = await asyncio.to_thread(resolve_model, config.engine.model, default_cache_dir())
+        path = await asyncio.to_thread(model_folder, config)
     ledgers = open_ledgers(config)
     with database.only_one(ledgers.learn.db) as alone:
         if not alone:

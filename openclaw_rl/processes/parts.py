@@ -14,13 +14,21 @@ from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.config import Config
 from openclaw_rl.engine import EngineParts, create_engine
-from openclaw_rl.models import Recommended, default_cache_dir, eos_ids, resolve_model, short_name
+from openclaw_rl.models import (
+    DEFAULT_MODEL,
+    Recommended,
+    default_cache_dir,
+    eos_ids,
+    resolve_model,
+    short_name,
+)
 from openclaw_rl.plugins import load_object
 from openclaw_rl.render import create_renderer
 from openclaw_rl.serve.choice import Choice
 from openclaw_rl.serve.gateway import Answerer
 from openclaw_rl.serve.model_answerer import ModelAnswerer
 from openclaw_rl.serve.upstream import UpstreamAnswerer
+from openclaw_rl.tinker_service import find_description
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import EVERYONE, Engine, Json, Renderer, SamplingParams, Scope
 
@@ -31,9 +39,16 @@ _MAX_SOCKET_PATH = 100
 def find_model(config: Config, progress: Callable[[str], None]) -> Path:
     """Where the served model's files are; they are fetched at the first start."""
     progress(f"model {config.engine.model}: looking for it")
-    path = resolve_model(config.engine.model, default_cache_dir())
+    path = model_folder(config)
     progress("loading the model")
     return path
+
+
+def model_folder(config: Config) -> Path:
+    """With the weights, unless they are on a server elsewhere."""
+    if config.engine.engine == "tinker" and config.engine.model != DEFAULT_MODEL:
+        return find_description(config.engine.model)
+    return resolve_model(config.engine.model, default_cache_dir())
 
 
 def build_engine(config: Config, path: Path) -> Engine:
