@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from openclaw_rl.types import Example, FloatArray, IntArray, Kind, Lesson, Source, TurnRecord
+from openclaw_rl.types import OFF_POLICY, Example, FloatArray, IntArray, Kind, Lesson, Source, TurnRecord
 
 
 def sampled(turn: TurnRecord) -> tuple[IntArray, FloatArray]:
@@ -59,13 +59,14 @@ def example(
 ) -> Example:
     """A lesson's own reply as an example; ``prompt_ids`` where it is taught as another request's answer."""
     turn, verdict = lesson.turn, lesson.verdict
+    off_policy = bool(turn.params.get(OFF_POLICY))
     return Example(
         turn.prompt_ids if prompt_ids is None else prompt_ids,
         [token.id for token in turn.tokens],
         ids_NK,
         old_NK,
         signal_NK,
-        Source(kind, (turn.id,), turn.user, verdict.score, hint, turn.policy_version),
+        Source(kind, (turn.id,), turn.user, verdict.score, hint, None if off_policy else turn.policy_version),
         num_free=sum(not token.forced for token in turn.tokens),
         strength=strength,
     )

@@ -117,7 +117,7 @@ def _parser() -> Parser:
     data.add_argument("--older-than", type=float, metavar="DAYS", help="prune sessions idle for longer")
     data.add_argument("--max-gb", type=float, metavar="GB", help="prune the oldest sessions above this size")
     data.add_argument("--dry-run", action="store_true", help="prune nothing, only say what would go")
-    add_settings(data, only=("home", "ledger_url"))
+    add_settings(data, only=("home", "ledger_url", *_SCORING))
     return parser
 
 
@@ -132,6 +132,8 @@ def _add_run(commands: Any) -> None:
     add_settings(run)
 
 
+#: With what hand-written conversations are scored.
+_SCORING = ("engine", "engine_options", "model", "renderer", "device", "kernel", "num_threads")
 _CONNECT = ("home", "host", "port", "model", "served_model_name", "default_max_tokens", "store_false")
 
 

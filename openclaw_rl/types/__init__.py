@@ -17,7 +17,7 @@ from openclaw_rl.types.base import (
     Tool,
     TurnKind,
 )
-from openclaw_rl.types.capture import Capture, ChatRequest, Placement, TurnRecord
+from openclaw_rl.types.capture import OFF_POLICY, Capture, ChatRequest, Placement, TurnRecord
 from openclaw_rl.types.engine import (
     Capabilities,
     Engine,
@@ -81,6 +81,7 @@ __all__ = [
     "JUDGE_FAILED",
     "NOT_RECORDED",
     "NO_SIGNAL",
+    "OFF_POLICY",
     "Algorithm",
     "Answer",
     "Ask",

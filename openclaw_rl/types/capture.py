@@ -9,6 +9,9 @@ from typing import Protocol
 from openclaw_rl.types.base import EVERYONE, FinishReason, Json, Message, Scope, Tool, TurnKind
 from openclaw_rl.types.engine import SamplingParams, Token
 
+#: In a turn's ``params``: no version of ours sampled the reply; its log-probs are the base's view of it.
+OFF_POLICY = "off_policy"
+
 
 @dataclass(slots=True)
 class TurnRecord:
