@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from openclaw_rl.models import pick_device
 from openclaw_rl.packing import ATTENTION, attach, prove
 from openclaw_rl.settings import TrainConfig
 from openclaw_rl.sizes import sized
+from openclaw_rl.train.activations import saved_bytes
 from openclaw_rl.train.export import copy_tokenizer
 from openclaw_rl.train.lora import with_lora
 from openclaw_rl.train.losses import LOSSES, loss_of
@@ -33,6 +35,8 @@ from openclaw_rl.types.lora import ADAPTER_CONFIG, ADAPTER_FILE
 
 FrozenLinear = Callable[[torch.nn.Linear], torch.nn.Module]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+#: Run once to see what a layer keeps of a token.
+_SAMPLE_TOKENS = 64
 _NEW_LINE = "or start a new line from the base: openclaw-rl policy promote 0"
 log = logging.getLogger(__name__)
 
@@ -45,6 +49,8 @@ class LocalTrainerOptions(TrainConfig):
     """AdamW's."""
     checkpoint_tokens: int = 1024
     """Of longer rows, as many layers as it takes keep only their input and compute the rest again."""
+    activation_gib: float = 0.0
+    """The same by memory: layers keep their activations as long as they fit; 0 leaves it to the tokens."""
     name: str = ""
     """What the base is called in published adapters, rather than where it lies on this machine."""
 
@@ -188,8 +194,8 @@ class LocalTrainer:
         return options.learning_rate * min(1.0, (self._steps + 1) / max(1, options.warmup_steps))
 
     def _logprobs(self, packed: Packed) -> torch.Tensor:
-        self._packing.describe(packed.lengths)
         with self._checkpointing(packed.num_tokens):
+            self._packing.describe(packed.lengths)
             hidden_1TH = self._decoder(
                 input_ids=packed.ids_1T, position_ids=packed.positions_1T, use_cache=False
             ).last_hidden_state
@@ -206,6 +212,20 @@ class LocalTrainer:
         ).last_hidden_state
         return self._head.logits(hidden_1TH[0]).log_softmax(-1)
 
+    def _whole_layers(self, num_tokens: int) -> int:
+        """How many layers of a row may keep all that the backward pass needs."""
+        if not self.options.activation_gib:
+            return len(self._decoder.layers) * self.options.checkpoint_tokens // num_tokens
+        return int(self.options.activation_gib * 2**30 / (num_tokens * self._layer_bytes))
+
+    @cached_property
+    def _layer_bytes(self) -> float:
+        """What a layer keeps of a token."""
+        self._packing.describe([_SAMPLE_TOKENS])
+        ids_1T = torch.zeros(1, _SAMPLE_TOKENS, dtype=torch.long, device=self.device)
+        run = partial(self._decoder, input_ids=ids_1T, use_cache=False)
+        return saved_bytes(run, self._model.parameters()) / len(self._decoder.layers) / _SAMPLE_TOKENS
+
     @contextmanager
     def _checkpointing(self, num_tokens: int) -> Iterator[None]:
         """Keep what fits, compute the rest again.
@@ -213,7 +233,7 @@ class LocalTrainer:
         Transformers checkpoints only models in training mode; there is no dropout to wake up.
         """
         layers = self._decoder.layers
-        num_kept = len(layers) * self.options.checkpoint_tokens // num_tokens
+        num_kept = self._whole_layers(num_tokens)
         if num_kept >= len(layers):
             yield
             return

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from openclaw_rl.train.activations import saved_bytes
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 from openclaw_rl.train.losses import Surrogate, TailKL
 from openclaw_rl.train.packed import pack
@@ -265,3 +267,19 @@ def test_a_new_weight_decay_holds_from_a_resume_on(
         trainer.step(Batch(ragged), 1)
         norms.append(sum(float(p.detach().norm()) for p in trainer._parameters))
     assert norms[1] < 0.95 * norms[0]
+
+
+def test_layers_are_kept_as_long_as_they_fit(tiny_model: Path, ragged: list[Example]) -> None:
+    """What autograd really holds of a row grows with the memory allowed, and the gradients stay the same."""
+    [row] = pack(ragged, 4096, torch.device("cpu"))
+    whole = LocalTrainer(tiny_model, OPTIONS)._layer_bytes * row.num_tokens * 3
+    held, expected = [], plain_gradients(tiny_model, ragged)
+    for share, num_kept in ((0.3, 0), (0.7, 2), (1.1, 3)):
+        options = replace(OPTIONS, activation_gib=share * whole / 2**30, micro_batch_tokens=4096)
+        trainer = LocalTrainer(tiny_model, options)
+        assert trainer._whole_layers(row.num_tokens) == num_kept
+        held.append(saved_bytes(partial(trainer._logprobs, row), trainer._model.parameters()))
+        trainer.step(Batch(ragged), 0)
+        for got, want in zip(gradients(trainer), expected, strict=True):
+            torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-4)
+    assert held[0] + 0.5 * whole < held[1] + 0.25 * whole < held[2]
