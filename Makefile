@@ -84,6 +84,11 @@ test-open-webui: $(STAMP) system-packages ## talk to a real server through Open 
 test-envs: $(STAMP) system-packages ## solve every task of the environments, and try to cheat in them
 	@$(BIN)/python -m pytest -m envs -n 2 tests/envs $(ARGS)
 
+.PHONY: test-env-adapters
+test-env-adapters: $(STAMP) ## try MCP servers in a venv of their own
+	@scripts/env-venvs
+	@$(BIN)/python -m pytest -m env_adapters tests/env_adapters $(ARGS)
+
 .PHONY: test-gate
 test-gate: $(STAMP) system-packages ## make spoiled and good versions and have the gate tell them apart
 	@$(BIN)/python -m pytest -m "gate or slow" -s tests/train/test_planted.py $(ARGS)
@@ -153,7 +158,7 @@ wheels: $(STAMP) ## build wheels with the kernels inside, in dist/
 
 .PHONY: clean
 clean: ## remove .venv and everything the tools left behind
-	rm -rf .venv .venv-clients .venv-engines build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-engines .venv-envs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp newer than both files means there is nothing to install, so a second start asks pip nothing.

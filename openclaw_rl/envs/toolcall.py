@@ -3,7 +3,8 @@
 A JSONL file of tasks has ``{"prompt": …, "answer": …, "tools": [names]}`` in each line. Further tools are
 Python functions named ``pkg.module:function`` (their signature and docstring tell the agent), and ``python``,
 an interpreter in a sandbox. With ``"one_call": true`` the first call ends the task, and its result is the
-answer.
+answer. A file of tools, ``{"mcpServers": {…}, "tools": [names]}``, is for all tasks: tools of its MCP servers
+are offered with a task's own, and its ``tools`` where a task names none.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import inspect
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
+from openclaw_rl.envs.mcp_tools import McpTools
 from openclaw_rl.envs.sandbox import Limits, Sandbox, SandboxGone, python_path
 from openclaw_rl.envs.tasks import toolcall_tasks
 from openclaw_rl.envs.tools import BUILT_IN, Called, Function, call, tool
 from openclaw_rl.plugins import load_object
-from openclaw_rl.types import Message, Observation, Outcome, StepResult, Task, Tool
+from openclaw_rl.types import Json, Message, Observation, Outcome, StepResult, Task, Tool
 
 ANSWER = tool("answer", "Says the answer and ends the task.", answer="string")
 _PYTHON = tool("python", "Runs Python code and gives what it prints.", code="string")
@@ -34,9 +37,10 @@ class ToolCalls:
 
     def __init__(self, tasks: str = "", max_steps: int = 8) -> None:
         self._tasks = read_tasks(Path(tasks)) if tasks else toolcall_tasks()
-        self._max_steps = max_steps
-        self.offered = read_tools(os.environ.get("TOOLS_CONFIG", ""))
+        self._max_steps, self._config = max_steps, read_tools(os.environ.get("TOOLS_CONFIG", ""))
+        self.offered: list[str] = self._config.get("tools") or list(BUILT_IN)
         """Tools of tasks that name none."""
+        self._mcp: McpTools | None = None
         self._task: Task | None = None
         self._tools: dict[str, tuple[Tool, Function]] = {}
         self._offered: list[Tool] = []
@@ -49,12 +53,17 @@ class ToolCalls:
 
     async def reset(self, task: Task) -> Observation:
         await self.close()
-        self._task, self._steps, self._said, self._calls = task, 0, "", []
+        self._steps, self._said, self._calls = 0, "", []
         names = task.data.get("tools") or self.offered
+        if servers := self._config.get("mcpServers"):
+            self._mcp = McpTools(servers)
+            await self._mcp.open()
+        self._task = task
         self._tools = {name.rpartition(":")[2]: _tool(name) for name in names if name != "python"}
         offered = [declared for declared, _ in self._tools.values()]
         last = [] if task.data.get("one_call") else [ANSWER]
-        self._offered = [*offered, *([_PYTHON] if "python" in names else []), *last]
+        served = self._mcp.tools if self._mcp is not None else []
+        self._offered = [*offered, *served, *([_PYTHON] if "python" in names else []), *last]
         asked: list[Message] = [
             {"role": "system", "content": _SYSTEM},
             {"role": "user", "content": task.data["instruction"]},
@@ -76,7 +85,7 @@ class ToolCalls:
             elif given.get("name") == "python" and _PYTHON in self._offered:
                 results.append(await self._interpret(given))
             else:
-                self._calls.append(await asyncio.to_thread(call, self._tools, given))
+                self._calls.append(await self._call(given))
                 results.append(self._calls[-1].message)
                 if self._task.data.get("one_call"):
                     self._said = results[-1]["content"] if self._calls[-1].valid else ""
@@ -84,6 +93,16 @@ class ToolCalls:
         if not results:
             results = [{"role": "user", "content": "Call one of the tools; call answer with the result."}]
         return StepResult(Observation(results, self._offered), done=self._steps >= self._max_steps)
+
+    async def _call(self, given: Message) -> Called:
+        served = {each["name"]: each for each in (self._mcp.tools if self._mcp is not None else [])}
+        if self._mcp is None or given.get("name") not in served:
+            return await asyncio.to_thread(call, self._tools, given)
+        read = call({name: (each, lambda **arguments: "") for name, each in served.items()}, given)
+        if not read.valid:
+            return read
+        said, valid = await self._mcp.call(read.name, read.arguments)
+        return replace(read, message={**read.message, "content": said}, valid=valid)
 
     async def _interpret(self, given: Message) -> Message:
         read = call({"python": (_PYTHON, lambda code: code)}, given)
@@ -112,6 +131,9 @@ class ToolCalls:
 
     async def close(self) -> None:
         self._task = None
+        if (mcp := self._mcp) is not None:
+            self._mcp = None
+            await mcp.close()
         if (sandbox := self._sandbox) is not None:
             self._sandbox = None
             await sandbox.close()
@@ -144,11 +166,22 @@ def read_tasks(path: Path) -> list[Task]:
     return found
 
 
-def read_tools(path: str) -> list[str]:
-    """Names of tools from a JSON file; without one, those built in."""
-    found = json.loads(Path(path).read_text(encoding="utf-8")) if path else list(BUILT_IN)
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise ValueError(f'TOOLS_CONFIG, {path}: a JSON list of tools, such as ["add", "my_tools:search"]')
+def read_tools(path: str) -> Json:
+    """A JSON list of tools, or an object with MCP servers, too; ValueError says what is wrong with it."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
+    except ValueError as error:
+        raise ValueError(f"TOOLS_CONFIG, {path} is not JSON: {error}") from None
+    found = {"tools": found} if isinstance(found, list) else found
+    named = isinstance(found, dict) and all(isinstance(name, str) for name in found.get("tools", []))
+    if not named or set(found) - {"mcpServers", "tools"}:
+        raise ValueError(
+            f'TOOLS_CONFIG, {path}: a JSON list of tools, such as ["add", "my_tools:search"], or '
+            '{"mcpServers": {"files": {"command": …, "args": […]}}, "tools": […]}'
+        )
+    for name in found.get("tools", []):
+        if name != "python":
+            _tool(name)
     return found
 
 

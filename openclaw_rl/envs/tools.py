@@ -70,6 +70,7 @@ def call(function_of: Mapping[str, tuple[Tool, Function]], given: Json) -> Calle
 def read_arguments(declared: Tool, text: str) -> Json:
     """ValueError says what is missing or of the wrong kind."""
     schema = declared["parameters"]
+    known = schema.get("properties", {})
     try:
         given = json.loads(text or "{}")
     except ValueError:
@@ -80,12 +81,12 @@ def read_arguments(declared: Tool, text: str) -> Json:
         if name not in given:
             raise ValueError(f"{declared['name']} needs {name!r}")
     for name, value in given.items():
-        kind = schema["properties"].get(name, {}).get("type")
-        if name not in schema["properties"]:
+        kind = known.get(name, {}).get("type")
+        if name not in known and not schema.get("additionalProperties"):
             raise ValueError(f"{declared['name']} has no argument {name!r}")
         if kind in _KINDS and (not isinstance(value, _KINDS[kind]) or (kind != "boolean" and value is True)):
             raise ValueError(f"{name!r} of {declared['name']} must be of type {kind}")
-        if (allowed := schema["properties"][name].get("enum")) and value not in allowed:
+        if (allowed := known.get(name, {}).get("enum")) and value not in allowed:
             raise ValueError(f"{name!r} of {declared['name']} must be one of {', '.join(map(str, allowed))}")
     return given
 

@@ -29,7 +29,8 @@ def run(options: argparse.Namespace, home: Path) -> int:
     tasks = of_split(create_environment(options.env, parts).tasks(), options.split)
     if not tasks:
         raise ValueError(f"{options.env} has no tasks of the split {options.split}")
-    tasks = tasks[: options.limit or len(tasks)]
+    if options.limit:  # of every template some
+        tasks = tasks[:: max(1, len(tasks) // options.limit)][: options.limit]
     if options.url:
         episodes = asyncio.run(
             _evaluate(options, parts, tasks, options.url, os.environ.get("OPENCLAW_RL_API_KEY", ""))
