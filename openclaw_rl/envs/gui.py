@@ -2,8 +2,10 @@
 
 The agent sees the page's accessibility tree, with a number for each element that can be used, and after an
 action what has changed in it. With ``screenshots`` it sees the picture, too. Elements are named by their
-number, or by a place on a grid from 0 to 999. Tasks are JSON as OSWorld has them: ``instruction``, ``config``
-(which page to open, with which data) and an ``evaluator`` that reads the page's state, not the agent's words.
+number (in the easiest tasks by what they say), or by a place on a grid from 0 to 999.
+
+Tasks are JSON as OSWorld has them: ``instruction``, ``config`` (which page to open, with which data) and an
+``evaluator`` that reads the page's state, not the agent's words.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import base64
 import difflib
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +103,8 @@ class Gui:
             if read.valid and read.name in ("done", "give_up"):
                 self._gave_up = read.name == "give_up"
                 return StepResult(Observation([]), done=True)
+            if read.valid and self._task.data.get("by_name"):
+                read = replace(read, arguments={"element": self._named()[read.arguments["element"]]})
             said = await self._act(read) if read.valid else read.message["content"]
             results.append({**read.message, "content": await self._seen(said)})
             if read.valid and self._task.data.get("one_click"):
@@ -116,9 +121,14 @@ class Gui:
             if each["name"] in names and (self._elements or each["name"] not in _USES):
                 copied: Tool = json.loads(json.dumps(each))
                 if each["name"] in _USES:
-                    copied["parameters"]["properties"]["element"]["enum"] = list(self._elements)
+                    named = self._task.data.get("by_name")
+                    kind, known = ("string", [*self._named()]) if named else ("integer", [*self._elements])
+                    copied["parameters"]["properties"]["element"] = {"type": kind, "enum": known}
                 offered.append(copied)
         return offered
+
+    def _named(self) -> dict[str, int]:
+        return {element.name: number for number, element in self._elements.items()}
 
     async def _act(self, read: Called) -> str:
         """What has changed; what the agent did wrong is said, what is wrong with the browser is raised."""

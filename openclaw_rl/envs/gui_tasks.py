@@ -98,6 +98,7 @@ def _choose(kind: str, title: str, names: tuple[str, ...], asked: str) -> Maker:
         return f"{asked.format(right)} ({', '.join(shown)})", {
             **data,
             "one_click": True,
+            "by_name": True,
             "actions": ["click"],
         }
 

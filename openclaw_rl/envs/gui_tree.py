@@ -22,7 +22,7 @@ _MOST = 200
 class Element:
     node: int
     """As the browser numbers it."""
-    line: str
+    name: str
 
 
 async def read_tree(cdp: CDPSession, numbers: dict[int, int]) -> tuple[list[str], dict[int, Element]]:
@@ -37,7 +37,7 @@ async def read_tree(cdp: CDPSession, numbers: dict[int, int]) -> tuple[list[str]
             backend = node["backendDOMNodeId"]
             number = numbers.setdefault(backend, len(numbers) + 1)
             line = f"[{number}] {line}"
-            elements[number] = Element(backend, line)
+            elements[number] = Element(backend, _value(node, "name").strip())
         lines.append(line)
     return lines[:_MOST], elements
 

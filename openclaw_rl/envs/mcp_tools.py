@@ -1,7 +1,7 @@
 """Tools of MCP servers, by the official SDK (``pip install 'openclaw-rl[mcp]'``).
 
-Servers are named as MCP clients name them, ``{"mcpServers": {"files": {"command": …, "args": […], "env": {…}}}}``
-or with a ``url``. Each episode has servers of its own, so that nothing of one reaches the next. They run as
+Servers are named as MCP clients name them, by a ``command`` with ``args`` and ``env``, or by a ``url``. Each
+episode has servers of its own, so that nothing of one reaches the next. They run as
 their command does: outside the sandbox.
 """
 

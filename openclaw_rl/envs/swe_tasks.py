@@ -168,7 +168,7 @@ def _asked(split: str, number: int, bug: Bug, bugs: Sequence[Bug]) -> Iterator[T
     wrong = f"{call} gives {bug.gives!r}, but should give {right!r}."
     facts: Json = {
         "files": files, "file": bug.file, "line": bug.line, "split": split,
-        "template": f"{bug.repository}-{bug.function}", "repo": bug.repository,
+        "repo": bug.repository,
         "fail_to_pass": bug.failing, "pass_to_pass": bug.passing,
     }  # fmt: skip
     task_id = f"swe-{bug.repository}-{number}"
@@ -197,7 +197,14 @@ def _asked(split: str, number: int, bug: Bug, bugs: Sequence[Bug]) -> Iterator[T
 
 def _task(facts: Json, asked: str, difficulty: int, options: Sequence[str] = ()) -> Json:
     more: Json = {"options": list(options)} if options else {}
-    return {**copy.deepcopy(facts), "instruction": asked, "difficulty": difficulty, **more}
+    template = f"{facts['repo']}-{('choose', 'line', 'bash')[difficulty - 1]}"
+    return {
+        **copy.deepcopy(facts),
+        "template": template,
+        "instruction": asked,
+        "difficulty": difficulty,
+        **more,
+    }
 
 
 def _function(lines: Sequence[str], name: str) -> tuple[int, int]:

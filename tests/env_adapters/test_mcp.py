@@ -20,8 +20,8 @@ def test_tools_of_a_server(tmp_path: Path) -> None:
     python = ROOT / ".venv-envs/mcp/bin/python"
     program = Path(__file__).with_name("mcp_episode.py")
     ran = subprocess.run(
-        [python, program, tmp_path], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        timeout=120, check=False,
+        [python, program, tmp_path], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, timeout=120, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
