@@ -31,6 +31,7 @@ from openclaw_rl.serve.people import people_routes
 from openclaw_rl.serve.reactions import reaction_routes
 from openclaw_rl.serve.refuse import add_errors
 from openclaw_rl.serve.rewards import reward_routes
+from openclaw_rl.serve.session_url import SessionUrl
 from openclaw_rl.serve.signin import add_signin, limited_to, require_owner
 from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.serve.whose import own_scope, visible_scope
@@ -179,6 +180,7 @@ def create_app(
     app.include_router(reaction_routes(inspection))
     app.include_router(people_routes(keys, users, gateway, inspection))
     app.include_router(reward_routes(inspection, gateway))
+    app.add_middleware(SessionUrl)
     if origins:
         # Outermost: a browser asks without a key whether it may send one.
         app.add_middleware(

@@ -100,6 +100,7 @@ class ChatCompletionRequest(WireRequest):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    return_token_ids: bool | None = None
     response_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -236,22 +237,25 @@ class ChatDialect(Dialect[ChatCompletionRequest]):
         return to_internal(parsed, call.body, call.user, call.headers)
 
     def writer(self, exchange: Exchange, parsed: ChatCompletionRequest) -> ChatWriter:
-        options = parsed.stream_options
-        with_usage = bool(options and options.include_usage)
-        return ChatWriter(exchange, bool(parsed.logprobs), with_usage, legacy=bool(parsed.functions))
+        usage, ids = parsed.stream_options, bool(parsed.return_token_ids)
+        with_usage = bool(usage and usage.include_usage)
+        return ChatWriter(exchange, bool(parsed.logprobs), with_usage, bool(parsed.functions), ids)
 
 
 class ChatWriter:
     """Chunks, the first of which goes out with the first token; or one completion."""
 
-    def __init__(self, exchange: Exchange, logprobs: bool, include_usage: bool, legacy: bool = False) -> None:
+    def __init__(
+        self, exchange: Exchange, logprobs: bool, include_usage: bool, legacy: bool, with_ids: bool
+    ) -> None:
         """``legacy``: calls are worded as before there were tools."""
-        self._legacy = legacy
+        self._legacy, self._with_ids = legacy, with_ids
         self._exchange, self._logprobs, self._include_usage = exchange, logprobs, include_usage
         count = exchange.request.num_choices
         self._deltas: list[list[Delta]] = [[] for _ in range(count)]
         self._entries: list[list[Json]] = [[] for _ in range(count)]
-        self._num_shown = [0] * count
+        self._ids: list[list[int]] = [[] for _ in range(count)]
+        self._num_shown, self._num_ids = [0] * count, [0] * count
         self._reasons = [""] * count
         self._started: set[int] = set()
 
@@ -261,6 +265,7 @@ class ChatWriter:
     def add(self, event: Event) -> list[bytes]:
         i = event.choice
         self._entries[i] += event_logprobs(event, self._exchange) if self._logprobs else []
+        self._ids[i] += [token.id for token in event.tokens]
         wire: Json = {}
         if i not in self._started:
             self._started.add(i)
@@ -280,7 +285,10 @@ class ChatWriter:
             reason = finish_reason(event, self._deltas[i])
             reason = "function_call" if self._legacy and reason == "tool_calls" else reason
             choice["finish_reason"] = self._reasons[i] = reason
-        return [self._chunk(choices=[choice], usage=None)]
+        if self._with_ids:
+            choice["token_ids"] = self._ids[i][self._num_ids[i] :]
+            self._num_ids[i] = len(self._ids[i])
+        return [self._chunk(choices=[choice], usage=None, **(self._prompt() if "role" in wire else {}))]
 
     def finish(self) -> list[bytes]:
         last = [self._chunk(choices=[], usage=usage(self._exchange))] if self._include_usage else []
@@ -297,17 +305,22 @@ class ChatWriter:
                 "message": self._message(deltas, exchange.turn_id(i)),
                 "logprobs": {"content": self._entries[i], "refusal": None} if self._logprobs else None,
                 "finish_reason": self._reasons[i],
+                **({"token_ids": self._ids[i]} if self._with_ids else {}),
             }
             for i, deltas in enumerate(self._deltas)
         ]
-        return {**_head(exchange, "chat.completion"), "choices": choices, "usage": usage(exchange)}
+        head = _head(exchange, "chat.completion") | self._prompt()
+        return {**head, "choices": choices, "usage": usage(exchange)}
+
+    def _prompt(self) -> Json:
+        return {"prompt_token_ids": self._exchange.source.prompt_ids} if self._with_ids else {}
 
     def _message(self, deltas: list[Delta], turn_id: str) -> Json:
         message = wire_message(reply_message(deltas, turn_id))
         return legacy_functions.reworded(message) if self._legacy else message
 
-    def _chunk(self, choices: list[Json], usage: Json | None) -> bytes:
-        head = _head(self._exchange, "chat.completion.chunk")
+    def _chunk(self, choices: list[Json], usage: Json | None, **more: Any) -> bytes:
+        head = {**_head(self._exchange, "chat.completion.chunk"), **more}
         return sse.event({**head, "choices": choices} | ({"usage": usage} if self._include_usage else {}))
 
 
