@@ -123,6 +123,16 @@ test-arm: $(STAMP) ## run the kernels for ARM in an emulator, and those that Cla
 test-wheels: $(STAMP) system-packages ## build the wheels and use them without a compiler
 	@$(BIN)/python -m pytest -m wheels $(ARGS)
 
+.PHONY: docs
+docs: $(STAMP) ## build the documentation in build/site; a broken link fails
+	@[ -x .venv-docs/bin/mkdocs ] || { $(BIN)/python -m venv .venv-docs && .venv-docs/bin/pip install --quiet -r docs/requirements.txt; }
+	@$(BIN)/python scripts/settings-reference --check
+	@.venv-docs/bin/mkdocs build --strict --quiet
+
+.PHONY: test-install
+test-install: $(STAMP) ## wheel to first streamed token in a clean virtual environment
+	@scripts/clean-install $(PYTHON)
+
 .PHONY: test-web
 test-web: $(STAMP) system-packages ## run the long browser tests, on the real model
 	@$(BIN)/python -m pytest -m web $(ARGS)
@@ -158,7 +168,7 @@ wheels: $(STAMP) ## build wheels with the kernels inside, in dist/
 
 .PHONY: clean
 clean: ## remove .venv and everything the tools left behind
-	rm -rf .venv .venv-clients .venv-engines .venv-envs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-docs .venv-engines .venv-envs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp newer than both files means there is nothing to install, so a second start asks pip nothing.

@@ -32,7 +32,7 @@ class Defaults:
     micro_batch_tokens: int
 
 
-#: The first row's rate for adapters is the one that docs/results.md was measured with. Larger networks take
+#: The first row's rate for adapters is that of docs/lab/results.md. Larger networks take
 #: smaller steps, a step of all weights changes far more than one of an adapter, and more tokens at once keep
 #: the card of a larger network busy.
 DEFAULTS = (

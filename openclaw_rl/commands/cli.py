@@ -138,6 +138,10 @@ _CONNECT = ("home", "host", "port", "model", "served_model_name", "default_max_t
 
 
 def _add_background(commands: Any) -> None:
+    setup = _command(commands, "setup", "choose a model and write the settings", _terminal("setup", "run"))
+    setup.add_argument("-y", "--yes", action="store_true", help="take what is recommended, ask nothing")
+    setup.add_argument("--model", help="this one, without being asked")
+    add_settings(setup, only=("home",))
     start = _command(commands, "start", "serve in the background", _terminal("background", "start"))
     add_settings(start)
     stop = _command(commands, "stop", "stop the server of this data folder", _terminal("background", "stop"))

@@ -17,7 +17,8 @@ class Parser(argparse.ArgumentParser):
     """argparse without pages of usage above the one line that matters."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"openclaw-rl: {message}; see {self.prog} --help\n")
+        end = " See" if message.endswith("?") else "; see"
+        self.exit(2, f"openclaw-rl: {message}{end} {self.prog} --help\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         known = None if action.choices is None else [str(choice) for choice in action.choices]

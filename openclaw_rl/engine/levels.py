@@ -24,7 +24,7 @@ class Level:
     """What the kernel calls the instructions, in /proc/cpuinfo."""
     title: str
     measured: str
-    """Decoding beside llama.cpp, at one stream and at eight; docs/benchmarks.md says where."""
+    """Decoding beside llama.cpp, at one stream and at eight; docs/lab/benchmarks.md says where."""
 
 
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")

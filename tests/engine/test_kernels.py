@@ -28,7 +28,7 @@ from openclaw_rl.types import Weights
 from tests.engine.conftest import Reference, run_generation
 
 #: Mean and largest |log-prob - transformers' fp32| over sampled tokens, per kernel. The low-precision
-#: bounds are twice what docs/benchmarks.md measured; raising one is a change users must be told of.
+#: bounds are twice what docs/lab/benchmarks.md measured; raising one is a change users must be told of.
 BOUNDS = {
     "float": (1e-4, 1e-3),
     "bf16": (0.04, 0.4),

@@ -1,0 +1,81 @@
+"""What the README and the first pages tell people to type exists and works; the links lead somewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import re
+import shlex
+import threading
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from openclaw_rl.commands.cli import _parser
+from openclaw_rl.commands.flags import parse
+from openclaw_rl.testing import scripted_system, wait_until
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "docs/index.md", "docs/team.md", "docs/faq.md", "docs/how-fast.md", "docs/extend.md")
+COMMANDS = re.compile(r"`(openclaw-rl [^`]+)`")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
+
+
+def typed(page: str) -> list[str]:
+    """Lines of shell, and commands within the text."""
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    return [*lines, *COMMANDS.findall((ROOT / page).read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_can_be_typed(page: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for line in typed(page):
+        for command in line.partition("#")[0].split("&&"):
+            words = shlex.split(command)
+            if words[:1] == ["make"]:
+                assert {word for word in words[1:] if "=" not in word} <= targets, line
+            if words[:1] == ["openclaw-rl"] and not _is_abridged(words):
+                parse(_parser(), words[1:])
+
+
+def _is_abridged(words: list[str]) -> bool:
+    """``openclaw-rl start | stop``, and commands that are named without their arguments."""
+    return "|" in words or words[1:] in (["connect"], ["data"], ["users"])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    folder = (ROOT / page).parent
+    for target in re.findall(r"\]\(([^)#\s]+)", (ROOT / page).read_text()):
+        if not target.startswith("http"):
+            assert (folder / target).exists(), f"{page}: {target}"
+
+
+def test_the_readme_s_program_runs(tmp_path: Path) -> None:
+    system = scripted_system(tmp_path / "home")
+    server = uvicorn.Server(
+        uvicorn.Config(system.app(), host="127.0.0.1", port=0, log_level="error", ws="none")
+    )
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    try:
+        wait_until(lambda: server.started, "the scripted server listens")
+        port = server.servers[0].sockets[0].getsockname()[1]
+        [program] = blocks("README.md", "python")
+        program = program.replace("127.0.0.1:30000", f"127.0.0.1:{port}")
+        program = program.replace("sk-ocrl-…", str(system.keys.key_of("default")))
+        shown, names = io.StringIO(), {}
+        with contextlib.redirect_stdout(shown):
+            exec(program, names)
+        names["stream"].response.close()
+        names["client"].close()
+        assert shown.getvalue() == "Hello!"
+    finally:
+        server.should_exit = True
+        thread.join(30)
