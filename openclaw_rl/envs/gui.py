@@ -86,7 +86,7 @@ class Gui:
         await self._page.goto(ADDRESS + opened["url"])
         self._task = task
         await self._look()
-        text = f"{task.data['instruction']}\n\nThe page:\n" + "\n".join(self._lines)
+        text = "The page:\n" + "\n".join(self._lines) + f"\n\n{task.data['instruction']}"
         asked: list[Message] = [
             {"role": "system", "content": _SYSTEM}, {"role": "user", "content": await self._seen(text)},
         ]  # fmt: skip

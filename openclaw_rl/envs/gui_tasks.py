@@ -90,17 +90,11 @@ def _choose(kind: str, title: str, names: tuple[str, ...], asked: str) -> Maker:
     """One click of four decides."""
 
     def made(chance: random.Random) -> Made:
-        shown = chance.sample(names, 4)
-        data = _page(
-            "choose.html", {"title": title, "kind": kind, "names": shown}, chosen=chance.choice(shown)
-        )
-        right = data["evaluator"]["checks"][0]["expected"]
-        return f"{asked.format(right)} ({', '.join(shown)})", {
-            **data,
-            "one_click": True,
-            "by_name": True,
-            "actions": ["click"],
-        }
+        shown, named = chance.sample(names, 4), f"{title} {chance.randrange(10, 100)}"
+        right = chance.choice(shown)
+        data = _page("choose.html", {"title": named, "kind": kind, "names": shown}, chosen=right)
+        easy = {"one_click": True, "by_name": True, "actions": ["click"]}
+        return f"{named}: {asked.format(right)}", {**data, **easy}
 
     return made
 

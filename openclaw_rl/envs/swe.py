@@ -11,6 +11,7 @@ import in ``packages/OWNER__NAME`` (``pip install --target``).
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
@@ -52,7 +53,7 @@ class SoftwareEngineering:
 
     async def reset(self, task: Task) -> Observation:
         await self.close()
-        self._base = _checkout(task.data)
+        self._base = await asyncio.to_thread(_checkout, task.data)
         self._steps, self._diff = 0, ""
         self._sandbox = await self._begin(task, self._base)
         as_base = "git -c user.name=base -c user.email=base commit -qm base"

@@ -227,7 +227,7 @@ async def test_pictures_are_shown_to_those_who_ask(monkeypatch: pytest.MonkeyPat
     try:
         seen = await env.reset(first("press"))
         text, picture = seen.messages[-1]["content"]
-        assert text["text"].startswith("Press the button")
+        assert "Press the button" in text["text"]
         data = base64.b64decode(picture["image_url"]["url"].partition(",")[2])
         assert data.startswith(b"\x89PNG")
     finally:
