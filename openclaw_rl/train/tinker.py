@@ -129,6 +129,8 @@ class TinkerTrainer:
 
     def step(self, batch: Batch, version: int) -> StepReport:
         started, loss = time.monotonic(), loss_of(batch)
+        if self._service is None:
+            self._connect(None)  # nobody resumed anything: from the base
         if self._client is None:
             raise EngineAway("the last call to the Tinker service failed")
         padding = getattr(loss, "padding", 0.0)
