@@ -123,17 +123,23 @@ class Sandbox:
         if ran.code:
             raise SandboxGone(f"files could not be put into the sandbox: {ran.output}")
 
-    async def take(self) -> dict[str, bytes]:
-        """All plain files of the home folder that are not too much together; nothing else comes out."""
+    async def take(self, folders: bool = False) -> dict[str, bytes]:
+        """All plain files of the home folder that are not too much together; nothing else comes out.
+
+        ``folders``: empty ones, too, as ``name/``.
+        """
         most = self.limits.disk_mb * 2**20 * 2
+        kinds = "-mindepth 1 \\( -type f -o -type d -empty \\)" if folders else "-type f"
         ran = await self._run(
-            f"cd {HOME} && find . -type f -print0 | tar -c --null -T - | base64 -w0", 30, most
+            f"cd {HOME} && find . {kinds} -print0 | tar -c --null --no-recursion -T - | base64 -w0", 30, most
         )
         files: dict[str, bytes] = {}
         with tarfile.open(fileobj=io.BytesIO(base64.b64decode(ran.output + "=="))) as archive:
             for entry in archive:
                 if entry.isreg() and (read := archive.extractfile(entry)):
                     files[_inside(entry.name)] = read.read()
+                elif entry.isdir():
+                    files[f"{_inside(entry.name)}/"] = b""
         return files
 
     async def _run(self, script: str, seconds: float, most: int) -> Ran:
@@ -211,6 +217,10 @@ def _pack(files: Mapping[str, bytes], into: int | io.BytesIO) -> None:
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, data in files.items():
             entry = tarfile.TarInfo(_inside(name))
+            if name.endswith("/"):
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                archive.addfile(entry)
+                continue
             entry.size, entry.mode = len(data), 0o755 if name.endswith(".sh") else 0o644
             archive.addfile(entry, io.BytesIO(data))
     buffer.flush()

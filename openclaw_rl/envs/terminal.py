@@ -87,7 +87,7 @@ class Terminal:
             return Outcome(-1.0, False, {"passed": 0, "of": 0, "steps": self._steps})
         data = self._task.data
         try:
-            files = await self._sandbox.take()
+            files = await self._sandbox.take(folders=True)
         except (SandboxGone, ValueError, OSError):  # it filled the place up, or broke the shell
             return Outcome(-1.0, False, {"passed": 0, "of": 0, "steps": self._steps})
         async with Sandbox(files | _files(data.get("tests", {})), self._limits) as fresh:

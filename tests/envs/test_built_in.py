@@ -64,11 +64,20 @@ class TestTerminal(EnvironmentContract):
     @pytest.fixture
     def solve(self) -> Callable[[Task], list[Message]]:
         def actions(task: Task) -> list[Message]:
-            words = task.data["instruction"].rstrip(".").split()
-            command = f"printf {words[-1]} > {words[4]}"
+            command = task.data["instruction"].removeprefix("Run the command: ")
             return [calls(("run", {"command": command})), calls(("done", {}))]
 
         return actions
+
+
+async def test_an_empty_folder_reaches_the_checks() -> None:
+    environment = create_environment("terminal")
+    task = next(task for task in environment.tasks() if task.data["template"] == "folder")
+    await environment.reset(task)
+    name = task.data["instruction"].rstrip(".").split()[-1]
+    await environment.step(calls(("run", {"command": f"mkdir {name}"})))
+    assert (await environment.evaluate()).solved
+    await environment.close()
 
 
 @pytest.mark.parametrize("make", [toolcall_tasks, terminal_tasks])

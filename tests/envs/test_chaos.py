@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import tempfile
 from contextlib import suppress
@@ -20,7 +21,7 @@ EPISODES, AT_ONCE = 1000, 16
 
 
 def running(command: str) -> Message:
-    call = {"id": "1", "name": "run", "arguments": {"command": command}}
+    call = {"id": "1", "name": "run", "arguments": json.dumps({"command": command})}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
