@@ -85,7 +85,7 @@ def _wishes(wishes: Json | None) -> str:
         return "none yet"
     said = ", ".join(f"{number} {status}" for status, number in sorted(wishes.items()))
     if wishes.get("not learnable"):
-        said += " (the model does not manage these even when told; see the dashboard's Learning page)"
+        said += " (the model does not manage these even when told; see the dashboard's Wishes page)"
     return said
 
 
