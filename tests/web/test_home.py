@@ -72,7 +72,7 @@ def test_five_questions_are_answered_on_the_first_screen(live: Any, visit: Calla
     other = visit(live.url, phone=True)
     other.sign_in(ada)
     own = other.page.locator("[data-answer=learning]")
-    own.get_by_text("0 of the last first reply was right").wait_for()
+    own.get_by_text("the only first reply that somebody reacted to was wrong").wait_for()
     assert "one sentence" not in other.page.inner_text("main")
     assert "1 reply in 1 conversation" in other.page.locator("[data-answer=known]").inner_text()
     assert other.page.get_by_role("button", name="Go back").count() == 0

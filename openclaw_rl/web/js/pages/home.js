@@ -35,7 +35,7 @@ function sentence({ status, first, wishes }) {
   if (!wishes.length && !first.last.of) return ["Nothing to learn from yet. ", h("a", { href: "#/try" }, "Talk to it"), " and say what is missing in a reply."];
   const parts = [];
   if (learned.length) parts.push([names(learned), learned.length > 1 ? " work now" : " works now"]);
-  if (first.last.of) parts.push([`${first.last.good} of ${first.last.of === 1 ? "the last first reply" : `the last ${first.last.of} first replies`} ${first.last.of === 1 ? "was" : "were"} right`]);
+  if (first.last.of) parts.push([first.last.of === 1 ? `the only first reply that somebody reacted to was ${first.last.good ? "right" : "wrong"}` : `${first.last.good} of the last ${first.last.of} first replies were right`]);
   if (later.length) parts.push([names(later), later.length > 1 ? " are being learned" : " is being learned"]);
   if (never.length) parts.push([names(never), never.length > 1 ? " are not possible with this model" : " is not possible with this model"]);
   return [h("b", {}, "Learning: "), ...parts.flatMap((part, index) => [index ? "; " : "", ...part]), "."];
@@ -47,7 +47,7 @@ function what({ wishes }) {
   const shown = wishes.slice(0, 4);
   return card("What does it learn?", "what",
     shown.length ? h("ul", { class: "lines" }, shown.map((wish) => h("li", {}, h("span", {}, wish.text), pill(...STATES[wish.state]))))
-      : h("p", { class: "muted" }, "What people ask for more than once in passing: shorter, in French, with an example. Nothing of that kind was said yet."),
+      : h("p", { class: "muted" }, "What people say is missing in a reply: shorter, in French, with an example. Nothing of that kind was said yet."),
     h("p", {}, h("a", { href: "#/wishes" }, wishes.length > 4 ? `All ${wishes.length} wishes` : "Wishes")));
 }
 
