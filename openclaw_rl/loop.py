@@ -86,6 +86,8 @@ def wire_serving(
     users, store_false = Users.in_home(config.home), config.serve.store_false == "off-the-record"
     slots = Slots(config.engine.max_running + config.serve.max_waiting, lambda: len(keys.users))
     people = PolicyScopes(config.serve.policy_scope, DEFAULT_USER, users, lambda: keys.users)
+    # What is held back is not what somebody waits for: the same rules as where it is learned.
+    ledgers.policies.is_shared, ledgers.policies.daily_share = people.is_shared, config.learn.daily_share
     gateway = Gateway(
         answerer,
         OffTheRecord(

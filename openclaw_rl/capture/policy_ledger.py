@@ -9,8 +9,10 @@ serves follows it.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import inf
 
@@ -22,13 +24,13 @@ from openclaw_rl.capture.learn_ledger import LearnLedger, tasks, verdicts
 from openclaw_rl.capture.normalise import strip_ephemeral
 from openclaw_rl.capture.peers import peer_scores
 from openclaw_rl.capture.rollouts import Rollouts
-from openclaw_rl.capture.samples import encode_examples, samples
+from openclaw_rl.capture.samples import encode_examples, samples, swaps
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.shares import WAITS
 from openclaw_rl.capture.steps import CLAIMED, EXCLUDED
 from openclaw_rl.capture.stored import stored_messages
 from openclaw_rl.capture.versions import READY
-from openclaw_rl.capture.wishes import Wish, Wishes, wish_turns, wishes
+from openclaw_rl.capture.wishes import ENDING, Wish, Wishes, wish_turns, wishes
 from openclaw_rl.roles import system_prompt
 from openclaw_rl.types import EVERYONE, Example, Json, Scope, SettledTurn, TurnRecord, Verdict
 
@@ -36,6 +38,20 @@ from openclaw_rl.types import EVERYONE, Example, Json, Scope, SettledTurn, TurnR
 _SOON_S = 900.0
 NOTHING_AGAIN = "taught again, there is nothing to learn here"
 HELD_OUT = "held out, to check new versions with"
+
+
+#: After so long all scopes are looked at, whatever happened in them.
+_ALL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How far somebody has looked."""
+
+    verdict: int
+    swap: int
+    at: float
+    """When all scopes were looked at, on the monotonic clock."""
 
 
 class PolicyLedger(Erasing):
@@ -196,6 +212,36 @@ class PolicyLedger(Erasing):
         with self.db.connect() as connection:
             waits = connection.execute(judging).first() is not None
         return not waits and not self.pending(1)
+
+    def stirred(self, seen: Seen | None) -> tuple[list[Scope], Seen]:
+        """Scopes that may have something to do: a few queries, however many people there are.
+
+        Samples wait, a wish ends, a flush is asked for, or since ``seen`` a verdict came or another version
+        serves. Now and then all of them, so that nothing can be missed for long.
+        """
+        with self.db.connect() as connection:
+            now = Seen(
+                int(self._learn_ledger.marks(connection)["cursor_verdicts"]),
+                int(connection.scalar(sa.select(sa.func.max(swaps.c.seq))) or 0),
+                time.monotonic(),
+            )
+            if seen is None or now.at - seen.at > _ALL_S:
+                return self.scopes(), now
+            found = {EVERYONE, *self._flushing(connection)}
+            judged = sa.select(samples.c.scope).join(verdicts, verdicts.c.turn_id == samples.c.turn_id)
+            for query in (
+                self._waiting_scopes(),
+                sa.select(wishes.c.scope).where(wishes.c.status.in_(ENDING)),
+                judged.where(verdicts.c.seq > seen.verdict),
+                sa.select(swaps.c.scope).where(swaps.c.seq > seen.swap),
+            ):
+                found.update(connection.scalars(query.distinct()))
+        return [EVERYONE, *sorted(found - {EVERYONE})], replace(now, at=seen.at)
+
+    def _flushing(self, connection: sa.Connection) -> list[Scope]:
+        marks, asked = self._learn_ledger.marks(connection), "flush_asked:"
+        names = [name.removeprefix(asked) for name in marks if name.startswith(asked)]
+        return [name for name in names if marks[asked + name] > marks[f"flush_done:{name}"]]
 
     # --- looking in --------------------------------------------------------------------------
 

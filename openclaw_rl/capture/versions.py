@@ -44,6 +44,14 @@ class Versions:
         with self.db.connect() as connection:
             return [EVERYONE, *sorted(set(connection.scalars(query)) - {EVERYONE})]
 
+    def waiting_scopes(self) -> list[Scope]:
+        """Those with a sample that waits for its step."""
+        with self.db.connect() as connection:
+            return sorted(connection.scalars(self._waiting_scopes().distinct()))
+
+    def _waiting_scopes(self) -> sa.Select[tuple[Scope]]:
+        return sa.select(samples.c.scope).where(samples.c.status == READY)
+
     def lineage(self, version: int, scope: Scope = EVERYONE) -> list[int]:
         """A version and those it was made from, newest first; the last is the base."""
         with self.db.connect() as connection:

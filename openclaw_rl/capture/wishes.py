@@ -30,6 +30,7 @@ PRUNED = "pruned"
 #: The same, until a version from before is served again.
 _GIVING_UP, _PAUSING, _TAKING_BACK = "giving up", "pausing", "taking back"
 _ENDS = {_GIVING_UP: NOT_LEARNABLE, _PAUSING: PAUSED, _TAKING_BACK: TAKEN_BACK}
+ENDING = tuple(_ENDS)
 #: Replies given with the complaint in their context that must fail before a wish is given up.
 _TRIES = 4
 #: Versions after which a wish that still finds complaints is paused; fewer where no reply was ever accepted

@@ -86,7 +86,7 @@ def _is_busy(system: ServingSystem, funnel: Json, learning: Json) -> bool:
         return False
     if funnel["by_state"]["judged"] or learning["stage"] or learning["flushing"]:
         return True
-    return any(_is_due(system, scope) for scope in system.ledgers.policies.scopes())
+    return any(_is_due(system, scope) for scope in system.ledgers.policies.waiting_scopes())
 
 
 def _is_due(system: ServingSystem, scope: Scope) -> bool:

@@ -38,8 +38,7 @@ from openclaw_rl.types import (
 )
 
 log = logging.getLogger(__name__)
-_GATE_TURNS = 8
-_MANY = 1000
+_GATE_TURNS, _MANY = 8, 1000
 #: Batches' worth of samples that one step takes, where there is little to learn or far too much.
 _MOST_BATCHES = 4
 PRUNED = "its turn was pruned before the step"
@@ -110,6 +109,7 @@ class LearnWorker:
         """The version the trainer's weights are."""
         self._reported: dict[Scope, int] = {}
         self._last_scope, self._started = "", False
+        self._seen: object = None  # how far the ledger was looked at for scopes with something to do
         self._anchors: list[Example] = []
 
     def _say(self, line: str) -> None:
@@ -147,7 +147,7 @@ class LearnWorker:
             await self._finish(unfinished)
             return True
         worked = await self._sampler.run() > 0
-        scopes = self._policies.scopes()
+        scopes, self._seen = await asyncio.to_thread(self._policies.stirred, self._seen)
         for scope in scopes:
             if await asyncio.to_thread(self._retreat.look, scope):
                 await self._follow()

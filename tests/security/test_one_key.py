@@ -38,8 +38,6 @@ class Shared:
             users.change(name, group="us")
         self.http = {name: self._connect(key) for name, key in keys.items()}
         self.ledger = self.system.ledgers.policies
-        self.ledger.is_shared = learning_parts.sharing(self.system.config)
-        self.ledger.daily_share = self.system.config.learn.daily_share
 
     def _connect(self, key: str) -> httpx.AsyncClient:
         app = httpx.ASGITransport(self.system.app())
@@ -119,6 +117,7 @@ async def test_24_conversations_of_one_key(shared: Shared) -> None:
         await shared.learn()
     assert shared.learned() == {"eve": LEAST_A_DAY}, "the rest waits"
     assert shared.ledger.waiting(SHARED)[0] == 0, "no step is due for what has to wait"
+    assert not (await shared.get("/v1/status"))["busy"], "what is held is not waited for"
     [wave] = (await shared.get("/v1/waves"))["data"]
     assert (wave["user"], wave["scope"], wave["state"]) == ("eve", SHARED, "held")
     assert wave["number"] == 24
