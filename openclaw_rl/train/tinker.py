@@ -70,6 +70,7 @@ class TinkerTrainer:
             raise ValueError("--average-decay is not for --trainer tinker; leave it out")
         self.options = options
         self._service: Any = None
+        self._sessions: list[Any] = []
         self._client: Any = None
         self._steps = 0
         self._state: Json = {}
@@ -85,13 +86,12 @@ class TinkerTrainer:
     def _connect(self, state: str | None) -> None:
         """A new model on the server: weights are loaded before anything else, or not at all.
 
-        The session before is left, and the server frees what it held.
+        Sessions before are kept: some servers sample from a version only while the one that made it lives.
         """
         options, self._client = self.options, None
         name = options.base_model or options.name
-        if self._service is not None:
-            self._service.holder.close()
         self._service = connect(options)
+        self._sessions.append(self._service)
         try:
             if state is None:
                 self._client = self._service.create_lora_training_client(
