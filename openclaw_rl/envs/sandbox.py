@@ -24,6 +24,8 @@ HOME = "/work"
 #: Folders with programs and libraries; those that are links (as on Debian) are made again.
 _PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
 _LINE = 64 * 2**20
+#: A sandbox that is closed while it is being set up may take so long to see that nobody wants it.
+_SET_UP_S = 30.0
 #: Reads "SECONDS SCRIPT" in base64, answers "CODE OUTPUT". What a script started and left is killed.
 _SHELL = r"""
 while read -r seconds bytes script; do
@@ -73,12 +75,26 @@ class Sandbox:
     ) -> None:
         self._files, self.limits, self._read_only = dict(files or {}), limits or Limits(), list(read_only)
         self._process: asyncio.subprocess.Process | None = None
+        self._stands = False
 
     async def __aenter__(self) -> Sandbox:
+        starting = asyncio.ensure_future(self._start())
+        try:
+            self._process = await asyncio.shield(starting)
+            # An answer shows that it stands.
+            await self._unpack(f"tar -x -C {HOME} -f /run/files.tar && rm /run/files.tar")
+            self._stands = True
+        except BaseException:
+            self._process = await starting  # cancelled in the middle, it would be killed half-made
+            await self.close()
+            raise
+        return self
+
+    async def _start(self) -> asyncio.subprocess.Process:
         packed = os.memfd_create("files")  # a repository is too much to be sent to a shell
         try:
             _pack(self._files, packed)
-            self._process = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 *_command(self.limits, packed, self._read_only), stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, limit=_LINE,
                 start_new_session=True, pass_fds=(packed,),
@@ -86,13 +102,6 @@ class Sandbox:
             )  # fmt: skip
         finally:
             os.close(packed)
-        # An answer shows that it stands. Killed before that, it might outlive whoever began it.
-        try:
-            await self._unpack(f"tar -x -C {HOME} -f /run/files.tar && rm /run/files.tar")
-        except BaseException:
-            await self.close()
-            raise
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -103,6 +112,10 @@ class Sandbox:
             self._process = None
             if process.stdin is not None:
                 process.stdin.close()  # its shell ends by itself, too
+            if not self._stands:
+                # Killed while it is being set up, bubblewrap's other half would wait for it for ever.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), _SET_UP_S)
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()

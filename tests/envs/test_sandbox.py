@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,30 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
             await made.run("sleep 100 & echo x > /tmp/made-in-the-sandbox")
     assert await children() == before
     assert "made-in-the-sandbox" not in set(os.listdir("/tmp")) - folders
+
+
+def orphans() -> set[str]:
+    """Sandboxes that nobody waits for."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            name, parent = (folder / "comm").read_text(), (folder / "stat").read_text().rsplit(")", 1)[1]
+        except OSError:
+            continue  # gone meanwhile
+        if name == "bwrap\n" and parent.split()[1] == "1" and parent.split()[0] != "Z":
+            found.add(folder.name)
+    return found
+
+
+async def test_given_up_while_it_is_set_up_it_leaves_nothing_behind() -> None:
+    before = orphans()
+    for n in range(12):
+        starting = asyncio.ensure_future(Sandbox().__aenter__())
+        await asyncio.sleep(0.001 * n)  # at another moment each time
+        starting.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await starting).close()
+    assert orphans() - before == set()
 
 
 def test_without_bubblewrap_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
