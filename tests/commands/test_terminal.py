@@ -138,7 +138,7 @@ def test_completions_know_commands_and_flags(shell: str, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [("openclaw-rl sta", {"status"}), ("openclaw-rl status --w", {"--watch"}),
+    [("openclaw-rl sta", {"start", "status"}), ("openclaw-rl status --w", {"--watch"}),
      ("openclaw-rl completion z", {"zsh"})],
 )  # fmt: skip
 def test_bash_completes(line: str, expected: set[str], capsys: pytest.CaptureFixture[str]) -> None:
