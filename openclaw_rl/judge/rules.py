@@ -104,6 +104,25 @@ class AskedAgain:
         return _verdict(self.name, -1, 0.8, "the user asked the same thing again")
 
 
+class WantedWords:
+    """The user says which words replies shall begin or end with, and this one does not.
+
+    The words may be anything, "Have a nice day" too: what they mean says nothing about the reply.
+    """
+
+    name = "wanted_words"
+
+    def apply(self, case: JudgeCase) -> Verdict | None:
+        for found in _WANTED_WORDS.finditer(own_words(Exchange(case).user_text)):
+            wanted, reply = _words(found["words"]), _words(text_of(case.reply))
+            at_end = found["where"].lower().startswith(("end", "fin", "clo"))
+            has = reply[-len(wanted) :] if at_end else reply[: len(wanted)]
+            if wanted and has != wanted:
+                where = "end" if at_end else "begin"
+                return _verdict(self.name, -1, 0.85, f"the reply does not {where} with the wanted words")
+        return None
+
+
 class OtherLanguage:
     """Praise, a complaint or the next question in a language of which the voting model has read little."""
 
@@ -139,6 +158,15 @@ class Regenerated:
         return _verdict(self.name, -1, 0.35, "the same request was asked again after the reply")
 
 
+_WANTED_WORDS = re.compile(
+    r"(?:^|[.!?,;\n]\s*|\b(?:please|always|to|you|i said|not|didn't|should|must|and)\s+)"
+    r"(?P<where>begin|start|open|end|finish|close)\b"
+    r"(?: (?:it|this|(?:every|each|all|your|the|any|an?)(?: of your)?"
+    r" (?:answers?|repl(?:y|ies)|messages?|responses?)))?"
+    r" with(?: the)?(?: words?| phrase| sentence)?\s*[:\"'“‘]?"
+    r"(?P<words>[^.!?\n\"”]{2,60})[.!\"”'’]*\s*(?=$|\n|[A-Z])",
+    re.IGNORECASE,
+)
 RULES: tuple[Rule, ...] = (
     DegenerateReply(),
     ExplicitFeedback(),
@@ -146,6 +174,7 @@ RULES: tuple[Rule, ...] = (
     ToolError(),
     RepeatedCall(),
     AskedAgain(),
+    WantedWords(),
     OtherLanguage(),
     CutOff(),
     Regenerated(),

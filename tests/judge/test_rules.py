@@ -14,6 +14,7 @@ from openclaw_rl.judge.rules import (
     Regenerated,
     RepeatedCall,
     ToolError,
+    WantedWords,
     apply_rules,
 )
 from openclaw_rl.types import JudgeCase
@@ -219,3 +220,36 @@ def test_regeneration_is_a_weak_minus() -> None:
     assert verdict.score == -1
     assert verdict.confidence < 0.5
     assert Regenerated().apply(make_case()) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I want you to end with Have a nice day.",
+        "Please end every answer with the words Have a nice day.",
+        "Please begin every answer with the words Great question.",
+        "You did not begin with Thank you.",
+        'No. Start with "Perfect".',
+    ],
+)
+def test_wanted_words_may_be_kind_ones(said: str) -> None:
+    verdict = WantedWords().apply(make_case("Bees make honey.", said))
+    assert verdict is not None
+    assert verdict.score == -1
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ("Bees make honey. Have a nice day!", "Please end every answer with the words Have a nice day."),
+        ("Well now, bees make honey.", "Please begin with Well now."),
+        ("Bees make honey.", "Does the story end with a wedding?"),
+        ("Bees make honey.", "My day starts with coffee."),
+        ("Bees make honey.", "Thanks! How do I start with bees?"),
+        ("Bees make honey.", "Have a nice day."),
+    ],
+)
+def test_what_has_the_wanted_words_or_is_about_something_else_is_left_to_others(
+    reply: str, said: str
+) -> None:
+    assert WantedWords().apply(make_case(reply, said)) is None
