@@ -159,12 +159,12 @@ class Regenerated:
 
 
 _WANTED_WORDS = re.compile(
-    r"(?:^|[.!?,;\n]\s*|\b(?:please|always|to|you|i said|not|didn't|should|must|and)\s+)"
+    r"(?:^|[.!?,;\n][ \t]*|\b(?:please|always|to|you|i said|not|didn't|should|must|and)[ \t]+)"
     r"(?P<where>begin|start|open|end|finish|close)\b"
     r"(?: (?:it|this|(?:every|each|all|your|the|any|an?)(?: of your)?"
     r" (?:answers?|repl(?:y|ies)|messages?|responses?)))?"
-    r" with(?: the)?(?: words?| phrase| sentence)?\s*[:\"'“‘]?"
-    r"(?P<words>[^.!?\n\"”]{2,60})[.!\"”'’]*\s*(?=$|\n|[A-Z])",
+    r" with(?: the)?(?: words?| phrase| sentence)? ?[:\"'“‘]?"
+    r"(?P<words>[^.!?\n\"”]{2,60})[.!\"”'’]*(?=$|\s)",
     re.IGNORECASE,
 )
 RULES: tuple[Rule, ...] = (

@@ -99,7 +99,7 @@ def test_while_the_command_is_being_imported(tmp_path: Path) -> None:
         "import os, signal, sys\n"
         "class Interrupts:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'pydantic':\n"
+        "        if name == 'openclaw_rl.commands.cli':\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupts())\n"
         "from openclaw_rl.__main__ import run\n"

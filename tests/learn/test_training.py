@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -182,7 +182,7 @@ async def test_the_manifest_says_what_the_version_is_made_of(make: Make) -> None
 
 
 async def test_replies_accepted_earlier_are_heard_again_the_users_taking_turns(make: Make) -> None:
-    stack = make(replay=3, min_signal=0.0, policy_scope="everyone")
+    stack = make(replay=3, min_signal=0.0, policy_scope="everyone", daily_share=1.0)
     await talk(stack, 2, then="good, thanks")
     late = await talk(stack, 1, then="good, thanks")
     guest = {"authorization": f"Bearer {stack.system.keys.add('guest')}"}
@@ -485,8 +485,10 @@ async def test_a_batch_of_nans_is_rejected_and_training_goes_on_without_it(
     bad = await talk(stack, 4)
     await stack.judge()
     worker = stack.worker()
-    healthy = worker._algorithm
-    worker._algorithm = Poisoned(healthy)  # type: ignore[assignment]
+    healthy = worker._method_for
+    worker._method_for = lambda scope: replace(
+        healthy(scope), algorithm=cast(Any, Poisoned(healthy(scope).algorithm))
+    )
     await run(worker)
     [policy] = stack.policy_ledger.list_policies()
     assert policy.status == "rejected"
@@ -495,7 +497,7 @@ async def test_a_batch_of_nans_is_rejected_and_training_goes_on_without_it(
     assert turn["state"] == "excluded"
     assert "gate_rejected" in turn["reason"]
     assert any("rejected" in line for line in stack.said)
-    worker._algorithm = healthy
+    worker._method_for = healthy
     await talk(stack, 4)
     await stack.judge()
     await run(worker)
