@@ -16,7 +16,7 @@ from openclaw_rl.reactions import split_notices
 from openclaw_rl.types import JudgeCase, Message
 
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
-_QUOTE = re.compile(r"^\s*>.*$", re.MULTILINE)
+_QUOTE = re.compile(r"^[^\S\n]*>.*$", re.MULTILINE)
 #: Agents without tool messages put a tool's output into the user's; what people add has a tag of its own.
 _OUTPUT = re.compile(
     r"^[^\S\n]*(?:\[\w+(?: for [^\n]{0,300})?\] Result:|(?:Observation|Tool (?:output|result)s?"
