@@ -91,7 +91,7 @@ test-env-adapters: $(STAMP) ## try MCP servers in a venv of their own
 
 .PHONY: test-gate
 test-gate: $(STAMP) system-packages ## make spoiled and good versions and have the gate tell them apart
-	@$(BIN)/python -m pytest -m "gate or slow" -s tests/train/test_planted.py $(ARGS)
+	@$(BIN)/python -m pytest -m "gate or slow" -s tests/train/test_planted.py tests/train/test_gate.py $(ARGS)
 
 .PHONY: test-kernels
 test-kernels: $(STAMP) ## run the engine's tests with each kernel that this machine has

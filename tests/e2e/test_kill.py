@@ -131,9 +131,9 @@ def kill_rounds(model_path: Path, tmp_path: Path) -> Callable[[int, int], Seen]:
     return run
 
 
-def test_kill_9_under_load_five_times(kill_rounds: Callable[[int, int], Seen]) -> None:
-    seen = kill_rounds(5, 1)
-    assert len(seen.complete) >= 5
+def test_kill_9_under_load_three_times(kill_rounds: Callable[[int, int], Seen]) -> None:
+    seen = kill_rounds(3, 1)
+    assert len(seen.complete) >= 3
     assert len(seen.asked) > len(seen.complete), "some replies were cut off, or this proves nothing"
 
 

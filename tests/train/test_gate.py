@@ -145,7 +145,7 @@ async def test_a_small_sensible_step_passes(bench: Bench) -> None:
     assert {check.name for check in result.checks} >= {"finite", "facts", "jobs", "tool calls", "strangeness"}
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @on_one_loop
 async def test_a_batch_of_degenerate_replies_is_stopped(bench: Bench) -> None:
     """Sixteen times rewarded for saying the same thing over and over."""
@@ -156,7 +156,7 @@ async def test_a_batch_of_degenerate_replies_is_stopped(bench: Bench) -> None:
     assert any(name in result.reason for name in failed(result))
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @on_one_loop
 async def test_rewards_upside_down_are_stopped_by_the_users_own_turns(bench: Bench) -> None:
     """Liked replies pushed down, disliked ones up: held-out turns of the same user tell."""
