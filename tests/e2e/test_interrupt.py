@@ -97,6 +97,8 @@ def test_while_the_command_is_being_imported(tmp_path: Path) -> None:
     """The signal comes at the first import after the command's own first lines."""
     code = (
         "import os, signal, sys\n"
+        # Begun in the background, as CI may, a process ignores it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Interrupts:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'openclaw_rl.commands.cli':\n"
