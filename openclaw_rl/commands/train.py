@@ -160,6 +160,8 @@ class Training:
     log: Log
     transport: httpx.AsyncBaseTransport | None = None
     _seconds: dict[str, float] = field(default_factory=lambda: {"busy": 0.0, "held": 0.0})
+    _unread: int = 0
+    """Turns to learn from that came since the learner last looked: it does not while it takes a step."""
 
     async def run(self) -> None:
         """Until the time is up or the groups are done, with a look at held-out tasks before and after."""
@@ -208,6 +210,8 @@ class Training:
 
     def _note(self, group: Group, bar: tqdm[None]) -> None:
         self._seconds["busy"] += sum(each.seconds for each in group.episodes)
+        if 0 < group.solved < len(group.episodes):
+            self._unread += sum(len(each.turn_ids) for each in group.episodes)
         failures = Counter(each.failure for each in group.episodes if each.failure)
         known = [each for each in group.episodes if each.outcome is not None]
         self.log.write(
@@ -237,9 +241,11 @@ class Training:
         """Not while the learner is behind: what waits for it grows old."""
         since = time.monotonic()
         while True:
-            queues = (await self._status())["queues"]
-            waiting = queues["samples"] if queues["samples"] is not None else 0
-            if waiting < _AHEAD * queues["samples_per_step"]:
+            status = await self._status()
+            if not status["stage"]:
+                self._unread = 0
+            waiting = (status["queues"]["samples"] or 0) + self._unread
+            if waiting < _AHEAD * status["queues"]["samples_per_step"]:
                 break
             await asyncio.sleep(_POLL_S)
         self._seconds["held"] += time.monotonic() - since

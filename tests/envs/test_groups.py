@@ -169,11 +169,30 @@ async def test_agents_wait_for_a_learner_that_is_behind(
 
     async def status() -> dict[str, Any]:
         seen.append(waiting.pop(0))
-        return {"queues": {"samples": seen[-1], "samples_per_step": 32}}
+        return {"queues": {"samples": seen[-1], "samples_per_step": 32}, "stage": None}
 
     training._status = status  # type: ignore[method-assign]
     await training._may_start()
     assert seen == [70, 65, 63]
+
+
+async def test_agents_wait_for_a_step_that_takes_long(
+    system: ServingSystem, tasks: str, tmp_path: Path
+) -> None:
+    """Meanwhile nothing is read, so nothing seems to wait."""
+    key, log = key_of(system.config.home, "toolcall"), Log(tmp_path / "log.jsonl")
+    training = Training(plan(tasks), "http://test/v1", key, log, transport(system))
+    training._unread, stages, seen = 64, ["training", "checking", None, "training"], []
+
+    async def status() -> dict[str, Any]:
+        seen.append(stages.pop(0))
+        return {"queues": {"samples": 0, "samples_per_step": 32}, "stage": seen[-1]}
+
+    training._status = status  # type: ignore[method-assign]
+    await training._may_start()
+    assert seen == ["training", "checking", None]
+    await training._may_start()
+    assert seen[-1] == "training", "what came before was read"
 
 
 def test_the_references_variables_work(tasks: str) -> None:
