@@ -38,7 +38,7 @@ from openclaw_rl.users import Users
 #: Variables that people know from elsewhere.
 VARIABLES = {"env": "ENV_TYPE", "max_steps": "MAX_STEPS", "parallel": "PARALLEL_ENVS"}
 #: What a short run on a small machine sets: rules as the judge, for they cost next to nothing.
-QUICK = {"judge": "rules", "env_batch_size": 32, "canary_share": 0.0}
+QUICK = {"judge": "rules", "env_batch_size": 16, "canary_share": 0.0}
 #: Batches that may wait for the learner before agents wait for it, too.
 _AHEAD = 2
 _POLL_S = 0.5
