@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from openclaw_rl.judge.worker import JudgeWorker
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import WordJudge
 from openclaw_rl.testing.contracts.algorithm import FakeTeacher
+from openclaw_rl.testing.waiting import until
 from openclaw_rl.train.lessons import ACCEPTED, NO_LESSON, NOTHING_LEFT, SAME_WISH, Sampler
 from openclaw_rl.train.spread import Prompts
 from openclaw_rl.types import EVERYONE, JudgeCase, Scope, Verdict
@@ -39,15 +40,13 @@ class Complaints(WordJudge):
 class LastFirst(Complaints):
     """What was said first is judged last."""
 
-    def __init__(self) -> None:
-        self._judged = asyncio.Event()
+    def __init__(self, is_written: Callable[[], bool]) -> None:
+        """``is_written``: whether the later verdict is in the ledger."""
+        self._is_written = is_written
 
     async def evaluate(self, case: JudgeCase) -> Verdict:
-        if len(case.messages) > 1:
-            self._judged.set()
-            return await super().evaluate(case)
-        await self._judged.wait()
-        await asyncio.sleep(0.1)  # the other verdict is being written
+        if len(case.messages) == 1:
+            await until(lambda: self._is_written() or None, "the later verdict")
         return await super().evaluate(case)
 
 
@@ -142,7 +141,7 @@ async def test_judged_in_another_order_it_is_not_taught_twice_either(system: Ser
         ]
     await system.gateway.drain()
     queue = LedgerJudgeQueue(system.ledgers.serve, system.ledgers.learn, idle_s=1e12)
-    worker = JudgeWorker(queue, LastFirst())
+    worker = JudgeWorker(queue, LastFirst(lambda: system.ledgers.learn.verdict(ids[1]) is not None))
     while await worker.step():
         pass
     await sampler_of(system).run()
