@@ -20,6 +20,7 @@ from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.database import batched
 from openclaw_rl.capture.events import NEXT_STATE
 from openclaw_rl.capture.learn_ledger import tasks
+from openclaw_rl.capture.left_out import count_left_out
 from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, attempts, policies, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
 from openclaw_rl.capture.shares import waves
@@ -64,16 +65,21 @@ def erase_turns(ledger: ServeLedger, chosen: Chosen) -> int:
         with ledger.writing() as connection:
             seqs = list(connection.scalars(sa.select(turns.c.seq).where(turns.c.id.in_(batch))))
             quoting = sa.and_(events.c.turn.in_(seqs), events.c.kind == NEXT_STATE)
+            counters, left = lock_counters(connection), turns.c.seq.in_(seqs)
+            counters.subtract(count_left_out(connection, left))
             connection.execute(events.delete().where(quoting))
+            counters.update(count_left_out(connection, left))
+            ledger.set_counters(connection, counters)
     return number
 
 
 def _erase_batch(ledger: ServeLedger, connection: sa.Connection, turn_ids: Sequence[str]) -> int:
     turns, keys, sessions = schema.turns, schema.turn_keys, schema.sessions
     counters = lock_counters(connection)
-    columns = (turns.c.seq, turns.c.session, turns.c.kind, turns.c.finish_reason, turns.c.secrets)
+    columns = (turns.c.seq, turns.c.session, turns.c.finish_reason)
     rows = connection.execute(sa.select(*columns).where(turns.c.id.in_(turn_ids))).all()
     seqs = [row.seq for row in rows]
+    left_out = count_left_out(connection, turns.c.seq.in_(seqs))
     connection.execute(keys.delete().where(keys.c.turn.in_(seqs)))
     for later in (schema.deliveries, schema.events):
         connection.execute(later.delete().where(later.c.turn.in_(seqs)))
@@ -82,7 +88,7 @@ def _erase_batch(ledger: ServeLedger, connection: sa.Connection, turn_ids: Seque
         turns.c.session == sessions.c.seq
     )
     gone = Counter(f"finish_{row.finish_reason}" for row in rows)
-    gone["side"] = sum(r.kind == "side" and r.finish_reason != "cancelled" and not r.secrets for r in rows)
+    gone.update(left_out)
     gone.update(sessions=connection.execute(sessions.delete().where(empty)).rowcount, turns=len(rows))
     ledger.set_counters(connection, {name: counters[name] - number for name, number in gone.items()})
     return len(rows)

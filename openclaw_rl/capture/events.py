@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from openclaw_rl.capture import schema
 from openclaw_rl.capture.content import Row, to_json
 from openclaw_rl.capture.database import batched
+from openclaw_rl.capture.left_out import count_left_out
 from openclaw_rl.types import Json, Message
 
 NEXT_STATE = "next_state"
@@ -42,6 +43,8 @@ FLUSH = "flush"
 
 #: Kinds that make a turn judgeable. All but what people may say again are stored once per turn.
 READY_KINDS = (NEXT_STATE, REGENERATED, CLOSED)
+#: Kinds that say whether a turn is judged at all.
+_MATTER = {NEXT_STATE, FEEDBACK, SECRET, RETRIED}
 REPEATABLE = (FEEDBACK, FLUSH, EXCLUDE, INCLUDE, EXCLUDE_SESSION, INCLUDE_SESSION)
 
 
@@ -93,19 +96,16 @@ def store_events(
         data = zlib.compress(text.encode("utf-8", "surrogatepass"), 1)
         rows.append({"seq": counters["last_event"], "turn": turn, "kind": event.kind, "once": once,
                      "at": event.at, "data": data})  # fmt: skip
+    about: dict[int, set[str]] = {}
+    for row in rows:
+        about.setdefault(row["turn"], set()).add(row["kind"])
+    for batch in batched(turn for turn, kinds in about.items() if turn and kinds & _MATTER):
+        which = schema.turns.c.seq.in_(batch)
+        counters.subtract(count_left_out(connection, which))
+        counters.update(count_left_out(connection, which, about))
     if rows:
         connection.execute(table.insert(), rows)
-    continued = [row["turn"] for row in rows if row["kind"] == NEXT_STATE]
-    counters["side"] -= _count_sides(connection, continued)
     return bool(rows)
-
-
-def _count_sides(connection: sa.Connection, seqs: Sequence[int]) -> int:
-    """Continued turns belong to the main line, however they looked when they came."""
-    turns = schema.turns
-    side = sa.and_(turns.c.kind == "side", turns.c.finish_reason != "cancelled", turns.c.secrets == "")
-    queries = (sa.select(sa.func.count()).where(turns.c.seq.in_(batch), side) for batch in batched(seqs))
-    return sum(connection.execute(query).scalar_one() for query in queries)
 
 
 def load_events(

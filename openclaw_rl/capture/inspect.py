@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-import sqlalchemy as sa
-
-from openclaw_rl.capture import events, schema
+from openclaw_rl.capture import events
 from openclaw_rl.capture.events import StoredEvent
 from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.left_out import COUNTERS, why_left_out
 from openclaw_rl.capture.policy_ledger import PolicyLedger
-from openclaw_rl.capture.samples import TRAINED, samples
+from openclaw_rl.capture.samples import TRAINED
 from openclaw_rl.capture.schema import FACTS
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.steps import CLAIMED
@@ -25,10 +24,6 @@ from openclaw_rl.capture.texts import session_titles, turn_texts
 from openclaw_rl.capture.versions import READY
 from openclaw_rl.types import BASE_VERSION, EVERYONE, Json, Policy, Scope, Verdict
 
-#: Why a turn that will not train does not, in words for a person.
-CANCELLED = "the reply was never completed: the client left, or the engine failed"
-RETRIED = "the reply never arrived and was asked for again"
-SIDE = "a side request (heartbeat, summary, title …), not part of the conversation"
 #: Why a turn waits.
 _NOTHING_FOLLOWED = "nothing has followed the reply yet"
 _IN_QUEUE = "waiting for the judge"
@@ -100,12 +95,9 @@ def _state(
             if lesson["status"] in (READY, CLAIMED)
             else ("excluded", lesson["reason"])
         )
-    if summary["finish_reason"] == "cancelled":
-        return "excluded", CANCELLED
-    if events.RETRIED in known:
-        return "excluded", RETRIED
-    if summary["kind"] == "side" and events.NEXT_STATE not in known:
-        return "excluded", SIDE
+    reason = why_left_out(summary["kind"], summary["finish_reason"], summary["secrets"], known)
+    if reason is not None:
+        return "excluded", reason
     if task and task["attempts"]:
         return "unjudged", f"the judge failed {task['attempts']} times, last: {task['error']}"
     ready = (task and task["ready"]) or any(kind in known for kind in events.READY_KINDS)
@@ -189,9 +181,7 @@ def view_counts(ledgers: Ledgers) -> Json:
     left_out = {name.partition(":")[2]: n for name, n in lessons.items() if name.startswith("excluded:")}
     reasons = Counter(
         {
-            CANCELLED: stored["finish_cancelled"],
-            RETRIED: stored[f"event_{events.RETRIED}"],
-            SIDE: stored["side"],
+            **{reason: stored[counter] for reason, counter in COUNTERS.items()},
             **{name.partition(":")[2]: n for name, n in judged.items() if name.startswith("excluded:")},
         }
     )
@@ -210,7 +200,7 @@ def view_counts(ledgers: Ledgers) -> Json:
         "sessions": stored["sessions"],
         "turns": stored["turns"],
         "by_state": states,
-        "stages": _stages(stored["turns"], states, reasons, max(0, judged["queue"] - judged["unjudged"])),
+        "stages": view_stages(stored["turns"], states, reasons, max(0, judged["queue"] - judged["unjudged"])),
         "by_reason": {reason: number for reason, number in reasons.items() if number},
         "unread": max(0, stored["last_event"] - ledgers.learn.cursors()[1]),
         "judge_queue": judged["queue"],
@@ -218,40 +208,9 @@ def view_counts(ledgers: Ledgers) -> Json:
     }
 
 
-def view_own_counts(ledgers: Ledgers, user: str) -> Json:
-    """The same of one person: counted, not kept."""
-    turns, sessions = schema.turns, schema.sessions
-    with ledgers.serve.db.connect() as connection:
-        number, num_sessions = (
-            int(connection.execute(sa.select(sa.func.count()).where(table.c.user == user)).scalar_one())
-            for table in (turns, sessions)
-        )
-    query = sa.select(samples.c.status, samples.c.reason, sa.func.count()).where(samples.c.user == user)
-    with ledgers.policies.db.connect() as connection:
-        rows = connection.execute(query.group_by(samples.c.status, samples.c.reason)).all()
-    by_status, reasons = Counter[str](), Counter[str]()
-    for status, reason, count in rows:
-        by_status[status] += count
-        if reason is not None:
-            reasons[reason] += count
-    sampled, trained = by_status[READY] + by_status[CLAIMED], by_status[TRAINED]
-    states = {"judged": 0, "unjudged": 0, "sampled": sampled, "trained": trained, "excluded": reasons.total()}
-    states = {"waiting": max(0, number - sum(states.values())), **states}
-    return {
-        "sessions": num_sessions,
-        "turns": number,
-        "by_state": states,
-        "stages": _stages(number, states, reasons, 0),
-        "by_reason": dict(reasons),
-        "unread": 0,
-        "judge_queue": 0,
-        "judge_due": 0,
-    }
-
-
-def _stages(turns: int, states: dict[str, int], reasons: Counter[str], queue: int) -> list[Json]:
+def view_stages(turns: int, states: dict[str, int], reasons: Counter[str], queue: int) -> list[Json]:
     """From seen to trained: how many turns came that far, and why the others did not, or not yet."""
-    unpaired = {reason: reasons[reason] for reason in (CANCELLED, RETRIED, SIDE)}
+    unpaired = {reason: reasons[reason] for reason in COUNTERS}
     unpaired[_NOTHING_FOLLOWED] = max(0, states["waiting"] - queue)
     unjudged = {_IN_QUEUE: min(queue, states["waiting"]), _FAILED: states["unjudged"]}
     useless = {reason: n for reason, n in reasons.items() if reason not in unpaired}

@@ -13,12 +13,14 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from openclaw_rl.capture import database
 from openclaw_rl.capture.content import Row, to_json
+from openclaw_rl.capture.decided import EXCLUDED, HELD_SECRET, INCLUDED, feedback_verdict
 from openclaw_rl.capture.events import (
     EXCLUDE,
     EXCLUDE_SESSION,
@@ -277,22 +279,22 @@ class LearnLedger:
             return self._verdict(connection, turn_id)
 
     def _verdict(self, connection: sa.Connection, turn_id: str) -> Verdict | None:
-        mine, source = verdicts.c.turn_id == turn_id, verdicts.c.source
-        taken_back = sa.select(sa.func.coalesce(sa.func.max(verdicts.c.seq), 0)).where(
-            mine, source == INCLUDE
-        )
-        stands = sa.and_(
-            source != INCLUDE, sa.or_(source != EXCLUDE, verdicts.c.seq > taken_back.scalar_subquery())
-        )
-        by_user = sa.case((source == SECRET, 0), (source == EXCLUDE, 1), (source == FEEDBACK, 2), else_=3)
-        query = sa.select(verdicts).where(mine, stands).order_by(by_user, verdicts.c.seq.desc())
-        row = connection.execute(query.limit(1)).first()
+        row = connection.execute(_standing(verdicts.c.turn_id == turn_id).limit(1)).first()
         if row is None:
             return None
         return Verdict(
             row.score, row.confidence, row.source, tuple(json.loads(row.votes)), tuple(json.loads(row.hints)),
             row.trainable, row.reason,
         )  # fmt: skip
+
+    def scores(self, turn_ids: Sequence[str]) -> dict[str, int]:
+        """What the verdict that counts says of each of these turns that has one."""
+        found: dict[str, int] = {}
+        with self.db.connect() as connection:
+            for batch in database.batched(turn_ids):
+                for row in connection.execute(_standing(verdicts.c.turn_id.in_(batch))):
+                    found.setdefault(row.turn_id, row.score)
+        return found
 
     def task(self, turn_id: str) -> Json | None:
         with self.db.connect() as connection:
@@ -345,8 +347,7 @@ class LearnLedger:
             self.set_mark(connection, f"flush_done{_whose(scope)}", asked)
 
     def marks(self, connection: sa.Connection) -> Counter[str]:
-        rows = connection.execute(sa.select(marks.c.name, marks.c.value))
-        return Counter({row.name: row.value for row in rows})
+        return Counter({row.name: row.value for row in connection.execute(sa.select(marks))})
 
     def set_mark(self, connection: sa.Connection, name: str, value: float) -> None:
         row: Row = {"name": name, "value": value}
@@ -360,20 +361,16 @@ class LearnLedger:
         self.set_mark(connection, name, self.marks(connection)[name] + number)
 
 
-#: A verdict like any other, so that what waits for a step is settled anew; it teaches nothing.
-EXCLUDED = Verdict(0, 1.0, EXCLUDE, reason="a person excluded it from training")
-#: The one verdict that nobody can overrule.
-HELD_SECRET = Verdict(0, 1.0, SECRET, trainable=False, reason="a secret was found in it or after it")
-#: Only takes an exclusion back; never the verdict that counts.
-INCLUDED = Verdict(0, 1.0, INCLUDE, reason="a person took it back in")
-
-
-def feedback_verdict(data: Json) -> Verdict:
-    """A person's own rating counts outright; their words are the hint."""
-    text = str(data.get("text") or "").strip()
-    score = int(data["score"])
-    return Verdict(
-        score, 1.0, FEEDBACK, hints=(text,) if text and score < 0 else (), reason="the user rated this reply"
+def _standing(turns: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Verdicts on these turns; of each turn, the one that counts comes first."""
+    source, back = verdicts.c.source, verdicts.alias("back")
+    taken_back = sa.select(sa.func.coalesce(sa.func.max(back.c.seq), 0)).where(
+        back.c.turn_id == verdicts.c.turn_id, back.c.source == INCLUDE
+    )
+    stands = sa.or_(source != EXCLUDE, verdicts.c.seq > taken_back.scalar_subquery())
+    by_user = sa.case((source == SECRET, 0), (source == EXCLUDE, 1), (source == FEEDBACK, 2), else_=3)
+    return (
+        sa.select(verdicts).where(turns, source != INCLUDE, stands).order_by(by_user, verdicts.c.seq.desc())
     )
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from typing import Any
 
 import sqlalchemy as sa
 
 from openclaw_rl.capture import schema
+from openclaw_rl.capture.database import batched
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.samples import samples, swaps
 from openclaw_rl.capture.serve_ledger import ServeLedger
@@ -32,47 +34,42 @@ _TRAFFIC_S = 60.0
 
 def view_rewards(policy_ledger: PolicyLedger, user: str | None = None) -> Json:
     """The last judged turns, in at most 120 groups of equal size: mean verdict, and how many were what."""
-    latest = _latest(user)
-    with policy_ledger.db.connect() as connection:
-        total = connection.execute(sa.select(sa.func.count()).select_from(latest)).scalar_one()
-        size = max(1, -(-total // _POINTS))
-        place = sa.func.row_number().over(order_by=latest.c.created_at) - 1
-        numbered = sa.select(place.label("place"), latest).subquery()
-        group = (numbered.c.place - numbered.c.place % size).label("first")
-        query = (
-            sa.select(
-                group,
-                sa.func.count().label("turns"),
-                sa.func.avg(numbered.c.score * 1.0).label("reward"),
-                sa.func.sum(sa.case((numbered.c.score > 0, 1), else_=0)).label("up"),
-                sa.func.sum(sa.case((numbered.c.score < 0, 1), else_=0)).label("down"),
-                sa.func.min(numbered.c.created_at).label("from_at"),
-                sa.func.max(numbered.c.created_at).label("to_at"),
-                sa.func.max(numbered.c.policy_version).label("version"),
-            )
-            .group_by(group)
-            .order_by(group)
-        )
-        points = [_point(dict(row._mapping)) for row in connection.execute(query)]
-    return {"turns": total, "turns_per_point": size, "points": points}
+    judged = sorted(_judged(policy_ledger, user))
+    size = max(1, -(-len(judged) // _POINTS))
+    points = [_point(first, judged[first : first + size]) for first in range(0, len(judged), size)]
+    return {"turns": len(judged), "turns_per_point": size, "points": points}
 
 
-def _latest(user: str | None) -> sa.Subquery:
-    """From an index alone, and no more of it than a curve needs."""
+def _judged(policy_ledger: PolicyLedger, user: str | None) -> list[tuple[float, int, int]]:
+    """When, by which version, and the score: from an index alone, and no more of it than a curve needs.
+
+    A sample is made some time after its verdict. Until then the verdict says what the sample will.
+    """
     columns = (samples.c.created_at, samples.c.policy_version, samples.c.score)
     query = sa.select(*columns).order_by(samples.c.created_at.desc()).limit(_MAX_JUDGED)
-    return (query if user is None else query.where(samples.c.user == user)).subquery()
+    query = query if user is None else query.where(samples.c.user == user)
+    later, outdated = policy_ledger.unsettled(user), Counter[tuple[float, int, int]]()
+    with policy_ledger.db.connect() as connection:
+        settled = Counter(tuple(row) for row in connection.execute(query))
+        for batch in batched(later):
+            known = sa.select(*columns).where(samples.c.turn_id.in_(batch))
+            outdated.update(tuple(row) for row in connection.execute(known))
+    return [*(settled - outdated).elements(), *later.values()]
 
 
-def _point(row: Json) -> Json:
-    """Numbers as JSON has them; PostgreSQL gives decimals."""
-    clear = int(row["up"]) + int(row["down"])
+def _point(first: int, turns: list[tuple[float, int, int]]) -> Json:
+    scores = [score for _, _, score in turns]
+    up, down = sum(score > 0 for score in scores), sum(score < 0 for score in scores)
     return {
-        **row,
-        "reward": float(row["reward"]),
-        "up": int(row["up"]),
-        "down": int(row["down"]),
-        "satisfaction": int(row["up"]) / clear if clear else None,
+        "first": first,
+        "turns": len(turns),
+        "reward": sum(scores) / len(scores),
+        "up": up,
+        "down": down,
+        "satisfaction": up / (up + down) if up + down else None,
+        "from_at": turns[0][0],
+        "to_at": turns[-1][0],
+        "version": max(version for _, version, _ in turns),
     }
 
 

@@ -39,6 +39,7 @@ _SOON_S = 900.0
 NOTHING_AGAIN = "taught again, there is nothing to learn here"
 HELD_OUT = "held out, to check new versions with"
 
+_MOST_PENDING = 2000
 
 #: After so long all scopes are looked at, whatever happened in them.
 _ALL_S = 60.0
@@ -84,6 +85,14 @@ class PolicyLedger(Erasing):
             query = sa.select(verdicts.c.seq, verdicts.c.turn_id).where(verdicts.c.seq > last)
             rows = connection.execute(query.order_by(verdicts.c.seq).limit(limit))
             return [(row.seq, row.turn_id) for row in rows]
+
+    def unsettled(self, user: str | None = None) -> dict[str, tuple[float, int, int]]:
+        """Turns with a verdict that no sample was made from yet: when, by which version, and the score."""
+        ids = list(dict.fromkeys(turn_id for _, turn_id in self.pending(_MOST_PENDING)))
+        scores = self._learn_ledger.scores(ids)
+        found = [self._serve_ledger.turn_summary(turn_id) for turn_id in scores]
+        mine = [turn for turn in found if turn is not None and user in (None, turn["user"])]
+        return {t["id"]: (t["created_at"], t["policy_version"], scores[t["id"]]) for t in mine}
 
     def judged(self, turn_id: str) -> tuple[TurnRecord, Verdict] | None:
         """A turn and the verdict that counts; None if the turn is gone."""
@@ -136,8 +145,8 @@ class PolicyLedger(Erasing):
     ) -> None:
         """What a verdict came to: examples, or a reason why not.
 
-        A turn that a step has claimed stays as it is, whatever is said about it later. One that the judge
-        itself found untrainable has neither, and is counted there.
+        A turn that a step has claimed stays as it is, whatever is said about it later, but for its score. One
+        that the judge itself found untrainable has neither, and is counted there.
         """
         reason = HELD_OUT if held_out else reason
         with database.writing(self.db) as connection:
@@ -153,6 +162,8 @@ class PolicyLedger(Erasing):
         """In the caller's transaction; the sample's status, None if a step has claimed the turn."""
         turn, examples, reason = settled.turn, settled.examples, settled.reason
         if not self._forget(connection, turn.id):
+            now = {"score": settled.score, "verdict": settled.verdict}
+            connection.execute(samples.update().where(samples.c.turn_id == turn.id).values(now))
             return None
         status = READY if examples and reason is None else EXCLUDED
         row = {

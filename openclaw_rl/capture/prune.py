@@ -22,6 +22,7 @@ from openclaw_rl.capture import database, reach, schema
 from openclaw_rl.capture.database import batched, unhurried
 from openclaw_rl.capture.forget import forget_words
 from openclaw_rl.capture.learn_ledger import LearnLedger
+from openclaw_rl.capture.left_out import count_left_out
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
 
@@ -193,6 +194,7 @@ def _remove_sessions(
         belonging = turns.c.session.in_(idle)
         columns = (turns.c.seq, turns.c.lookup_keys, turns.c.finish_reason, _size(turns).label("size"))
         rows = connection.execute(sa.select(*columns).where(belonging)).all()
+        left_out = count_left_out(connection, belonging)
         found_by = [
             {"a_key": bytes.fromhex(key), "a_turn": row.seq}
             for row in rows
@@ -207,7 +209,7 @@ def _remove_sessions(
         connection.execute(turns.delete().where(belonging))
         connection.execute(schema.sessions.delete().where(schema.sessions.c.seq.in_(idle)))
         gone = Counter(f"finish_{row.finish_reason}" for row in rows)
-        gone.update(sessions=len(idle), turns=len(rows))
+        gone.update({**left_out, "sessions": len(idle), "turns": len(rows)})
         ledger.set_counters(connection, {name: counters[name] - number for name, number in gone.items()})
     report.sessions += len(idle)
     report.turns += len(rows)

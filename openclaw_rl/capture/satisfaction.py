@@ -1,8 +1,8 @@
 """What people thought of replies, by conversation and by the version that answered.
 
 The first reply of a conversation counts: what comes later in it was told by then what is missing. A reply is
-right or wrong as its verdict says; neutral and excluded ones count for nothing. Scores are those of
-``samples``, as in every other number about verdicts.
+right or wrong as its verdict says; neutral and excluded ones count for nothing. The score of a reply is that
+of the verdict that counts (``LearnLedger.scores``), as in every other view.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def view_first_replies(ledgers: Ledgers, user: str | None = None) -> Json:
     query = query if user is None else query.where(turns.c.user == user)
     with ledgers.serve.db.connect() as connection:
         first = connection.execute(query.order_by(turns.c.seq.desc()).limit(_MOST)).all()
-    scores = _scores(ledgers, [row.id for row in first])
+    scores = ledgers.learn.scores([row.id for row in first])
     clear = [(row.policy_version, scores[row.id]) for row in first if scores.get(row.id)]
     good = Counter(version for version, score in clear if score > 0)
     counted = Counter(version for version, _ in clear)
@@ -54,7 +54,7 @@ def session_scores(ledgers: Ledgers, session_ids: Sequence[str]) -> dict[str, li
     with ledgers.serve.db.connect() as connection:
         for row in connection.execute(query.where(sessions.c.id.in_(session_ids)).order_by(turns.c.seq)):
             found[row.session].append(row.id)
-    scores = _scores(ledgers, [turn_id for ids in found.values() for turn_id in ids])
+    scores = ledgers.learn.scores([turn_id for ids in found.values() for turn_id in ids])
     return {session: [scores.get(turn_id) for turn_id in ids] for session, ids in found.items()}
 
 
@@ -66,6 +66,9 @@ def rated_sessions(ledgers: Ledgers, rated: Rated, user: str | None = None) -> l
     query = query if user is None else query.where(samples.c.user == user)
     with ledgers.policies.db.connect() as connection:
         ids = list(connection.scalars(query.order_by(samples.c.created_at.desc()).limit(_MOST)))
+    ids = list(dict.fromkeys([*reversed(ledgers.policies.unsettled(user)), *ids]))
+    scores = ledgers.learn.scores(ids)
+    ids = [i for i in ids if (scores.get(i, 0) > 0 if rated == "good" else scores.get(i, 0) < 0)]
     turns, sessions = schema.turns, schema.sessions
     of_turn: dict[str, str] = {}
     with ledgers.serve.db.connect() as connection:
@@ -77,12 +80,3 @@ def rated_sessions(ledgers: Ledgers, rated: Rated, user: str | None = None) -> l
                 (row.id, row.session) for row in connection.execute(found.where(turns.c.id.in_(batch)))
             )
     return list(dict.fromkeys(of_turn[turn_id] for turn_id in ids if turn_id in of_turn))
-
-
-def _scores(ledgers: Ledgers, turn_ids: Sequence[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    with ledgers.policies.db.connect() as connection:
-        for batch in batched(turn_ids):
-            query = sa.select(samples.c.turn_id, samples.c.score).where(samples.c.turn_id.in_(batch))
-            found.update((row.turn_id, row.score) for row in connection.execute(query))
-    return found

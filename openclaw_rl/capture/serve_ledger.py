@@ -21,6 +21,7 @@ from openclaw_rl.capture.content import ContentRows, Row, Seen
 from openclaw_rl.capture.database import batched, sqlite_url
 from openclaw_rl.capture.events import StoredEvent, TurnEvent, load_events, store_events
 from openclaw_rl.capture.integrity import find_damage
+from openclaw_rl.capture.left_out import new_left_out
 from openclaw_rl.capture.migrate import SERVE
 from openclaw_rl.capture.rows import decode_turns, encode_turn
 from openclaw_rl.types import Json, Scope, TurnRecord
@@ -130,8 +131,7 @@ class ServeLedger:
         keys = {bytes.fromhex(key): seqs[turn.id] for turn in turns for key in turn.keys.values()}
         _add(connection, self._statements.key, [{"key": key, "turn": seq} for key, seq in keys.items()])
         counters.update(f"finish_{turn.finish_reason}" for turn in turns)
-        sides = [t for t in turns if t.kind == "side" and t.finish_reason != "cancelled" and not t.secrets]
-        counters.update(side=len(sides), turns=len(turns), last_turn=len(turns))
+        counters.update(new_left_out(turns), turns=len(turns), last_turn=len(turns))
         self.set_counters(connection, counters)
         return seqs
 

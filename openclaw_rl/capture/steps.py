@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture import database
 from openclaw_rl.capture.content import to_json
-from openclaw_rl.capture.learn_ledger import EXCLUDED as EXCLUDED_BY_PERSON
+from openclaw_rl.capture.decided import EXCLUDED as EXCLUDED_BY_PERSON
 from openclaw_rl.capture.learn_ledger import tasks
 from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, policies, samples
 from openclaw_rl.capture.shares import Shares

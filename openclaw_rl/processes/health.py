@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from openclaw_rl import __version__
 from openclaw_rl.capture import inspect
+from openclaw_rl.capture.own_counts import view_own_counts
 from openclaw_rl.train.worker import is_due
 from openclaw_rl.types import EVERYONE, Json, Scope
 
@@ -42,7 +43,7 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
         now = system.dashboard.now(scope, user)
         size = system.ledgers.policies.full_batch(system.samples_per_step(scope), scope)
         busy = bool(system.learning and funnel and _is_busy(system, funnel, learning))
-        funnel = funnel if user is None else inspect.view_own_counts(system.ledgers, user)
+        funnel = funnel if user is None else view_own_counts(system.ledgers, user)
     except Exception:  # the ledger is down; `ledger` below says so
         funnel, learning, busy = None, {"samples": None, "stage": None, "last_step": None}, False
         now = {"traffic": None, "last_swap": None, "wishes": None}

@@ -87,7 +87,9 @@ def test_what_is_wanted_in_order_is_stored_in_order(policies: PolicyLedger, name
 def test_a_curve_is_read_from_an_index_and_has_an_end(policies: PolicyLedger, user: str | None) -> None:
     with asked(policies.db) as queries:
         view_rewards(policies, user)
-    for query in queries:
+    curves = [query for query in queries if "samples" in query[0]]
+    assert curves
+    for query in curves:
         steps = [step for step in plan(policies.db, *query) if "samples" in step]
         assert steps
         assert all("COVERING INDEX" in step for step in steps), steps

@@ -1,0 +1,71 @@
+"""Turns that nobody judges, and why: counted as they come, so that the funnel costs nothing to show.
+
+A turn is left out for one reason at most. What makes it a turn of the main line after all, or gives it a
+verdict without a judge, ends that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture import schema
+from openclaw_rl.capture.database import batched
+from openclaw_rl.types import TurnRecord
+
+CANCELLED = "the reply was never completed: the client left, or the engine failed"
+RETRIED = "the reply never arrived and was asked for again"
+SIDE = "a side request (heartbeat, summary, title …), not part of the conversation"
+#: In words for a person -> the counter.
+COUNTERS = {CANCELLED: "out_cancelled", RETRIED: "out_retried", SIDE: "out_side"}
+#: Kinds of events after which a turn is judged all the same.
+_JUDGED = ("next_state", "feedback", "secret")
+
+
+def why_left_out(kind: str, finish_reason: str, secrets: str, known: Collection[str]) -> str | None:
+    """``known``: the kinds of events about the turn."""
+    if secrets or any(event in known for event in _JUDGED):
+        return None
+    if finish_reason == "cancelled":
+        return CANCELLED
+    if "retried" in known:
+        return RETRIED
+    return SIDE if kind == "side" else None
+
+
+def new_left_out(turns: Iterable[TurnRecord]) -> Counter[str]:
+    """By counter, of turns that nothing is known about yet."""
+    reasons = (why_left_out(turn.kind, turn.finish_reason, turn.secrets, ()) for turn in turns)
+    return Counter(COUNTERS[reason] for reason in reasons if reason)
+
+
+def count_left_out(
+    connection: sa.Connection, condition: sa.ColumnElement[bool], since: dict[int, set[str]] | None = None
+) -> Counter[str]:
+    """By counter, among the turns of a condition; ``since``: kinds of events that are about to be stored."""
+    turns, events = schema.turns, schema.events
+    columns = (turns.c.seq, turns.c.kind, turns.c.finish_reason, turns.c.secrets)
+    maybe = (
+        (turns.c.finish_reason == "cancelled")
+        | (turns.c.kind == "side")
+        | turns.c.seq.in_(
+            sa.select(events.c.turn).where(events.c.turn == turns.c.seq, events.c.kind == "retried")
+        )
+    )
+    rows = connection.execute(
+        sa.select(*columns).where(condition, maybe if since is None else sa.true())
+    ).all()
+    known: dict[int, set[str]] = defaultdict(set)
+    for batch in batched(row.seq for row in rows):
+        said = sa.select(events.c.turn, events.c.kind).where(events.c.turn.in_(batch))
+        for turn, kind in connection.execute(said):
+            known[turn].add(kind)
+    counted = Counter[str]()
+    for row in rows:
+        more = known[row.seq] | (since or {}).get(row.seq, set())
+        reason = why_left_out(row.kind, row.finish_reason, row.secrets, more)
+        if reason is not None:
+            counted[COUNTERS[reason]] += 1
+    return counted
