@@ -1,6 +1,6 @@
 """Does the gate tell spoiled versions from good ones? Both are made on purpose, on the real default model.
 
-The bounds were set on six kinds of spoiled versions and are scored on six others; docs/gate.md has the
+The bounds were set on six kinds of spoiled versions and are scored on six others; docs/lab/gate.md has the
 figures. ``make test-gate`` runs all of it, which takes half an hour; one kind is run with the other tests.
 """
 
