@@ -14,12 +14,13 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture import database, schema
 from openclaw_rl.capture.events import REWARD, load_events
-from openclaw_rl.capture.learn_ledger import LearnLedger
-from openclaw_rl.capture.samples import attempts
+from openclaw_rl.capture.learn_ledger import LearnLedger, verdicts
+from openclaw_rl.capture.samples import attempts, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.types import JUDGE_FAILED, Attempt, AttemptGroup, Json, Scope, SettledTurn, Step, Verdict
 
 if TYPE_CHECKING:
+    from openclaw_rl.capture.ledgers import Ledgers
     from openclaw_rl.capture.policy_ledger import PolicyLedger
 
 #: After so many failures of the judge a step is learned from without its verdict.
@@ -125,21 +126,48 @@ def view_environments(policies: PolicyLedger, only: Scope | None, most: int = 10
     with policies.db.connect() as connection:
         known = sorted(connection.scalars(sa.select(attempts.c.scope).distinct()))
         for scope in known if only is None else [only]:
-            query = sa.select(attempts.c.reward, attempts.c.failure, attempts.c.policy_version)
-            query = query.where(attempts.c.scope == scope).order_by(attempts.c.created_at.desc()).limit(most)
-            rows = [tuple(row) for row in connection.execute(query)]
-            found.append({"scope": scope, **_summary(rows)})
+            query = sa.select(attempts).where(attempts.c.scope == scope)
+            rows = connection.execute(query.order_by(attempts.c.created_at.desc()).limit(most)).all()
+            unjudged = sa.select(sa.func.count(verdicts.c.turn_id.distinct())).join(
+                samples, samples.c.turn_id == verdicts.c.turn_id
+            )
+            unjudged = unjudged.where(samples.c.scope == scope, verdicts.c.source == JUDGE_FAILED)
+            judge = connection.scalar(unjudged) or 0
+            found.append({"scope": scope, **_summary(rows), "unjudged_steps": judge})
     return found
 
 
-def _summary(rows: Sequence[tuple[Any, ...]]) -> Json:
+def view_attempts(ledgers: Ledgers, scope: Scope, limit: int, before: float | None = None) -> list[Json]:
+    """The newest attempts in an environment, or the newest of those before a moment."""
+    query = sa.select(attempts).where(attempts.c.scope == scope)
+    query = query if before is None else query.where(attempts.c.created_at < before)
+    with ledgers.policies.db.connect() as connection:
+        rows = connection.execute(query.order_by(attempts.c.created_at.desc()).limit(limit)).all()
+    found = []
+    for row in rows:
+        if (turn := ledgers.serve.turn_summary(row.turn_id)) is not None:
+            found.append(
+                {
+                    "session_id": turn["session_id"],
+                    "group": row.group_id,
+                    "reward": row.reward,
+                    "failure": row.failure or ("" if (row.reward or 0) > 0 else "model"),
+                    "policy_version": row.policy_version,
+                    "at": row.created_at,
+                }
+            )
+    return found
+
+
+def _summary(rows: Sequence[Any]) -> Json:
     by_version: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     failures: dict[str, int] = defaultdict(int)
-    for reward, failure, version in rows:
-        if failure:
-            failures[failure] += 1
-        if reward is not None:
-            by_version[version][0] += reward > 0
-            by_version[version][1] += 1
+    for row in rows:
+        if row.failure or (row.reward or 0) <= 0:
+            failures[row.failure or "model"] += 1
+        if row.reward is not None:
+            by_version[row.policy_version][0] += row.reward > 0
+            by_version[row.policy_version][1] += 1
     versions = [{"version": v, "solved": solved, "of": of} for v, (solved, of) in sorted(by_version.items())]
-    return {"attempts": len(rows), "failures": dict(failures), "versions": versions}
+    known = {name: sum(each[name] for each in versions) for name in ("solved", "of")}
+    return {"attempts": len(rows), **known, "failures": dict(failures), "versions": versions}

@@ -56,11 +56,13 @@ _CHOOSE = """function (wanted) {
 class Gui:
     """``tasks``: a JSON or JSONL file with pages beside it; without one, those that come with the package."""
 
-    def __init__(self, tasks: str = "", max_steps: int = 30, screenshots: bool = False) -> None:
+    def __init__(
+        self, tasks: str = "", max_steps: int = 30, screenshots: bool = False, pictures: bool = False
+    ) -> None:
         check_browser()
         self._folder = Path(tasks).parent if tasks else PAGES
         self._tasks = read_tasks(Path(tasks)) if tasks else gui_tasks()
-        self._max_steps, self._screenshots = max_steps, screenshots
+        self._max_steps, self._screenshots, self._pictures = max_steps, screenshots, pictures
         self._task: Task | None = None
         self._context: BrowserContext | None = None
         self._steps, self._gave_up = 0, False
@@ -90,7 +92,7 @@ class Gui:
         asked: list[Message] = [
             {"role": "system", "content": _SYSTEM}, {"role": "user", "content": await self._seen(text)},
         ]  # fmt: skip
-        return Observation(asked, self._offered())
+        return Observation(asked, self._offered(), await self._picture())
 
     async def step(self, action: Message) -> StepResult:
         if self._task is None:
@@ -102,15 +104,16 @@ class Gui:
             read = call(known, given)
             if read.valid and read.name in ("done", "give_up"):
                 self._gave_up = read.name == "give_up"
-                return StepResult(Observation([]), done=True)
+                return StepResult(Observation([], picture=await self._picture()), done=True)
             if read.valid and self._task.data.get("by_name"):
                 read = replace(read, arguments={"element": self._named()[read.arguments["element"]]})
             said = await self._act(read) if read.valid else read.message["content"]
             results.append({**read.message, "content": await self._seen(said)})
             if read.valid and self._task.data.get("one_click"):
-                return StepResult(Observation(results), done=True)
+                return StepResult(Observation(results, picture=await self._picture()), done=True)
         results = results or [{"role": "user", "content": f"Call one of: {', '.join(known)}."}]
-        return StepResult(Observation(results, self._offered()), done=self._steps >= self._max_steps)
+        told = Observation(results, self._offered(), await self._picture())
+        return StepResult(told, done=self._steps >= self._max_steps)
 
     def _offered(self) -> list[Tool]:
         """Only elements that are there can be named, where a grammar forces calls."""
@@ -199,6 +202,9 @@ class Gui:
         picture = base64.b64encode(await self._page.screenshot()).decode()
         shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}
         return [{"type": "text", "text": text}, shown]
+
+    async def _picture(self) -> bytes | None:
+        return await self._page.screenshot(type="jpeg", quality=50) if self._pictures else None
 
     async def evaluate(self) -> Outcome:
         if self._task is None:

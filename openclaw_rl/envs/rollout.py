@@ -12,11 +12,13 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import httpx
 
 from openclaw_rl.envs.pool import EnvironmentFailed, Lease, Pool
+from openclaw_rl.envs.replay import Replay
 from openclaw_rl.types import Json, Message, Outcome, Task, Tool
 
 Failure = Literal["", "model", "environment", "server", "time-out"]
@@ -36,6 +38,8 @@ class Agent:
     """The reply has to be a call of a tool, by a grammar; its forced tokens carry no signal."""
     seconds: float = 300.0
     """For one reply."""
+    replays: Path | None = None
+    """Where what happened in each episode is written, for people to look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +110,18 @@ async def attempt(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task,
 
 async def _episode(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task, attempt: int) -> Episode:
     session_id, turn_ids, started = f"env-{uuid.uuid4().hex}", list[str](), time.monotonic()
+    replay = Replay(task)
 
     def ended(outcome: Outcome | None, failure: Failure = "", reason: str = "") -> Episode:
         seconds = time.monotonic() - started
+        if agent.replays is not None and replay.steps:
+            replay.write(agent.replays, session_id, outcome, failure, reason)
         return Episode(task, attempt, session_id, outcome, failure, reason, turn_ids, seconds)
 
     try:
         async with pool.lease() as lease:
             started = time.monotonic()
-            await _act(agent, http, lease, task, session_id, turn_ids)
+            await _act(agent, http, lease, replay, session_id, turn_ids)
             outcome = await lease.evaluate(f"{session_id} evaluate")
         return ended(outcome, "" if outcome.solved else "model")
     except EnvironmentFailed as error:
@@ -128,10 +135,11 @@ async def _episode(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task
 
 
 async def _act(
-    agent: Agent, http: httpx.AsyncClient, lease: Lease, task: Task, session_id: str, turn_ids: list[str]
+    agent: Agent, http: httpx.AsyncClient, lease: Lease, replay: Replay, session_id: str, turn_ids: list[str]
 ) -> None:
     """Until the environment says that it is over, or the agent's conversation is too long to go on."""
-    seen = await lease.reset(task, f"{session_id} reset")
+    seen = await lease.reset(replay.task, f"{session_id} reset")
+    replay.add(None, seen)
     messages = [_wire(message) for message in seen.messages]
     tools = seen.tools
     for number in range(10_000):
@@ -140,7 +148,9 @@ async def _act(
             return
         turn_ids.append(reply["id"])
         said = reply["choices"][0]["message"]
-        result = await lease.step(_action(said), f"{session_id} step {number}")
+        action = _action(said)
+        result = await lease.step(action, f"{session_id} step {number}")
+        replay.add(action, result.observation)
         if result.done:
             return
         messages += [said, *(_wire(message) for message in result.observation.messages)]

@@ -22,7 +22,7 @@ from openclaw_rl.capture.learned import (
     view_swaps,
     view_traffic,
 )
-from openclaw_rl.capture.rollouts import view_environments
+from openclaw_rl.capture.rollouts import view_attempts
 from openclaw_rl.capture.satisfaction import Rated, rated_sessions, session_scores, view_first_replies
 from openclaw_rl.capture.search import SearchIndex
 from openclaw_rl.capture.texts import added, plain_text, turn_texts
@@ -30,6 +30,7 @@ from openclaw_rl.capture.wish_view import view_wishes
 from openclaw_rl.capture.wishes import count_wishes
 from openclaw_rl.config import to_environment
 from openclaw_rl.processes import health
+from openclaw_rl.processes.environments import list_environments, read_replay
 from openclaw_rl.processes.forgetting import Forgetting
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.pulse import Pulse
@@ -121,7 +122,16 @@ class Dashboard:
         }
 
     def environments(self, scope: Scope | None) -> list[Json]:
-        return view_environments(self._ledgers.policies, scope)
+        return list_environments(self._config.home, self._ledgers.policies, scope)
+
+    def attempts(self, scope: Scope, limit: int, before: float | None) -> list[Json]:
+        return view_attempts(self._ledgers, scope, limit, before)
+
+    def replay(self, name: str, session_id: str, user: str | None) -> Json | None:
+        session = self._ledgers.serve.session(session_id)
+        if session is None or user not in (None, session["user"]):
+            return None
+        return read_replay(self._config.home, name, session_id)
 
     def wishes(self, user: str | None) -> Json:
         return {"object": "list", "data": view_wishes(self._ledgers, user)}

@@ -21,6 +21,7 @@ from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.prune import PruneReport, give_back, sweep
 from openclaw_rl.capture.search import renew_index
 from openclaw_rl.capture.wishes import CHANGEABLE, ON_HOLD
+from openclaw_rl.processes.environments import sweep_replays
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION, Json
 from openclaw_rl.types.lora import ADAPTER_FILE
@@ -111,6 +112,7 @@ class Forgetting:
         versions = self._remove_undone()
         logs_empty = all([database.empty_log(db) for db in (self._ledgers.serve.db, self._ledgers.learn.db)])
         renew_index(self._home, self._ledgers.serve)
+        sweep_replays(self._home, lambda session: self._ledgers.serve.session(session) is not None)
         undone = {"back_to": {**note.get("back_to", {}), **back}, "versions": versions}
         done = {**note, **undone, "state": _DONE, "logs_empty": logs_empty, "done_at": time.time(),
                 "weights_after": self._served_weights()}  # fmt: skip

@@ -103,6 +103,12 @@ class Inspection(Protocol):
     def environments(self, scope: Scope | None) -> list[Json]:
         """How attempts went, in each environment or in one."""
 
+    def attempts(self, scope: Scope, limit: int, before: float | None) -> list[Json]:
+        """The newest in an environment, or the newest of those before a moment."""
+
+    def replay(self, name: str, session_id: str, user: str | None) -> Json | None:
+        """An episode step by step, where it was kept."""
+
     def status(self, scope: Scope = EVERYONE, user: str | None = None) -> Json: ...
 
     def pulse_of(self, scope: Scope, user: str | None) -> Pulse:

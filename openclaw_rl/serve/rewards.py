@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from openclaw_rl.errors import RequestError
@@ -65,5 +65,30 @@ def reward_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
         """How the newest attempts went in each, by version, and whose fault failures were."""
         own = None if limited_to(request) is None else gateway.scope_of(request.state.user)
         return {"data": inspection.environments(own)}
+
+    @router.get("/v1/environments/{name}/attempts", tags=["look in"])
+    def attempts(
+        name: str,
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        before: Annotated[float | None, Query(allow_inf_nan=False)] = None,
+    ) -> Json:
+        """The newest, or the newest before a moment, each with its session."""
+        scope = f"env:{name}"
+        if limited_to(request) is not None and scope != gateway.scope_of(request.state.user):
+            raise RequestError(f"There is no environment '{name}'.", status=404, code="not_found")
+        return {"data": inspection.attempts(scope, limit, before)}
+
+    @router.get("/v1/environments/{name}/attempts/{session_id}", tags=["look in"])
+    def replay(name: str, session_id: str, request: Request) -> Json:
+        """An episode of ``openclaw-rl train``, step by step."""
+        found = inspection.replay(name, session_id, limited_to(request))
+        if found is None:
+            raise RequestError(
+                f"There is no replay of '{session_id}': those of the newest episodes are kept.",
+                status=404,
+                code="not_found",
+            )
+        return found
 
     return router

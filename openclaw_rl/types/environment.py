@@ -25,6 +25,8 @@ class Observation:
     """In the internal form: a user's words, or results of the tools it called."""
     tools: list[Tool] = field(default_factory=list)
     """What it may call now."""
+    picture: bytes | None = field(default=None, compare=False, repr=False)
+    """JPEG, for people who look at the episode afterwards; the agent is not shown it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ ROUTES = [
     ("POST", "/v1/sessions/{session_id}/exclude", 20), ("POST", "/v1/turns/{turn_id}/include", 20),
     ("POST", "/v1/sessions/{session_id}/include", 20),
     ("POST", "/v1/sessions/{session_id}/reward", 20), ("GET", "/v1/environments", 5),
+    ("GET", "/v1/environments/{name}/attempts", 20),
+    ("GET", "/v1/environments/{name}/attempts/{session_id}", 20),
     ("DELETE", "/v1/turns/{turn_id}", 10), ("DELETE", "/v1/sessions/{session_id}", 10),
     ("PATCH", "/v1/wishes/{wish_id}", 20), ("GET", "/v1/users", 5), ("POST", "/v1/users", 40),
     ("PATCH", "/v1/users/{name}", 40), ("DELETE", "/v1/users/{name}/key", 10),

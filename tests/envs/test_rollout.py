@@ -14,7 +14,8 @@ from openclaw_rl.commands.cli import main
 from openclaw_rl.envs.pool import Pool
 from openclaw_rl.envs.rollout import Agent, Episode, roll_out
 from openclaw_rl.envs.toolcall import ToolCalls
-from openclaw_rl.evals.env.plan import interval, summary, table
+from openclaw_rl.evals.env.interval import interval
+from openclaw_rl.evals.env.plan import summary, table
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine, scripted_system
 from openclaw_rl.types import Environment, Message, Outcome, StepResult, Task

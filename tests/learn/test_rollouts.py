@@ -101,10 +101,12 @@ async def test_a_group_with_both_ends_makes_a_version_of_its_own(agents: Agents)
     )
     assert live.headers["x-policy-version"] == "0", "people's policy is another one"
     [found] = (await agents.stack.get("/v1/environments"))["data"]
-    assert found == {
-        "scope": "env:maze", "attempts": 2, "failures": {},
-        "versions": [{"version": 0, "solved": 1, "of": 2}],
+    assert {name: found[name] for name in ("scope", "attempts", "solved", "of", "failures")} == {
+        "scope": "env:maze", "attempts": 2, "solved": 1, "of": 2, "failures": {"model": 1},
     }  # fmt: skip
+    [base] = found["versions"]
+    assert (base["version"], base["solved"], base["of"]) == (0, 1, 2)
+    assert base["low"] < 0.5 < base["high"]
 
 
 async def test_signals_are_the_groups(agents: Agents) -> None:
@@ -121,6 +123,23 @@ async def test_signals_are_the_groups(agents: Agents) -> None:
     spread = 0.5**0.5
     assert signal[won] == pytest.approx([1 + 0.3 / spread, 1.0], abs=0.05)
     assert signal[lost] == pytest.approx([-1 - 0.3 / spread, -1.0], abs=0.05)
+
+
+async def test_exactly_what_was_sampled_is_learned(agents: Agents) -> None:
+    """Each turn its own reply, once: nothing of its history, nothing of the environment's answers."""
+    sessions = await agents.group("task 1", 1.0, -1.0)
+    await learn(agents)
+    ledgers = agents.stack.system.ledgers
+    for session in sessions:
+        turns = (await agents.http.get(f"/v1/sessions/{session}")).json()["turns"]
+        assert len(turns) == 2
+        for each in turns:
+            [made] = agents.stack.policy_ledger.examples_of(each["id"])
+            turn = ledgers.serve.load_turn(each["id"])
+            assert turn is not None
+            assert list(made.reply_ids) == [token.id for token in turn.tokens]
+            assert list(made.prompt_ids) == list(turn.prompt_ids)
+            assert len(made.signal_NK) == len(turn.tokens)
 
 
 async def test_nothing_is_learned_before_the_group_is_complete(agents: Agents) -> None:
@@ -148,7 +167,7 @@ async def test_a_group_with_a_failed_environment_is_not_used(agents: Agents) -> 
     await learn(agents)
     assert await agents.states(sessions) == {("excluded", FAILED.format(failure="environment"))}
     [found] = (await agents.stack.get("/v1/environments"))["data"]
-    assert (found["failures"], found["versions"][0]["of"]) == ({"environment": 1}, 2)
+    assert (found["failures"], found["versions"][0]["of"]) == ({"model": 1, "environment": 1}, 2)
 
 
 async def test_a_judge_that_fails_costs_only_its_own_term(agents: Agents) -> None:
@@ -161,6 +180,8 @@ async def test_a_judge_that_fails_costs_only_its_own_term(agents: Agents) -> Non
             await JudgeWorker(queue, RulesJudge())._judge_one(turn_id)
     await run(agents.stack.worker())
     assert await agents.states(sessions) == {("trained", None)}
+    [found] = (await agents.stack.get("/v1/environments"))["data"]
+    assert found["unjudged_steps"] == 4
 
 
 async def test_a_reward_that_is_sent_again_counts_once(agents: Agents) -> None:

@@ -42,6 +42,8 @@ ROUTES: dict[tuple[str, str], tuple[Any, tuple[int, ...]]] = {
     ("POST", "/v1/sessions/{session_id}/close"): (None, (404,)),
     ("POST", "/v1/sessions/{session_id}/reward"): ({"reward": 1, "group": "g", "size": 1}, (404,)),
     ("GET", "/v1/environments"): (None, (200,)),
+    ("GET", "/v1/environments/{name}/attempts"): (None, (404,)),
+    ("GET", "/v1/environments/{name}/attempts/{session_id}"): (None, (404,)),
     ("POST", "/v1/sessions/{session_id}/exclude"): (None, (404,)),
     ("POST", "/v1/sessions/{session_id}/include"): (None, (404,)),
     ("GET", "/v1/turns/{turn_id}"): (None, (404,)),

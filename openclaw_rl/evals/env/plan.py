@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from openclaw_rl.envs import EnvironmentParts, create_environment
 from openclaw_rl.envs.pool import Pool
 from openclaw_rl.envs.rollout import Agent, Episode, roll_out
 from openclaw_rl.envs.tasks import of_split
+from openclaw_rl.evals.env.interval import interval
 from openclaw_rl.evals.personalize.arm import Server
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.types import Json, Task
@@ -100,13 +100,3 @@ def _template(episode: Episode) -> str:
 
 def _share(episodes: Sequence[Episode]) -> float:
     return sum(episode.solved for episode in episodes) / len(episodes) if episodes else 0.0
-
-
-def interval(successes: int, number: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's, 95 %: holds for few attempts and for shares near 0 and 1, too."""
-    if not number:
-        return 0.0, 1.0
-    share = successes / number
-    middle = (share + z * z / (2 * number)) / (1 + z * z / number)
-    half = z / (1 + z * z / number) * math.sqrt(share * (1 - share) / number + z * z / (4 * number * number))
-    return max(0.0, middle - half), min(1.0, middle + half)

@@ -6,6 +6,7 @@ import { connect, disconnect, listen } from "./live.js";
 import { redrawAll } from "./plot.js";
 import { applyTheme, theme, toggleTheme } from "./theme.js";
 import * as chat from "./pages/chat.js";
+import * as environments from "./pages/environments.js";
 import * as home from "./pages/home.js";
 import * as learning from "./pages/learning.js";
 import * as now from "./pages/now.js";
@@ -25,6 +26,11 @@ const PAGES = [
   { name: "policies", title: "Policies", page: policies, icon: "M6 4v16M6 9c0 4 12 1 12 6v5M18 15v5M6 4h.01M18 20h.01" },
   { name: "now", title: "Now", page: now, icon: "M3 12h4l3-8 4 16 3-8h4" },
 ];
+/** Pages that are in the way of those who have nothing to show on them. */
+const EXTRA = [
+  { name: "environments", title: "Environments", page: environments, source: "/v1/environments", icon: "M4 5h16v14H4zM7 10l3 2.5L7 15M12 15h5" },
+  { name: "results", title: "Results", page: results, source: "/v1/results", icon: "M5 20V10M12 20V4M19 20v-7" },
+];
 const app = document.getElementById("app");
 let main = null;
 let leave = () => {};
@@ -39,13 +45,13 @@ async function start() {
     fill(app, signIn(start));
     return;
   }
-  const showResults = await get("/v1/results").then((found) => found.data.length > 0, () => false);
-  buildFrame(showResults);
+  const some = (path) => get(path).then((found) => found.data.length > 0, () => false);
+  const there = await Promise.all(EXTRA.map(({ source }) => some(source)));
+  buildFrame([...PAGES, ...EXTRA.filter((_, index) => there[index])]);
   await show();
 }
 
-function buildFrame(showResults) {
-  const pages = showResults ? [...PAGES, { name: "results", title: "Results", icon: "M5 20V10M12 20V4M19 20v-7" }] : PAGES;
+function buildFrame(pages) {
   const links = pages.map(({ name, title, icon: path }) =>
     h("li", {}, h("a", { href: `#/${name}`, "data-page": name }, icon(path), h("span", {}, title))));
   const health = h("div", {}, pill("connecting", "", true));
@@ -82,7 +88,7 @@ async function signOut() {
 async function show() {
   if (!main) return;
   const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
-  const known = { ...Object.fromEntries(PAGES.map((one) => [one.name, one.page])), results };
+  const known = Object.fromEntries([...PAGES, ...EXTRA].map((one) => [one.name, one.page]));
   const page = name === "sessions" && rest[0] ? session : known[name] ?? home;
   for (const link of document.querySelectorAll(".rail a[data-page]")) {
     if (link.dataset.page === (known[name] ? name : "home")) link.setAttribute("aria-current", "page");
