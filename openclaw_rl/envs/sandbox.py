@@ -1,4 +1,5 @@
-"""A place where an agent's commands can do no harm: bubblewrap, with nothing of the host but its programs.
+"""A place where an agent's commands can do no harm: bubblewrap, with nothing of the host but its programs, or
+a container.
 
 No network, no environment variables, no rights, its own processes; everything it writes lies in memory of a
 bounded size and is gone with it, so that nothing is left behind. One shell in it takes commands, each with
@@ -19,6 +20,8 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from openclaw_rl.envs.containers import Container, chosen_container
 
 HOME = "/work"
 #: Folders with programs and libraries; those that are links (as on Debian) are made again.
@@ -75,6 +78,7 @@ class Sandbox:
     ) -> None:
         self._files, self.limits, self._read_only = dict(files or {}), limits or Limits(), list(read_only)
         self._process: asyncio.subprocess.Process | None = None
+        self._container: Container | None = None
         self._stands = False
 
     async def __aenter__(self) -> Sandbox:
@@ -84,13 +88,25 @@ class Sandbox:
             # An answer shows that it stands.
             await self._unpack(f"tar -x -C {HOME} -f /run/files.tar && rm /run/files.tar")
             self._stands = True
-        except BaseException:
+        except BaseException as error:
             self._process = await starting  # cancelled in the middle, it would be killed half-made
+            complaint = await self._complaint() if isinstance(error, SandboxGone) else ""
             await self.close()
+            if complaint:
+                raise RuntimeError(f"the sandbox could not be made: {complaint}") from None
             raise
         return self
 
+    async def _complaint(self) -> str:
+        """What the container's program said; bubblewrap's is not kept."""
+        if self._process is None or self._process.stderr is None:
+            return ""
+        return (await self._process.stderr.read(2000)).decode("utf-8", "replace").strip()
+
     async def _start(self) -> asyncio.subprocess.Process:
+        self._container = chosen_container()
+        if self._container is not None:
+            return await self._start_container(self._container)
         packed = os.memfd_create("files")  # a repository is too much to be sent to a shell
         try:
             _pack(self._files, packed)
@@ -102,6 +118,23 @@ class Sandbox:
             )  # fmt: skip
         finally:
             os.close(packed)
+
+    async def _start_container(self, container: Container) -> asyncio.subprocess.Process:
+        """Its files come first on its standard input, so that nothing has to be mounted."""
+        packed = io.BytesIO()
+        _pack(self._files, packed)
+        data, limits = packed.getvalue(), self.limits
+        script = f"head -c {len(data)} > /run/files.tar\n{_shell(limits)}"
+        process = await asyncio.create_subprocess_exec(
+            *container.command(
+                script, limits.disk_mb, limits.memory_mb, limits.processes, self._read_only, HOME
+            ),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            limit=_LINE, start_new_session=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(data)
+        return process
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -116,6 +149,8 @@ class Sandbox:
                 # Killed while it is being set up, bubblewrap's other half would wait for it for ever.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), _SET_UP_S)
+            if (container := self._container) is not None:
+                await container.remove()
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
@@ -214,14 +249,16 @@ def enclosed(disk_mb: int, read_only: Sequence[str] = ()) -> list[str]:
 
 
 def _command(limits: Limits, packed: int, read_only: Sequence[str]) -> list[str]:
+    files = ["--file", str(packed), "/run/files.tar"]
+    return [*enclosed(limits.disk_mb, read_only), *files, "/bin/bash", "-c", _shell(limits)]
+
+
+def _shell(limits: Limits) -> str:
     inner = (
         f"--as={limits.memory_mb * 2**20} --nproc={limits.processes} --fsize={limits.disk_mb * 2**20} "
         f"--core=0 --cpu={max(1, round(2 * limits.seconds))}"
     )
-    files = ["--file", str(packed), "/run/files.tar"]
-    return [
-        *enclosed(limits.disk_mb, read_only), *files, "/bin/bash", "-c", _SHELL.replace("{limits}", inner)
-    ]  # fmt: skip
+    return _SHELL.replace("{limits}", inner)
 
 
 def _pack(files: Mapping[str, bytes], into: int | io.BytesIO) -> None:
@@ -258,6 +295,8 @@ def _python() -> list[str]:
 
 def python_path() -> str:
     """Python, as it is called in a sandbox."""
+    if chosen_container() is not None:
+        return "python3"
     if not _python() and not sys.base_prefix.startswith("/usr"):
         return "/usr/bin/python3"
     return str(Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}")
