@@ -85,9 +85,14 @@ test-envs: $(STAMP) system-packages ## solve every task of the environments, and
 	@$(BIN)/python -m pytest -m envs -n 2 tests/envs $(ARGS)
 
 .PHONY: test-env-adapters
-test-env-adapters: $(STAMP) ## try MCP servers in a venv of their own
-	@scripts/env-venvs
+test-env-adapters: $(STAMP) ## try MCP servers, verifiers and OpenEnv in venvs of their own (700 MB)
+	@scripts/env-venvs mcp verifiers openenv
 	@$(BIN)/python -m pytest -m env_adapters tests/env_adapters $(ARGS)
+
+.PHONY: test-ray
+test-ray: $(STAMP) system-packages ## run environments on a real Ray, in a venv of its own (300 MB)
+	@scripts/env-venvs ray
+	@$(BIN)/python -m pytest -m ray tests/env_adapters $(ARGS)
 
 .PHONY: test-gate
 test-gate: $(STAMP) system-packages ## make spoiled and good versions and have the gate tell them apart

@@ -23,12 +23,13 @@ import httpx
 from tqdm import tqdm
 
 from openclaw_rl.config import Config, to_environment
-from openclaw_rl.envs import EnvironmentParts, create_environment
+from openclaw_rl.envs import EnvironmentParts, create_environment, environment_maker
 from openclaw_rl.envs.groups import Group, roll_out_groups
 from openclaw_rl.envs.pool import Pool
 from openclaw_rl.envs.rollout import Agent, Episode, roll_out
 from openclaw_rl.envs.tasks import of_split
-from openclaw_rl.evals.env.plan import interval, summary
+from openclaw_rl.evals.env.interval import interval
+from openclaw_rl.evals.env.plan import summary
 from openclaw_rl.evals.personalize.arm import Server
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.listen import announced
@@ -42,6 +43,8 @@ QUICK = {"judge": "rules", "env_batch_size": 16, "canary_share": 0.0}
 #: Batches that may wait for the learner before agents wait for it, too.
 _AHEAD = 2
 _POLL_S = 0.5
+#: Groups between two looks at held-out tasks; a short run looks before and after alone.
+_EVAL_EVERY = 50
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
@@ -87,6 +90,7 @@ class Plan:
     seed: int
     quick: bool
     force_calls: bool
+    pool: str = "local"
 
     def tasks(self, first: int) -> Iterator[Task]:
         """Without end, each once before any comes again; the same order whenever it is asked for."""
@@ -107,7 +111,7 @@ def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Pl
     parallel = options.parallel or _number("PARALLEL_ENVS", stated.get("parallel", "8"))
     if options.attempts < 2:
         raise ValueError("--attempts 2 or more: an attempt is learned from by how it compares with others")
-    parts = EnvironmentParts(options.tasks, steps)
+    parts = EnvironmentParts(options.tasks, steps, pictures=True)
     tasks = create_environment(env, parts).tasks()
     train, held_out = of_split(tasks, "train"), of_split(tasks, "validation")
     if not train:
@@ -115,8 +119,9 @@ def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Pl
     held_out = held_out[:: max(1, -(-len(held_out) // options.eval_tasks))]
     return Plan(
         env, env.rpartition(":")[2].lower(), parts, train, held_out, options.attempts, max(1, parallel),
-        options.minutes or (20.0 if options.quick else math.inf), options.groups, options.eval_every,
-        options.task_seed, options.quick, not options.free,
+        options.minutes or (20.0 if options.quick else math.inf), options.groups,
+        (0 if options.quick else _EVAL_EVERY) if options.eval_every is None else options.eval_every,
+        options.task_seed, options.quick, not options.free, options.pool,
     )  # fmt: skip
 
 
@@ -138,17 +143,17 @@ class Log:
     """One line of JSON for everything that was done."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(self, kind: str, row: Json) -> None:
-        with self._path.open("a") as file:
+        with self.path.open("a") as file:
             file.write(json.dumps({"type": kind, "at": time.time(), **row}) + "\n")
 
     def of(self, kind: str) -> list[Json]:
-        if not self._path.exists():
+        if not self.path.exists():
             return []
-        rows = [json.loads(line) for line in self._path.read_text().splitlines() if line.endswith("}")]
+        rows = [json.loads(line) for line in self.path.read_text().splitlines() if line.endswith("}")]
         return [row for row in rows if row["type"] == kind]
 
 
@@ -185,7 +190,10 @@ class Training:
                         break
                 await groups.aclose()  # type: ignore[attr-defined]
         await self._settle()
-        await self.evaluate(done)
+        looks = self.log.of("evaluation")
+        version = (await self._status())["policy_version"]
+        if not looks or (looks[-1]["groups"], looks[-1]["version"]) != (done, version):
+            await self.evaluate(done)
         self.log.write(
             "run",
             {
@@ -198,11 +206,13 @@ class Training:
 
     @property
     def _agent(self) -> Agent:
-        return Agent(self.url, self.key, temperature=1.0, force_calls=self.plan.force_calls)
+        replays = self.log.path.parent / "replays"
+        return Agent(self.url, self.key, temperature=1.0, force_calls=self.plan.force_calls, replays=replays)
 
     @asynccontextmanager
     async def _pool(self) -> AsyncIterator[Pool]:
-        pool = Pool(lambda: create_environment(self.plan.env, self.plan.parts), self.plan.parallel)
+        plan = self.plan
+        pool = Pool(environment_maker(plan.env, plan.parts, plan.pool), plan.parallel)
         try:
             yield pool
         finally:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from openclaw_rl.plugins import create
 from openclaw_rl.types import Environment
 
-__all__ = ["ENVIRONMENTS", "EnvironmentParts", "create_environment"]
+__all__ = ["ENVIRONMENTS", "POOLS", "EnvironmentParts", "create_environment", "environment_maker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class EnvironmentParts:
     """A file or folder of tasks; empty: those that come with it."""
     max_steps: int = 0
     """0: as many as it finds right."""
+    pictures: bool = False
+    """For people who look at episodes afterwards, where there is something to see."""
 
 
 def _toolcall(parts: EnvironmentParts) -> Environment:
@@ -49,7 +51,19 @@ def _gui(parts: EnvironmentParts) -> Environment:
     seen = os.environ.get("SCREENSHOT_BACKEND", "tree")
     if seen not in ("tree", "screenshot"):
         raise ValueError(f"SCREENSHOT_BACKEND is tree (text) or screenshot (text and picture), not {seen!r}")
-    return Gui(parts.tasks, parts.max_steps or 30, screenshots=seen == "screenshot")
+    return Gui(parts.tasks, parts.max_steps or 30, seen == "screenshot", parts.pictures)
+
+
+def _verifiers(parts: EnvironmentParts) -> Environment:
+    from openclaw_rl.envs.verifiers import Verifiers
+
+    return Verifiers(parts.tasks, parts.max_steps or 30)
+
+
+def _openenv(parts: EnvironmentParts) -> Environment:
+    from openclaw_rl.envs.openenv import OpenEnv
+
+    return OpenEnv(parts.tasks, parts.max_steps or 20)
 
 
 ENVIRONMENTS: dict[str, Callable[..., Environment]] = {
@@ -57,6 +71,8 @@ ENVIRONMENTS: dict[str, Callable[..., Environment]] = {
     "terminal": _terminal,
     "swe": _swe,
     "gui": _gui,
+    "verifiers": _verifiers,
+    "openenv": _openenv,
 }
 
 
@@ -64,3 +80,29 @@ def create_environment(name: str, parts: EnvironmentParts | None = None) -> Envi
     """By name, or ``pkg.module:Class``; ValueError that lists the names there are."""
     made: Environment = create("environment", name, ENVIRONMENTS, parts or EnvironmentParts())
     return made
+
+
+Maker = Callable[[], Environment]
+
+
+def _here(address: str, name: str, parts: EnvironmentParts) -> Maker:
+    return lambda: create_environment(name, parts)
+
+
+def _on_ray(address: str, name: str, parts: EnvironmentParts) -> Maker:
+    from openclaw_rl.envs.ray_actors import RayEnvironment, connect
+
+    connect(address)
+    return lambda: RayEnvironment(name, parts)
+
+
+#: Where the environments of a pool act.
+POOLS: dict[str, Callable[[str, str, EnvironmentParts], Maker]] = {"local": _here, "ray": _on_ray}
+
+
+def environment_maker(name: str, parts: EnvironmentParts, pool: str = "local") -> Maker:
+    """What a pool makes environments with; ``pool`` is a name of ``POOLS``, or an address that begins so."""
+    kind = pool.partition("://")[0]
+    if kind not in POOLS:
+        raise ValueError(f"there is no pool {pool!r}; known: {', '.join(POOLS)}, ray://HOST:10001")
+    return POOLS[kind](pool, name, parts)

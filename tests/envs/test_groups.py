@@ -131,6 +131,7 @@ def options(**given: Any) -> argparse.Namespace:
     known = {
         "env": "toolcall", "tasks": "", "parallel": 0, "attempts": 2, "groups": 0, "minutes": 0.0,
         "max_steps": 0, "eval_every": 0, "eval_tasks": 100, "task_seed": 0, "free": False, "quick": False,
+        "pool": "local",
     }  # fmt: skip
     return argparse.Namespace(**{**known, **given})
 
@@ -157,6 +158,21 @@ async def test_a_run_is_logged_and_goes_on_where_it_was(
     assert "3 groups of 2" in said
     assert "1 of 1 solved" in said
     assert "by whose fault: model 6" in said
+
+
+async def test_held_out_tasks_are_tried_on_a_schedule(
+    system: ServingSystem, tasks: str, tmp_path: Path
+) -> None:
+    log, key = Log(tmp_path / "log.jsonl"), key_of(system.config.home, "toolcall")
+    says(system, *((1, 1),) * 20)
+    await Training(plan(tasks, groups=3, eval_every=2), "http://test/v1", key, log, transport(system)).run()
+    looks = log.of("evaluation")
+    assert [row["groups"] for row in looks] == [0, 2, 3]
+    assert all(row["low"] < row["solved"] / row["of"] <= row["high"] for row in looks)
+    await Training(plan(tasks, groups=4, eval_every=2), "http://test/v1", key, log, transport(system)).run()
+    assert [row["groups"] for row in log.of("evaluation")] == [0, 2, 3, 4], "the last of them once"
+    assert plan(tasks, eval_every=None).eval_every == 50
+    assert plan(tasks, eval_every=None, quick=True).eval_every == 0
 
 
 async def test_agents_wait_for_a_learner_that_is_behind(
@@ -198,7 +214,7 @@ async def test_agents_wait_for_a_step_that_takes_long(
 def test_the_references_variables_work(tasks: str) -> None:
     variables = {"ENV_TYPE": "toolcall", "MAX_STEPS": "5", "PARALLEL_ENVS": "3"}
     found = read_plan(options(env=None, tasks=tasks), variables)
-    assert (found.env, found.parallel, found.parts) == ("toolcall", 3, EnvironmentParts(tasks, 5))
+    assert (found.env, found.parallel, found.parts) == ("toolcall", 3, EnvironmentParts(tasks, 5, True))
     assert read_plan(options(tasks=tasks, parallel=2), variables).parallel == 2, "a flag comes first"
 
 
