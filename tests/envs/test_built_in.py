@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -194,6 +195,19 @@ async def test_a_python_function_is_a_tool(tmp_path: Path, monkeypatch: pytest.M
     }
     result = await env.step(calls(("shout", {"word": "hi", "times": 2})))
     assert result.observation.messages[0]["content"] == "HIHI"
+
+
+async def test_calls_that_block_hold_nobody_else_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of four waits for the other three: one after another, none would ever come to its end."""
+    code = ["import threading", "all_of_them = threading.Barrier(4)", "def meet() -> int:"]
+    (tmp_path / "my_barrier.py").write_text("\n".join([*code, "    return all_of_them.wait(30) * 0"]))
+    monkeypatch.syspath_prepend(tmp_path)
+    row = {"prompt": "?", "answer": "0", "tools": ["my_barrier:meet"]}
+    envs = [await toolcall(tmp_path, row) for _ in range(4)]
+    for env in envs:
+        await env.reset(env.tasks()[0])
+    results = await asyncio.gather(*(env.step(calls(("meet", {}))) for env in envs))
+    assert [result.observation.messages[0]["content"] for result in results] == ["0"] * 4
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from openclaw_rl.envs.terminal import Terminal
 from openclaw_rl.types import Message, Task
 
 pytestmark = pytest.mark.envs
-EPISODES, AT_ONCE = 200, 16
+EPISODES, AT_ONCE = 1000, 16
 
 
 def running(command: str) -> Message:
