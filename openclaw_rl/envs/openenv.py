@@ -54,7 +54,7 @@ class OpenEnv:
         began = await self._ask("reset", task.data.get("reset", {}))
         self._tools = await self._offered(url)
         self._task = task
-        told = "\n\n".join(filter(None, (task.data.get("instruction"), shown(began))))
+        told = "\n\n".join(filter(None, (task.data.get("instruction"), shown(began, whole=True))))
         return Observation(
             [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": told or "Begin."}],
             self._tools,
@@ -146,14 +146,17 @@ def _websockets() -> Any:
     return connect
 
 
-def shown(found: Json) -> str:
-    """What a step came to, without what is said elsewhere; one text is shown as it is."""
+def shown(found: Json, whole: bool = False) -> str:
+    """What a step came to, without what is said elsewhere; one text is shown as it is.
+
+    ``whole``: with the metadata, where some environments describe themselves.
+    """
     seen = {
         name: value
         for name, value in (found.get("observation") or {}).items()
         if value not in (None, {}, []) and name not in ("tool_name", "error")
     }
-    if "metadata" in seen and len(seen) > 1:
+    if "metadata" in seen and len(seen) > 1 and not whole:
         seen.pop("metadata")
     if error := (found.get("observation") or {}).get("error"):
         return f"error: {error.get('message', error) if isinstance(error, dict) else error}"

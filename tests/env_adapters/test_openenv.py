@@ -118,3 +118,8 @@ def test_what_it_needs_is_said(tmp_path: Path) -> None:
 )
 def test_what_is_shown_of_a_step(seen: Any, text: str) -> None:
     assert shown({"observation": seen}) == text
+
+
+def test_what_an_environment_says_of_itself_is_told_at_the_beginning() -> None:
+    seen = {"at": 0, "metadata": {"maze": [[0, 1]]}}
+    assert shown({"observation": seen}, whole=True) == '{"at": 0, "metadata": {"maze": [[0, 1]]}}'
