@@ -91,8 +91,10 @@ async function show() {
   const known = Object.fromEntries([...PAGES, ...EXTRA].map((one) => [one.name, one.page]));
   const page = name === "sessions" && rest[0] ? session : known[name] ?? home;
   for (const link of document.querySelectorAll(".rail a[data-page]")) {
-    if (link.dataset.page === (known[name] ? name : "home")) link.setAttribute("aria-current", "page");
+    const current = link.dataset.page === (known[name] ? name : "home");
+    if (current) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
+    if (current) link.scrollIntoView({ inline: "nearest", block: "nearest" });
   }
   leave();
   const stops = [];
