@@ -40,7 +40,7 @@ _OWN_CALL = re.compile(r"call[0-9a-z]{16,}t\d+")
 _WRITTEN_CALL = re.compile(r"\bcall_?[0-9a-z]{16,}t\d+\b")
 _RUNTIME = re.compile(r"^Runtime: agent=.*$", re.MULTILINE)
 #: Times, counters and ids, which differ in every request of one agent.
-_NUMBERED_WORD = re.compile(r"\w*\d\w*")
+_NUMBERED_WORD = re.compile(r"(?<!\w)[^\W\d]*\d\w*")
 #: Requests rarely drop more than this many replies from the end of their history.
 _MAX_REPLIES = 8
 #: How clients mark what they cut off, and below how many characters a text is no evidence by itself.
