@@ -10,6 +10,9 @@ Which answers are the best nobody has to label. An answer must be about its requ
 asked about, or is clearly likelier there than after other requests. Of those, the best shows the wish most:
 knowing the wish makes it likelier than it was. Those that merely repeat the wish's words are left out. Where
 the told model answers too few of the requests, it does not manage the wish, and nothing is learned.
+
+A wish about nothing but the form of replies (``forms``) does not depend on that: the model answers as ever,
+and its answers are cut, laid out or added to.
 """
 
 from __future__ import annotations
@@ -18,16 +21,20 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 
 import numpy as np
 
+from openclaw_rl.forms import Reading, read
 from openclaw_rl.relevance import CLEARLY, OTHERS, names, own_words
 from openclaw_rl.types import (
+    NO_SIGNAL,
     Answer,
     Ask,
     Batch,
     Example,
+    FloatArray,
     Json,
     Lesson,
     Needs,
@@ -44,6 +51,8 @@ _ECHO = 5
 _TELLING = 40
 #: Where one in so many answers comes to an end, only such are learned from: they teach to stop.
 _FINISHED = 4
+#: Of a text's end, so much tells whether it was cut.
+_TAIL = 24
 #: Of the requests, those that must find an answer.
 _LEAST_SHARE = 0.25
 
@@ -54,10 +63,14 @@ class Hinted:
     """On so many a wish is taught per complaint."""
     answers: int = 4
     """So many are given to each."""
+    shaped_answers: int = 2
+    """So many where any that is about its request will do: those are put into form."""
     keep: int = 1
     """So many of them are learned from."""
     own_share: float = 0.5
     """Of what is aimed at, the kept answer's own token; the rest is all that the told model held likely."""
+    hold: int = 4
+    """Of what a form does not touch, one token in so many is held as it was."""
     steps: int = 8
     """Optimizer steps a version."""
     step_examples: int = 8
@@ -74,6 +87,7 @@ class Hinted:
             loss="forward-kl",
             batch_size=1,
             generates=True,
+            shapes=True,
             steps=self.steps,
             step_examples=self.step_examples,
             anchors=self.anchors,
@@ -85,53 +99,115 @@ class Hinted:
         if lesson.verdict.score >= 0 or not lesson.verdict.hints:
             return []
         teacher: Teacher = scorer  # type: ignore[assignment]  # needs.generates says so
-        wish = " ".join(lesson.wishes)
-        asks = lesson.asks(wish, self.requests)
+        choice = _Choice(teacher, " ".join(lesson.wishes), read(lesson.wishes), self.keep)
+        asks = lesson.asks(choice.wish, self.requests)
         seed = int.from_bytes(hashlib.sha256(lesson.turn.id.encode()).digest()[:4], "big")
+        number = self.shaped_answers if choice.reading.can_make else self.answers
         given = await asyncio.gather(
-            *(teacher.answer(ask.hinted_ids, self.answers, seed + 97 * n) for n, ask in enumerate(asks))
+            *(teacher.answer(choice.prompt(ask), number, seed + 97 * n) for n, ask in enumerate(asks))
         )
         own = own_words([ask.text for ask in asks])
         kept = await asyncio.gather(
-            *(self._best(teacher, asks, n, own[n], wish, answers) for n, answers in enumerate(given))
+            *(choice.best(asks, n, own[n], answers) for n, answers in enumerate(given))
         )
         if sum(map(bool, kept)) < _LEAST_SHARE * len(asks):
             return []
-        source = Source("hinted", (lesson.turn.id,), lesson.turn.user, lesson.verdict.score, wish)
+        source = Source("hinted", (lesson.turn.id,), lesson.turn.user, lesson.verdict.score, choice.wish)
         return [
-            distribution_example(ask, answer, source, self.own_share)
+            choice.example(ask, each, source, self)
             for ask, best in zip(asks, kept, strict=True)
-            for answer in best
+            for each in best
         ]
 
-    async def _best(
-        self,
-        teacher: Teacher,
-        asks: Sequence[Ask],
-        which: int,
-        own: frozenset[str],
-        wish: str,
-        answers: Sequence[Answer],
-    ) -> list[Answer]:
-        """Those of one request's answers that are about it and show the wish most."""
-        usable = [a for a in answers if a.ids and not teacher.degenerate(a.text)]
-        usable = [a for a in usable if not echoes(a.text, wish)]
+    def batch(self, examples: Sequence[Example], state: Json) -> Batch:
+        return Batch(examples, self.needs.loss, scale=self.scale)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    answer: Answer
+    given: Answer
+    """As it was before it was put into form."""
+
+    def own_share(self, usual: float) -> FloatArray:
+        """Of words that only the form brought in, all; of coming to an end, too."""
+        share = np.ones((len(self.answer.ids), 1), np.float32)
+        same = SequenceMatcher(None, self.given.ids, self.answer.ids, autojunk=False)
+        for block in same.get_matching_blocks():
+            share[block.b : block.b + block.size] = usual
+        if self.answer.finished:
+            share[-1] = 1.0
+        return share
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What to learn a person's wishes from."""
+
+    teacher: Teacher
+    wish: str
+    reading: Reading
+    keep: int
+
+    def prompt(self, ask: Ask) -> list[int]:
+        """Who can be put into form needs not be told, and answers better."""
+        return ask.prompt_ids if self.reading.can_make else ask.hinted_ids
+
+    def example(self, ask: Ask, kept: _Kept, source: Source, options: Hinted) -> Example:
+        """What a form does not touch is held as it is, here and there, unless it is what was chosen for."""
+        if not self.reading.can_make or self.reading.selects:
+            return distribution_example(ask, kept.answer, source, kept.own_share(options.own_share))
+        share = kept.own_share(0.0)
+        made = distribution_example(ask, kept.answer, source, share)
+        left_out = (share == 0) & (np.arange(len(share))[:, None] % options.hold > 0)
+        signal = np.where(left_out, np.float32(NO_SIGNAL), made.signal_NK)
+        return replace(made, signal_NK=signal, num_free=int(len(share) - left_out.sum()))
+
+    async def best(
+        self, asks: Sequence[Ask], which: int, own: frozenset[str], answers: Sequence[Answer]
+    ) -> list[_Kept]:
+        """Those of one request's answers that are about it, have the form, and show the wish most."""
+        usable = [a for a in answers if a.ids and not self.teacher.degenerate(a.text)]
+        usable = [a for a in usable if not echoes(a.text, self.wish)]
         finished = [a for a in usable if a.finished]
         if _FINISHED * len(finished) >= len(usable):  # unless the wish makes them long
             usable = finished
         found = []
         for answer in usable:
-            ids, told = answer.ids[:_TELLING], float(np.mean(answer.logprobs[:_TELLING]))
-            if not names(answer.text, own) and not await _fits(teacher, asks, which, ids, told):
+            shaped = await self._shaped(asks[which], answer)
+            if shaped is None or not await self._is_about(asks, which, own, shaped):
                 continue
-            shows = told - await teacher.mean_logprob(asks[which].prompt_ids, ids)
-            if shows > 0 or not wish:
-                found.append((shows, answer))
+            shows = 0.0 if self.reading.can_make else await self._shows(asks[which], shaped)
+            if shows > 0 or self.reading.can_make or not self.wish:
+                found.append((shows, _Kept(shaped, answer)))
+            if self.reading.can_make and len(found) == self.keep:
+                break
         found.sort(key=lambda each: -each[0])
-        return [answer for _, answer in found[: self.keep]]
+        return [kept for _, kept in found[: self.keep]]
 
-    def batch(self, examples: Sequence[Example], state: Json) -> Batch:
-        return Batch(examples, self.needs.loss, scale=self.scale)
+    async def _shaped(self, ask: Ask, answer: Answer) -> Answer | None:
+        """In the forms that were wished for; None where it cannot be."""
+        text = self.reading.made(answer.text)
+        if text is None or text == answer.text:
+            return None if text is None else answer
+        if self.teacher.degenerate(text):
+            return None
+        cut_off = not answer.finished and text.endswith(answer.text[-_TAIL:])
+        return await self.teacher.write(self.prompt(ask), text, ends=not cut_off)
+
+    async def _is_about(self, asks: Sequence[Ask], which: int, own: frozenset[str], answer: Answer) -> bool:
+        """It names what was asked about, or is clearly likelier there than after any of some others."""
+        if names(answer.text, own):
+            return True
+        others = [asks[(which + n) % len(asks)] for n in range(1, min(OTHERS + 1, len(asks)))]
+        ids, told = answer.ids[:_TELLING], float(np.mean(answer.logprobs[:_TELLING]))
+        elsewhere = [await self.teacher.mean_logprob(self.prompt(other), ids) for other in others]
+        return all(told - each >= CLEARLY for each in elsewhere)
+
+    async def _shows(self, ask: Ask, answer: Answer) -> float:
+        """By how much knowing the wish makes it likelier."""
+        told = float(np.mean(answer.logprobs[:_TELLING]))
+        return told - await self.teacher.mean_logprob(ask.prompt_ids, answer.ids[:_TELLING])
 
 
 def echoes(text: str, wish: str) -> bool:
@@ -139,10 +215,3 @@ def echoes(text: str, wish: str) -> bool:
     said, wished = (tuple(word.lower() for word in _WORD.findall(t)) for t in (text, wish))
     runs = {wished[n : n + _ECHO] for n in range(len(wished) - _ECHO + 1)}
     return any(said[n : n + _ECHO] in runs for n in range(len(said) - _ECHO + 1))
-
-
-async def _fits(teacher: Teacher, asks: Sequence[Ask], which: int, reply_ids: list[int], told: float) -> bool:
-    """Whether it is clearly likelier after its own request than after any of some others."""
-    others = [asks[(which + n) % len(asks)] for n in range(1, min(OTHERS + 1, len(asks)))]
-    elsewhere = [await teacher.mean_logprob(other.hinted_ids, reply_ids) for other in others]
-    return all(told - each >= CLEARLY for each in elsewhere)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from openclaw_rl.forms import read
 from openclaw_rl.scopes import is_environment
 from openclaw_rl.train.gate import Subject
 from openclaw_rl.train.rollouts import NO_REWARD, NOT_FINITE, GroupSampler
@@ -275,7 +276,9 @@ class Sampler:
         if verdict.score >= 0 or not self._algorithm.needs.generates:
             return None
         again, before = self._verdicts.corrected(turn), self._wishes.texts(turn.user, turn.scope)
-        if again is not None:
+        # Where answers are put into form, it does not matter what the model manages when it is told.
+        counts = not (self._algorithm.needs.shapes and read(before).can_make)
+        if again is not None and counts:
             self._wishes.failed(turn)
         if not verdict.hints or not self._wishes.is_wish(verdict.hints[0]):
             return NO_LESSON
@@ -288,7 +291,7 @@ class Sampler:
         # Its own wish, or one that it took back, may be known already from before a kill.
         if wish is None or wish.turn_id == turn.id:
             return None
-        if overtaken := again is None and self._came_later(wish, turn):
+        if (overtaken := again is None and self._came_later(wish, turn)) and counts:
             self._wishes.failed(turn)  # what was complained about again had this complaint before its eyes
         same = (again or overtaken) and self._wishes.texts(turn.user, turn.scope) == before
         return SAME_WISH if same else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from openclaw_rl.types import (
     Engine,
     GenerateRequest,
     IntArray,
+    Message,
     Priority,
     Renderer,
     SamplingParams,
@@ -112,6 +114,23 @@ class EngineTeacher:
     async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
         sampling = [SamplingParams(_MAX_TOKENS, _TEMPERATURE, _TOP_P, seed=seed + n) for n in range(number)]
         return list(await asyncio.gather(*(self._answer(prompt_ids, each) for each in sampling)))
+
+    async def write(self, prompt_ids: list[int], text: str, *, ends: bool = True) -> Answer:
+        ids = [*self._renderer.encode(text), *([self._end_id] if ends else [])]
+        request = ScoreRequest(
+            [*prompt_ids, *ids], len(prompt_ids), top_k=_ANSWER_TOP, policy_version=self._version
+        )
+        async with self._places:
+            scores = await self._asked(lambda: self._engine.score(request))
+        tops = np.array(scores.top_ids, np.int32), np.array(scores.top_logprobs, np.float32)
+        return Answer(ids, list(scores.logprobs), *tops, text, finished=ends)
+
+    @cached_property
+    def _end_id(self) -> int:
+        """What ends a reply, as the renderer writes one that was given."""
+        said: list[Message] = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
+        prompt = self._renderer.render(said)
+        return next(each for each in reversed(prompt) if each in self._renderer.stop_ids)
 
     async def likeliest(self, prompt_ids: list[int]) -> Answer:
         """The beginning of the answer, without chance."""

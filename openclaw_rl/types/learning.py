@@ -110,6 +110,9 @@ class Teacher(Scorer, Protocol):
     async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
         """Several answers to one prompt."""
 
+    async def write(self, prompt_ids: list[int], text: str, *, ends: bool = True) -> Answer:
+        """A given text as if it had answered; ``ends``: nothing comes after it."""
+
     async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int]) -> float:
         """Of a reply's tokens, on average."""
 
@@ -186,13 +189,15 @@ _NEXT_TO_NOTHING = 1e-12
 
 
 def distribution_example(
-    ask: Ask, answer: Answer, source: Source, own_share: float = 0.0, weight: float = 1.0
+    ask: Ask, answer: Answer, source: Source, own_share: float | FloatArray = 0.0, weight: float = 1.0
 ) -> Example:
     """An answer as something to learn from: what its giver held likely at every token.
 
-    ``own_share`` of it goes to the token that was given.
+    ``own_share`` of it goes to the token that was given: one for all, or one for each.
     """
     import numpy as np  # these files are read where there is none
+
+    own_share = np.reshape(np.asarray(own_share, np.float32), (-1, 1))
 
     own = np.array([[token] for token in answer.ids], np.int32)
     is_own = answer.top_ids_NK == own
@@ -261,6 +266,8 @@ class Needs:
     """Asks the teacher for log-probs of chosen tokens."""
     generates: bool = False
     """Asks the teacher for answers of its own."""
+    shapes: bool = False
+    """Puts answers into the forms that are wished for, so the model need not be able to when told."""
     steps: int = 1
     """Optimizer steps that make a version; each takes ``step_examples`` of all there are, at random."""
     step_examples: int = 0

@@ -25,7 +25,7 @@ from openclaw_rl.types import (
 
 #: Prompts: as they are, and with the wish.
 ASKS = [Ask([1, n], [1, n, 9]) for n in (5, 6)]
-WISH = "Please answer in one short sentence from now on."
+WISH = "Please sound like my grandmother would from now on."
 
 
 def answer(first: int, text: str = "rain is water", finished: bool = True, logprob: float = -1.0) -> Answer:
@@ -44,10 +44,19 @@ class ScriptedTeacher:
     elsewhere: Mapping[int, float] = field(default_factory=dict)
     asked: list[list[int]] = field(default_factory=list)
     broken: tuple[str, ...] = ()
+    written: list[str] = field(default_factory=list)
 
     async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
         self.asked.append(prompt_ids)
         return list(self.answers)
+
+    async def write(self, prompt_ids: list[int], text: str, *, ends: bool = True) -> Answer:
+        """Every letter is a token."""
+        self.written.append(text if ends else f"{text}…")
+        ids = [ord(letter) for letter in text]
+        top = np.array([[i, 80, 81] for i in ids], np.int32)
+        chances = np.log(np.array([[0.6, 0.2, 0.1]] * len(ids), np.float32))
+        return Answer(ids, [-1.0] * len(ids), top, chances, text, ends)
 
     async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int]) -> float:
         known = self.elsewhere if prompt_ids[-1] == 9 else self.untold
@@ -133,10 +142,10 @@ async def test_a_model_that_answers_next_to_nothing_when_told_teaches_nothing() 
 
 
 async def test_what_says_the_wish_again_is_left_out() -> None:
-    repeated = "Sure, I will answer in one short sentence."
+    repeated = "Sure, I will sound like my grandmother would."
     assert echoes(repeated, WISH)
     assert not echoes("Rain is water that falls from clouds.", WISH)
-    assert not echoes("In one short sentence: rain.", WISH)
+    assert not echoes("Like my grandmother: rain.", WISH)
     teacher = ScriptedTeacher([answer(20, repeated), answer(21)], untold={20: -9.0}, elsewhere={20: -9.0})
     assert await kept(teacher) == [21]
 
@@ -200,3 +209,62 @@ async def test_the_share_of_the_kept_token_is_a_setting() -> None:
     [mixed, *_] = await Hinted(own_share=0.5).examples(lesson(), ScriptedTeacher([answer(20)]))
     assert np.exp(plain.signal_NK[0, 1]) == pytest.approx(0.6)
     assert np.exp(mixed.signal_NK[0, 1]) == pytest.approx(0.8)
+
+
+# --- wishes about nothing but the form -------------------------------------------------------
+
+SAID = "Rain is water. It falls from clouds. It"
+
+
+def spelled(text: str, finished: bool = True) -> Answer:
+    """An answer whose every letter is a token."""
+    ids = [ord(letter) for letter in text]
+    top = np.array([[i, 80, 81] for i in ids], np.int32)
+    chances = np.log(np.array([[0.6, 0.2, 0.1]] * len(ids), np.float32))
+    return Answer(ids, [-1.0] * len(ids), top, chances, text, finished)
+
+
+async def test_a_form_is_given_to_answers_of_a_model_that_was_not_told() -> None:
+    teacher = ScriptedTeacher([spelled(SAID, finished=False)])
+    asked = lesson(hints=("Please answer in one sentence.",), wishes=("Please answer in one sentence.",))
+    made = await Hinted(requests=3).examples(asked, teacher)
+    assert teacher.asked == [ask.prompt_ids for ask in ASKS[:3]]
+    assert set(teacher.written) == {"Rain is water."}
+    assert {bytes(example.reply_ids).decode() for example in made} == {"Rain is water."}
+
+
+async def test_words_that_the_form_brought_in_are_aimed_at_alone() -> None:
+    teacher = ScriptedTeacher([spelled("Rain is water.")])
+    wish = "Please end every answer with the words Yo ho."
+    made = await Hinted(requests=3, own_share=0.5).examples(lesson(hints=(wish,), wishes=(wish,)), teacher)
+    text = "Rain is water. Yo ho."
+    chances = np.exp(made[0].signal_NK)  # of each position's own token, in the second column
+    assert bytes(made[0].reply_ids).decode() == text
+    assert chances[0, 1] == pytest.approx(0.6)  # as the model held it, and nothing more
+    assert (made[0].signal_NK[1:4] == NO_SIGNAL).all()  # held here and there
+    assert made[0].num_free == 4 + len(" Yo ho.")
+    assert chances[text.index("Y"), 1] == pytest.approx(1.0)
+
+
+async def test_an_answer_that_was_cut_off_does_not_teach_to_stop_there() -> None:
+    teacher = ScriptedTeacher([spelled(SAID, finished=False)])
+    wish = "Begin every answer with Well now."
+    await Hinted(requests=3).examples(lesson(hints=(wish,), wishes=(wish,)), teacher)
+    assert set(teacher.written) == {f"Well now. {SAID}…"}
+
+
+async def test_a_form_that_cannot_be_made_is_looked_for_in_what_the_told_model_says() -> None:
+    wish = "Please answer in exactly four words."
+    teacher = ScriptedTeacher([answer(20, "Rain is just water"), answer(21, "Rain is water")])
+    made = await Hinted(requests=3).examples(lesson(hints=(wish,), wishes=(wish,)), teacher)
+    assert [example.reply_ids[0] for example in made] == [20, 20]
+    none = ScriptedTeacher([answer(21, "Rain is water")])
+    assert await Hinted(requests=3).examples(lesson(hints=(wish,), wishes=(wish,)), none) == []
+
+
+async def test_where_only_some_answers_can_have_the_form_these_are_learned_whole() -> None:
+    teacher = ScriptedTeacher([spelled("Rain is water. It falls.")])
+    wish = "At most four words, please."
+    made = await Hinted(requests=3, own_share=0.5).examples(lesson(hints=(wish,), wishes=(wish,)), teacher)
+    assert bytes(made[0].reply_ids).decode() == "Rain is water."
+    assert np.exp(made[0].signal_NK)[:2, 1] == pytest.approx(0.5 + 0.5 * 0.6)

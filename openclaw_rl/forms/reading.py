@@ -1,0 +1,267 @@
+"""What a wish asks of a reply's form, where its words say so exactly: how many sentences, which first words …
+
+Such a wish needs nobody's judgement: whether a reply meets it can be counted, and most replies can be made to
+meet it by cutting, laying out or adding words, without touching what they say. So a model learns it from its
+own good answers, even one that cannot follow the wish when it is told.
+
+Only plain words count as exact. "Begin with Well now" names words, "begin with a summary" does not; a
+sentence with anything else in it is left to the teacher who is told of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from openclaw_rl.forms.shapes import (
+    LANGUAGES,
+    Form,
+    addressed,
+    as_list,
+    asking,
+    count_words,
+    ending,
+    exact_words,
+    exclaimed,
+    in_language,
+    in_sentences,
+    in_words,
+    letters,
+    opening,
+)
+
+_SMALL = "one two three four five six seven eight nine ten eleven twelve"
+_NUMBERS = {word: n for n, word in enumerate(_SMALL.split(), 1)} | {
+    "a single": 1,
+    "fifteen": 15,
+    "twenty": 20,
+    "twenty-five": 25,
+    "thirty": 30,
+    "forty": 40,
+    "fifty": 50,
+    "sixty": 60,
+    "eighty": 80,
+    "a hundred": 100,
+}
+_NUMBER = "|".join([r"\d{1,3}", *sorted(_NUMBERS, key=len, reverse=True)])
+_MOST_QUOTED_WORDS = 8
+#: Longer sentences are not read.
+_LONGEST = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What could be read of somebody's wishes."""
+
+    forms: tuple[Form, ...] = ()
+    whole: bool = False
+    """They ask for nothing else."""
+
+    def meets(self, reply: str) -> bool:
+        return all(form.meets(reply) for form in self.forms)
+
+    def made(self, reply: str) -> str | None:
+        """The reply in all the forms; None where that cannot be had."""
+        for form in self.forms:
+            if not form.meets(reply) and form.make is not None:
+                reply = form.make(reply)
+            if not form.meets(reply):
+                return None
+        return reply
+
+    @property
+    def selects(self) -> bool:
+        """Whether only replies of a kind can be given the forms."""
+        return any(form.selects for form in self.forms)
+
+    @property
+    def can_make(self) -> bool:
+        """Whether ordinary replies can be given the forms, and nothing else is wished for."""
+        return self.whole and bool(self.forms) and all(form.make is not None for form in self.forms)
+
+
+def read(wishes: Sequence[str]) -> Reading:
+    """All that a person wishes for now."""
+    found: list[Form] = []
+    whole = bool(wishes)
+    for wish in wishes:
+        named, rest = False, False
+        for said in _clauses(wish):
+            forms, is_all = _read(said)
+            for form in forms:
+                found, named = [*(f for f in found if f.name != form.name), form], True
+            rest = rest or not (is_all or _REMARK.fullmatch(said))
+        whole = whole and named and not rest
+    return Reading(tuple(sorted(found, key=lambda form: _ORDER.index(form.name))), whole)
+
+
+_LEAD = (
+    r"(?:(?:no|and|but|okay|ok|now|again|also|so|from now on|next time|in (?:the )?future|always|"
+    r"please|just|only|"
+    r"simply|still|instead|could you|can you|would you|will you|you|i|we|want|would like|'d like|"
+    r"need|prefer|asked|"
+    r"told|said|wish|for|to|did not|didn't|forgot|should|must|have|were|are|do|make sure|remember|"
+    r"try|that|your|"
+    r"the|all|every|answers?|repl(?:y|ies)|responses?|be|keep|it|write|give|me|answer|reply|"
+    r"respond|say it|use|"
+    r"using|with|in|as|of|speak|talk|everything|limit|yourself|a|stick|format|them|every time|"
+    r"each time)\b[,: ]*)*"
+)
+_TAIL = (
+    r"(?:[,; ]*(?:please|from now on|next time|always|in (?:the )?future|(?:every|each) time|for "
+    r"me|okay|ok|thanks|"
+    r"thank you|again|instead|only|when(?:ever)? you (?:answer|reply|talk to me|speak to me)|"
+    r"in (?:your|every|each|all|the)(?: \w+)? (?:answers?|repl(?:y|ies)|responses?)|at all))*[\s.!?]*"
+)
+_REPLIES = (
+    r"(?: (?:it|this|that|them|everything|(?:(?:every|each|all|your|the|any|an?)(?: one)?(?: "
+    r"of)?(?: your| my| the)?"
+    r"(?: single)? )(?:answers?|repl(?:y|ies)|messages?|responses?|explanations?)))?"
+)
+#: Words that are named: in quotes, after "the words", or with a capital letter.
+_NAMED = (
+    r"(?:(?:the |this |these )?(?:words?|phrase|sentence|saying|greeting|line|term)[: "
+    r"]+[\"“‘'«]?(?P<a>[^\"”»\n]+?)"
+    r"[\"”’'»]?|[\"“‘«'](?P<b>[^\"”»\n]+?)[\"”’»']|(?P<c>(?-i:[A-Z])[^\"”»\n]*?))"
+)
+_SHORTLY = r"(?:(?P<short>short|brief|simple|quick)[, ]+)?(?:and (?:short|simple) )?"
+_LIMIT = (
+    r"(?:at most|no more than|not more than|no longer than|fewer than|less than|under|below|within|up to|"
+    r"(?:a )?max(?:imum)?(?: of)?)"
+)
+
+_LANGUAGE = "|".join(LANGUAGES)
+#: name of the group(s) → a form. The whole of what was said must match for it to be all that is wished for.
+_PATTERNS: tuple[tuple[str, Callable[[re.Match[str]], Form | None]], ...] = (
+    (
+        rf"(?:begin|start|open)(?:s|ing|ning)?{_REPLIES} (?:with|by (?:saying|writing)|off with)[: "
+        rf"]+{_NAMED}",
+        lambda m: _of_named(m, opening),
+    ),
+    (
+        rf"(?:say|put|write|add) {_NAMED} (?:first|at the (?:very )?(?:beginning|start)(?: of (?:every|"
+        rf"each|your|all) "
+        r"\w+)?|before (?:you answer|answering|anything else))",
+        lambda m: _of_named(m, opening),
+    ),
+    (
+        rf"(?:end|finish|close|conclude)(?:s|ing|ish)?{_REPLIES} (?:with|by (?:saying|writing))[: "
+        rf"]+(?:a |one )?"
+        r"(?:\w+ )?question(?: (?:to|for) me)?",
+        lambda m: asking(),
+    ),
+    (
+        r"ask me (?:a|one) (?:\w+ )?question (?:back )?at the end(?: of (?:every|each|your) \w+)?",
+        lambda m: asking(),
+    ),
+    (
+        rf"(?:end|finish|close|conclude)(?:s|ing)?{_REPLIES} (?:with|by (?:saying|writing))[: ]+{_NAMED}",
+        lambda m: _of_named(m, ending),
+    ),
+    (
+        rf"(?:say|put|write|add) {_NAMED} (?:last|at the (?:very )?end(?: of (?:every|each|your|all) \w+)?)",
+        lambda m: _of_named(m, ending),
+    ),
+    (
+        r"(?:call|address) me(?: as)?[: ]+[\"“‘']?(?!(?:an?|the|when|if|back|later|again|by|that|"
+        r"tomorrow|names?)\b)"
+        r"(?P<c>(?-i:[A-Z])[^\W\d_]+ (?-i:[A-Z])[^\W\d_]+|[^\W\d_]+)[\"”’']?",
+        lambda m: addressed(m["c"]),
+    ),
+    (rf"exactly (?P<n>{_NUMBER}) words?", lambda m: exact_words(_number(m["n"]))),
+    (rf"{_LIMIT} (?P<n>{_NUMBER}) words?(?: long)?", lambda m: in_words(_number(m["n"]))),
+    (
+        rf"(?P<n>{_NUMBER}) words?(?:,? (?:at most|or (?:less|fewer)|max(?:imum)?|tops))",
+        lambda m: in_words(_number(m["n"])),
+    ),
+    (
+        rf"(?P<most>{_LIMIT} )?(?:exactly |only |just )?(?P<n>{_NUMBER}) {_SHORTLY}sentences?"
+        r"(?P<tail>,? (?:at most|or (?:less|fewer)|max(?:imum)?|tops|long))?",
+        lambda m: in_sentences(_number(m["n"]), bool(m["most"] or m["tail"]), bool(m["short"])),
+    ),
+    (
+        r"(?:short |simple |clear )?(?:numbered (?:list|points|steps)|list (?:of|with) numbers)",
+        lambda m: as_list("1."),
+    ),
+    (
+        r"(?:short |simple |clear )?(?:(?:list (?:of|with) )?bullet(?:ed|s)?(?:[ -]?points?)?(?: list)?)",
+        lambda m: as_list("-"),
+    ),
+    (
+        r"(?:only )?(?:capital|upper ?case|block)(?: letters| capitals)?|all caps|capitals",
+        lambda m: letters(True),
+    ),
+    (r"(?:only )?(?:small|lower ?case)(?: letters)?", lambda m: letters(False)),
+    (r"(?:some |more |many |lots of )?exclamation (?:marks|points)", lambda m: exclaimed()),
+    (rf"(?P<l>{_LANGUAGE})", lambda m: in_language(m["l"].lower())),
+)
+#: Forms are given in this order: what cuts first, what adds words last.
+_ORDER = ("language", "length", "layout", "marks", "address", "opening", "ending", "letters")
+#: Says what was wrong, and nothing on what to do.
+_REMARK = re.compile(
+    r"(?:(?:no|nope|and|but|hey|sorry|again|still|please|ok|okay|wrong|hm+|not (?:like )?(?:that|"
+    r"this|so|in english)|"
+    r"(?:that|this|it)(?:'s| is| was)|(?:much |way |far |a bit |a little )*too (?:long|short|wordy|"
+    r"many words|much(?: text)?)(?: for me)?)[,: ]*)*[\s.!]*",
+    re.IGNORECASE,
+)
+_NEGATED = re.compile(
+    r"\b(?:no(?!,| (?:more|longer) than)|never|without|stop|avoid|don't|do not|not(?! more than))\b", re.I
+)
+_DID_NOT = re.compile(r"\b(?:did not|didn't|forgot to|have not|haven't)\b|^no[,.:] |\bnot in english\b", re.I)
+_READERS = tuple((re.compile(pattern, re.IGNORECASE), build) for pattern, build in _PATTERNS)
+_WHOLE = tuple(re.compile(rf"{_LEAD}(?:{pattern}){_TAIL}", re.IGNORECASE) for pattern, _ in _PATTERNS)
+
+
+def _read(said: str) -> tuple[list[Form], bool]:
+    """The forms that are asked for, and whether that is all that is said."""
+    if len(said) > _LONGEST:
+        return [], False
+    for whole, (_, build) in zip(_WHOLE, _READERS, strict=True):
+        found = whole.fullmatch(said)
+        if found and not _negated(_without_named(found, said)) and (form := build(found)):
+            return [form], True
+    parts = re.split(r",? and (?:also )?", said)
+    read_parts = [_read(part) for part in parts] if len(parts) > 1 else []
+    if read_parts and all(is_all for _, is_all in read_parts):
+        return [form for forms, _ in read_parts for form in forms], True
+    if _negated(said):
+        return [], False
+    for part, build in _READERS:
+        found = part.search(said)
+        # Named words that go on to the end of the sentence may be more than the words that are meant.
+        if found and not any(found.groupdict().get(group) for group in "ac") and (form := build(found)):
+            return [form], False
+    return [], False
+
+
+def _negated(said: str) -> bool:
+    return bool(_NEGATED.search(_DID_NOT.sub(" ", said)))
+
+
+def _clauses(wish: str) -> list[str]:
+    """Its sentences; what stands in quotes is never cut."""
+    parts, start = list[str](), 0
+    for end in re.finditer(r"[\"“«][^\"”»]*[\"”»]|(?P<cut>(?<=[.!?])\s+|\n+)", wish):
+        if end["cut"]:
+            parts.append(wish[start : end.start()])
+            start = end.end()
+    return [part.strip() for part in (*parts, wish[start:]) if part.strip()]
+
+
+def _of_named(found: re.Match[str], build: Callable[[str], Form]) -> Form | None:
+    said = next(found[group] for group in "abc" if found[group]).strip().rstrip(",;:")
+    return build(said) if said and count_words(said) and len(said.split()) <= _MOST_QUOTED_WORDS else None
+
+
+def _without_named(found: re.Match[str], said: str) -> str:
+    """Named words may say anything, "No problem" too."""
+    for group in "abc":
+        if group in found.groupdict() and found[group]:
+            said = said.replace(found[group], " ")
+    return said
+
+
+def _number(said: str) -> int:
+    return int(said) if said.isdigit() else _NUMBERS[said.lower()]

@@ -1,0 +1,184 @@
+"""Forms of replies: whether one has it, and what makes it have it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
+_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)]*(?=\s|$)")
+#: Behind these a full stop ends no sentence.
+_ABBREVIATED = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|vs|etc|e\.g|i\.e|approx|No)|\b[A-Z]|^\s*\d{1,2})\.$")
+_BULLET = re.compile(r"^\s*[-*•]\s+\S", re.MULTILINE)
+_NUMBERED = re.compile(r"^\s*\d+[.)]\s+\S", re.MULTILINE)
+_MARK = re.compile(r"^\s*(?:(?:[-*•#]+|\d{1,2}[.)])\s+)+")
+_MOST_POINTS = 5
+_SHORT_WORDS = 20
+
+
+_ENGLISH = "the of and to in is that it for as with are on be by this which or from an was they their"
+LANGUAGES = {
+    "french": "le la les des est une dans pour que qui sur avec par sont du et il elle ce au aux ou un plus",
+    "spanish": "el la los las es una en para que por con del se son y como su lo al un o más",
+    "german": "der die das ist und ein eine in zu von mit den für auf sie es nicht auch im wird "
+    "oder sind dem",
+    "italian": "il lo la gli è una di che per con del sono nel e un della le in come si i più",
+    "portuguese": "o a os as é uma em para que por com do da são e um no na se como dos mais",
+    "dutch": "de het een en van in is dat op te zijn voor met die door aan of ook er worden",
+    "polish": "i w na z do jest to się nie że są jak przez dla oraz które który po od o",
+    "swedish": "och i att det som en på är av för med den till inte om ett har de från kan",
+}
+#: First words that are written small behind others.
+_ORDINARY = """
+The A An It It's They There This That These Those In On At As When While For From With To Its Their He She We
+You Your If By One Some Many Most All
+"""
+_ORDINARY_FIRST = frozenset(_ORDINARY.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    name: str
+    meets: Callable[[str], bool]
+    make: Callable[[str], str] | None = None
+    """A reply changed so that it meets it, if it can be."""
+    selects: bool = False
+    """Not every reply can be: those that can are of a kind."""
+
+
+def sentences(text: str) -> list[str]:
+    """Those that come to an end."""
+    found, start = [], 0
+    for end in _SENTENCE_END.finditer(text):
+        if not _ABBREVIATED.search(text[start : end.end()]):
+            found.append(text[start : end.end()].strip())
+            start = end.end()
+    return [sentence for sentence in found if sentence]
+
+
+def count_words(text: str) -> int:
+    return len(_WORD.findall(text))
+
+
+def in_sentences(number: int, most: bool, short: bool) -> Form:
+    longest = _SHORT_WORDS * number if short else 10**6
+
+    def meets(reply: str) -> bool:
+        found = sentences(reply)
+        whole = reply.strip().endswith(found[-1]) if found else False
+        return (
+            whole
+            and (len(found) <= number if most else len(found) == number)
+            and count_words(reply) <= longest
+        )
+
+    return Form("length", meets, lambda reply: " ".join(_unlisted(reply)[:number]))
+
+
+def in_words(number: int) -> Form:
+    def make(reply: str) -> str:
+        kept: list[str] = []
+        for sentence in _unlisted(reply):
+            if count_words(" ".join([*kept, sentence])) > number:
+                break
+            kept.append(sentence)
+        return " ".join(kept)
+
+    return Form("length", lambda reply: 0 < count_words(reply) <= number, make, selects=True)
+
+
+def exact_words(number: int) -> Form:
+    return Form("length", lambda reply: count_words(reply) == number)
+
+
+def as_list(mark: str) -> Form:
+    pattern = _NUMBERED if mark == "1." else _BULLET
+
+    def make(reply: str) -> str:
+        points = _unlisted(reply)[:_MOST_POINTS]
+        signs = [f"{n}." if mark == "1." else mark for n in range(1, len(points) + 1)]
+        return "\n".join(f"{sign} {point}" for sign, point in zip(signs, points, strict=True))
+
+    return Form("layout", lambda reply: len(pattern.findall(reply)) >= 2, make)
+
+
+def addressed(name: str) -> Form:
+    pattern = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
+
+    def make(reply: str) -> str:
+        first = (sentences(reply) or [""])[0]
+        at = reply.find(first) + len(first.rstrip(".!?…\"'”’)"))
+        return f"{reply[:at]}, {name}{reply[at:]}" if first else ""
+
+    return Form("address", lambda reply: bool(pattern.search(reply)), make)
+
+
+def exclaimed() -> Form:
+    def make(reply: str) -> str:
+        return " ".join(re.sub(r"\.$", "!", sentence) for sentence in sentences(reply))
+
+    return Form("marks", lambda reply: reply.count("!") >= 2 or reply.rstrip().endswith("!"), make)
+
+
+def opening(said: str) -> Form:
+    wanted = _plain(said)
+
+    def make(reply: str) -> str:
+        if said[-1] in ".!?:,…":
+            return f"{said} {reply.lstrip()}"
+        first = reply.split(maxsplit=1)[0] if reply.split() else ""
+        if first in _ORDINARY_FIRST:
+            return f"{said}, {reply.lstrip()[0].lower()}{reply.lstrip()[1:]}"
+        return f"{said}. {reply.lstrip()}"
+
+    return Form("opening", lambda reply: _plain(reply)[: len(wanted)] == wanted, make)
+
+
+def ending(said: str) -> Form:
+    wanted = _plain(said)
+
+    def make(reply: str) -> str:
+        body = _complete(reply)
+        return f"{body} {said}{'' if said[-1] in '.!?…' else '.'}" if body else ""
+
+    return Form("ending", lambda reply: _plain(reply)[-len(wanted) :] == wanted, make)
+
+
+def asking() -> Form:
+    return Form("ending", lambda reply: reply.strip().rstrip("\"'”’)*_ ").endswith("?"))
+
+
+def letters(upper: bool) -> Form:
+    def meets(reply: str) -> bool:
+        letters = "".join(c for c in reply if c.isalpha())
+        return bool(letters) and (letters.isupper() if upper else letters.islower())
+
+    return Form("letters", meets, str.upper if upper else str.lower)
+
+
+def in_language(name: str) -> Form:
+    own = frozenset(LANGUAGES[name].split())
+    english = frozenset(_ENGLISH.split())
+
+    def meets(reply: str) -> bool:
+        said = [word.lower() for word in _WORD.findall(reply)]
+        return sum(word in own for word in said) > max(1, 2 * sum(word in english - own for word in said))
+
+    return Form("language", meets)
+
+
+def _plain(text: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(text)]
+
+
+def _complete(reply: str) -> str:
+    """Up to its last sentence's end."""
+    found = sentences(reply)
+    return reply[: reply.rfind(found[-1]) + len(found[-1])].strip() if found else ""
+
+
+def _unlisted(reply: str) -> list[str]:
+    """Its sentences, without the marks of a list or a heading."""
+    found = [sentence for line in reply.splitlines() for sentence in sentences(_MARK.sub("", line))]
+    return [_MARK.sub("", sentence) for sentence in found]

@@ -1,0 +1,118 @@
+"""Wishes about a reply's form: read from people's words, checked, and given to ordinary replies."""
+
+from __future__ import annotations
+
+import pytest
+
+from openclaw_rl.forms import read
+
+REPLY = (
+    "Honey is a sweet food made by bees. It is used in baking and tea. "
+    "Mr. Hill kept bees for 8.5 years. It was"
+)
+
+MADE = [
+    ("Please begin every answer with the words Well now.", f"Well now. {REPLY}"),
+    ("You did not start with Well now!", f"Well now. {REPLY}"),
+    ('Could you open all of your replies with "Aye aye!" please?', f"Aye aye! {REPLY}"),
+    (
+        "I want you to end with Take care.",
+        REPLY.removesuffix("It was") + "Take care.",
+    ),
+    ('Always finish by saying "Bon voyage!"', REPLY.removesuffix("It was") + "Bon voyage!"),
+    ("Say Amen at the end, please.", REPLY.removesuffix("It was") + "Amen."),
+    ("Please call me Captain.", REPLY.replace("bees. It", "bees, Captain. It")),
+    ("You forgot to call me buddy.", REPLY.replace("bees. It", "bees, buddy. It")),
+    ("That is too long. Please answer in one short sentence.", "Honey is a sweet food made by bees."),
+    ("Just two sentences, please.", "Honey is a sweet food made by bees. It is used in baking and tea."),
+    ("Can you keep your answers to a single sentence?", "Honey is a sweet food made by bees."),
+    (
+        "Too wordy! At most fifteen words.",
+        "Honey is a sweet food made by bees. It is used in baking and tea.",
+    ),
+    ("No more than 10 words, please.", "Honey is a sweet food made by bees."),
+    (
+        "I asked for bullet points.",
+        "- Honey is a sweet food made by bees.\n- It is used in baking and tea.\n"
+        "- Mr. Hill kept bees for 8.5 years.",
+    ),
+    (
+        "Please give your answers as a numbered list from now on.",
+        "1. Honey is a sweet food made by bees.\n2. It is used in baking and tea.\n"
+        "3. Mr. Hill kept bees for 8.5 years.",
+    ),
+    ("WRITE EVERYTHING IN CAPITAL LETTERS", REPLY.upper()),
+    ("In lowercase letters, please.", REPLY.lower()),
+    ("Answer in one sentence and call me Boss.", "Honey is a sweet food made by bees, Boss."),
+]
+
+
+@pytest.mark.parametrize(("wish", "made"), MADE)
+def test_an_ordinary_reply_is_put_into_the_form(wish: str, made: str) -> None:
+    reading = read([wish])
+    assert reading.can_make
+    assert reading.made(REPLY) == made
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        "Please start with a summary.",  # words that are meant, not named
+        "Begin with the answer.",
+        "Tell me a story that begins with Once upon a time.",  # more than a form
+        "Please talk like a pirate.",
+        "Please be brief.",
+        "No lists please.",
+        "Stop using bullet points.",
+        "No capital letters at all, please.",
+        "Don't begin with Well now.",
+        "Do not call me Captain.",
+        "Never end with a question.",
+        "Call me back tomorrow.",
+        "In three sentences you made five mistakes, and I want sources for each.",
+        "Please compare the two lists.",
+        "Explain it so that a child understands the words.",
+        "x" * 2000,
+        "",
+    ],
+)
+def test_what_is_not_exactly_a_form_is_left_to_the_teacher(wish: str) -> None:
+    assert not read([wish]).can_make
+
+
+@pytest.mark.parametrize(
+    ("wish", "good", "bad"),
+    [
+        ("Please answer in German.", "Der Honig ist süß und wird von den Bienen gemacht.", REPLY),
+        ("Not in English. In Spanish, please.", "La miel es un alimento dulce que hacen las abejas.", REPLY),
+        ("Please answer in exactly five words.", "Honey is made by bees.", REPLY),
+        ("Please end your answer with a question to me.", "Bees make it. Do you like it?", REPLY),
+        ("Please sound happy, with exclamation marks!", "Honey is great! Bees make it!", REPLY),
+    ],
+)
+def test_what_cannot_be_made_can_be_checked(wish: str, good: str, bad: str) -> None:
+    reading = read([wish])
+    assert not reading.can_make
+    assert reading.meets(good)
+    assert not reading.meets(bad)
+
+
+def test_all_of_a_persons_wishes_hold_and_the_later_of_two_about_the_same_wins() -> None:
+    reading = read(["Please answer in three sentences.", "One sentence, please.", "End with Cheers."])
+    assert reading.made(REPLY) == "Honey is a sweet food made by bees. Cheers."
+    assert not read(["Please answer in one sentence.", "Please talk like a pirate."]).can_make
+
+
+def test_points_are_not_numbered_twice() -> None:
+    reading = read(["Please answer with a numbered list."])
+    assert reading.made("1. Bees make it. 2. It is sweet.") == "1. Bees make it.\n2. It is sweet."
+
+
+def test_a_reply_that_has_the_form_stays_as_it_is() -> None:
+    said = "Well now, honey is sweet."
+    assert read(["Please begin with Well now."]).made(said) == said
+
+
+def test_a_reply_without_a_whole_sentence_cannot_be_cut_to_one() -> None:
+    assert read(["Please answer in one sentence."]).made("Honey is a sweet") is None
+    assert read(["At most 3 words, please."]).made(REPLY) is None
