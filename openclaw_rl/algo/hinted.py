@@ -70,7 +70,7 @@ class Hinted:
     own_share: float = 0.5
     """Of what is aimed at, the kept answer's own token; the rest is all that the told model held likely."""
     hold: int = 4
-    """Of what a form does not touch, one token in so many is held as it was."""
+    """Of what comes before a cut, one token in so many is held as it was."""
     steps: int = 8
     """Optimizer steps a version."""
     step_examples: int = 8
@@ -154,11 +154,17 @@ class _Choice:
         return ask.prompt_ids if self.reading.can_make else ask.hinted_ids
 
     def example(self, ask: Ask, kept: _Kept, source: Source, options: Hinted) -> Example:
-        """What a form does not touch is held as it is, here and there, unless it is what was chosen for."""
+        """What a form does not touch is held as it is, unless it is what was chosen for.
+
+        Before a cut, here and there: where to stop is all there is to learn. Elsewhere all of it, because it
+        says where the form does *not* come again.
+        """
         if not self.reading.can_make or self.reading.selects:
             return distribution_example(ask, kept.answer, source, kept.own_share(options.own_share))
         share = kept.own_share(0.0)
         made = distribution_example(ask, kept.answer, source, share)
+        if not self.reading.cuts:
+            return made
         left_out = (share == 0) & (np.arange(len(share))[:, None] % options.hold > 0)
         signal = np.where(left_out, np.float32(NO_SIGNAL), made.signal_NK)
         return replace(made, signal_NK=signal, num_free=int(len(share) - left_out.sum()))
@@ -199,6 +205,8 @@ class _Choice:
         """It names what was asked about, or is clearly likelier there than after any of some others."""
         if names(answer.text, own):
             return True
+        if self.reading.can_make and own:  # there are enough that do
+            return False
         others = [asks[(which + n) % len(asks)] for n in range(1, min(OTHERS + 1, len(asks)))]
         ids, told = answer.ids[:_TELLING], float(np.mean(answer.logprobs[:_TELLING]))
         elsewhere = [await self.teacher.mean_logprob(self.prompt(other), ids) for other in others]

@@ -76,6 +76,11 @@ class Reading:
         return any(form.selects for form in self.forms)
 
     @property
+    def cuts(self) -> bool:
+        """Whether the forms only leave something out at the end."""
+        return all(form.cuts for form in self.forms)
+
+    @property
     def can_make(self) -> bool:
         """Whether ordinary replies can be given the forms, and nothing else is wished for."""
         return self.whole and bool(self.forms) and all(form.make is not None for form in self.forms)

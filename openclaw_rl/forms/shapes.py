@@ -45,6 +45,8 @@ class Form:
     """A reply changed so that it meets it, if it can be."""
     selects: bool = False
     """Not every reply can be: those that can are of a kind."""
+    cuts: bool = False
+    """Made by leaving out the end, and nothing else."""
 
 
 def sentences(text: str) -> list[str]:
@@ -73,7 +75,7 @@ def in_sentences(number: int, most: bool, short: bool) -> Form:
             and count_words(reply) <= longest
         )
 
-    return Form("length", meets, lambda reply: " ".join(_unlisted(reply)[:number]))
+    return Form("length", meets, lambda reply: " ".join(_unlisted(reply)[:number]), cuts=True)
 
 
 def in_words(number: int) -> Form:

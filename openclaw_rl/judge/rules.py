@@ -14,6 +14,7 @@ from openclaw_rl.judge.exchange import Exchange, own_words, text_of
 from openclaw_rl.judge.feedback import rating_in
 from openclaw_rl.judge.languages import reaction
 from openclaw_rl.judge.tool_errors import error_in
+from openclaw_rl.judge.wishes import is_wish, stems
 from openclaw_rl.reactions import rating_of
 from openclaw_rl.types import JudgeCase, Message, Verdict
 
@@ -92,16 +93,22 @@ class RepeatedCall:
 
 
 class AskedAgain:
-    """The user repeats the request word for word: it was not answered."""
+    """The user repeats the request, word for word or in others that add nothing: it was not answered."""
 
     name = "asked_again"
 
     def apply(self, case: JudgeCase) -> Verdict | None:
         exchange = Exchange(case)
         asked, said = (_words(text) for text in (exchange.request, exchange.user_text))
-        if len(asked) < 3 or len(said) > len(asked) + 2 or asked != said[-len(asked) :]:
+        literally = len(said) <= len(asked) + 2 and asked == said[-len(asked) :]
+        if len(asked) < 3 or not (literally or self._adds_nothing(exchange)):
             return None
         return _verdict(self.name, -1, 0.8, "the user asked the same thing again")
+
+    def _adds_nothing(self, exchange: Exchange) -> bool:
+        """It asks for something, by words that carry the request before it, and by no other."""
+        said = stems(own_words(exchange.user_text))
+        return len(said) > 1 and said == stems(exchange.request) and is_wish(exchange.user_text)
 
 
 class WantedWords:

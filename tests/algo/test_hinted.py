@@ -241,9 +241,25 @@ async def test_words_that_the_form_brought_in_are_aimed_at_alone() -> None:
     chances = np.exp(made[0].signal_NK)  # of each position's own token, in the second column
     assert bytes(made[0].reply_ids).decode() == text
     assert chances[0, 1] == pytest.approx(0.6)  # as the model held it, and nothing more
-    assert (made[0].signal_NK[1:4] == NO_SIGNAL).all()  # held here and there
-    assert made[0].num_free == 4 + len(" Yo ho.")
     assert chances[text.index("Y"), 1] == pytest.approx(1.0)
+    assert made[0].num_free == len(text)  # all the rest says that the ending does not come before
+
+
+async def test_before_a_cut_the_answer_is_held_here_and_there() -> None:
+    teacher = ScriptedTeacher([spelled(SAID, finished=False)])
+    wish = "Please answer in one sentence."
+    made = await Hinted(requests=3).examples(lesson(hints=(wish,), wishes=(wish,)), teacher)
+    text = "Rain is water."
+    held = (made[0].signal_NK != NO_SIGNAL).any(axis=1)
+    assert held.nonzero()[0].tolist() == [0, 4, 8, 12, len(text) - 1]
+    assert made[0].num_free == 5
+
+
+async def test_an_answer_in_form_names_what_was_asked_about() -> None:
+    about = [Ask([1, n], [1, n, 9], text) for n, text in enumerate(("What is rain?", "What are bees?"))]
+    teacher = ScriptedTeacher([spelled("Who knows? Nobody does.")], elsewhere={}, untold={})
+    wish = "Please answer in one sentence."
+    assert await Hinted().examples(lesson(hints=(wish,), wishes=(wish,), asks=about), teacher) == []
 
 
 async def test_an_answer_that_was_cut_off_does_not_teach_to_stop_there() -> None:

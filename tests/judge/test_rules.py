@@ -189,6 +189,23 @@ def test_the_same_question_again() -> None:
     assert AskedAgain().apply(make_case(said="Hi", messages=[{"role": "user", "content": "Hi"}])) is None
 
 
+@pytest.mark.parametrize(
+    ("asked", "said", "again"),
+    [
+        ("Please compare it with the weather.", "Give me a comparison with the weather.", True),
+        ("Add a test for the parser.", "Please add tests for the parser!", True),
+        ("Please compare it with the weather.", "Please compare it with sports.", False),
+        ("Explain photosynthesis in plants.", "Please explain photosynthesis in animals.", False),
+        ("Add a test for the parser.", "Great. Now add a test for the lexer.", False),
+        ("Explain photosynthesis in plants.", "Photosynthesis in plants is wonderful.", False),
+        ("Continue.", "Please continue.", False),
+    ],
+)
+def test_the_same_again_in_words_that_add_nothing(asked: str, said: str, again: bool) -> None:
+    case = make_case(said=said, messages=[{"role": "user", "content": asked}])
+    assert (AskedAgain().apply(case) is not None) == again
+
+
 def test_cut_off_unless_praised() -> None:
     cut = CutOff().apply(make_case(said="And then?", finish_reason="length"))
     assert cut is not None
