@@ -61,6 +61,10 @@ class Reading:
     def meets(self, reply: str) -> bool:
         return all(form.meets(reply) for form in self.forms)
 
+    def can_tell(self, finished: bool) -> bool:
+        """Whether a reply shows if it has the forms; not all do before its end."""
+        return bool(self.forms) and (finished or not any(form.name in _AT_THE_END for form in self.forms))
+
     def made(self, reply: str) -> str | None:
         """The reply in all the forms; None where that cannot be had."""
         for form in self.forms:
@@ -84,6 +88,9 @@ class Reading:
     def can_make(self) -> bool:
         """Whether ordinary replies can be given the forms, and nothing else is wished for."""
         return self.whole and bool(self.forms) and all(form.make is not None for form in self.forms)
+
+
+NOTHING_READ = Reading()
 
 
 def read(wishes: Sequence[str]) -> Reading:
@@ -203,6 +210,7 @@ _PATTERNS: tuple[tuple[str, Callable[[re.Match[str]], Form | None]], ...] = (
 )
 #: Forms are given in this order: what cuts first, what adds words last.
 _ORDER = ("language", "length", "layout", "marks", "address", "opening", "ending", "letters")
+_AT_THE_END = ("length", "ending")
 #: Says what was wrong, and nothing on what to do.
 _REMARK = re.compile(
     r"(?:(?:no|nope|and|but|hey|sorry|again|still|please|ok|okay|wrong|hm+|not (?:like )?(?:that|"

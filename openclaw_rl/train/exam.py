@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
+from openclaw_rl.forms import NOTHING_READ, Reading
 from openclaw_rl.relevance import CLEARLY, OTHERS, names, own_words
 from openclaw_rl.types import (
     BASE_VERSION,
@@ -40,6 +41,8 @@ _AT_ONCE = 16
 _WORD = re.compile(r"[^\W_]+")
 _LEAST_WORDS, _LEAST_DIFFERENT = 3, 0.4
 _ECHO_SHARE = 0.8
+#: Fewer replies that tell whether they have a form say nothing.
+_LEAST_IN_FORM = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class Look:
     strangeness: float
     """Nats a token that the base, told of the wishes, finds in it."""
     length: int
+    in_form: bool | None = None
+    """It has the form that is wished for; None where none could be read, or it was cut off before its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +99,18 @@ class Talk:
     on_topic: float
     strangeness: float
     length: float
+    in_form: float | None = None
 
     @classmethod
     def of(cls, looks: Sequence[Look]) -> Talk:
+        told = [look.in_form for look in looks if look.in_form is not None]
         return cls(
             broken=_mean([look.broken for look in looks]),
             specificity=_mean([look.gap for look in looks]),
             on_topic=_mean([look.on_topic for look in looks]),
             strangeness=_mean([look.strangeness for look in looks]),
             length=_mean([look.length for look in looks]),
+            in_form=_mean(told) if len(told) >= _LEAST_IN_FORM else None,
         )
 
 
@@ -112,14 +120,26 @@ class Examiner:
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def looks(
-        self, version: int, asks: Sequence[Ask], which: Sequence[int], *, told: bool = False
+        self,
+        version: int,
+        asks: Sequence[Ask],
+        which: Sequence[int],
+        *,
+        told: bool = False,
+        reading: Reading = NOTHING_READ,
     ) -> list[Look]:
         """At some of the requests; ``told``: the prompts say what is wished for."""
         own = own_words([ask.text for ask in asks])
-        return await asyncio.gather(*(self._look(version, asks, n, own[n], told) for n in which))
+        return await asyncio.gather(*(self._look(version, asks, n, own[n], told, reading) for n in which))
 
     async def _look(
-        self, version: int, asks: Sequence[Ask], which: int, own: frozenset[str], told: bool
+        self,
+        version: int,
+        asks: Sequence[Ask],
+        which: int,
+        own: frozenset[str],
+        told: bool,
+        reading: Reading,
     ) -> Look:
         ask = asks[which]
         reply = await self._reply(ask.hinted_ids if told else ask.prompt_ids, version, _SEED + which)
@@ -133,7 +153,9 @@ class Examiner:
             more = await asyncio.gather(*(self._mean(other.hinted_ids, reply) for other in others[1:]))
             on_topic = all(likely - each >= CLEARLY for each in more)
         broken = self.is_broken(text, self._text(ask.prompt_ids))
-        return Look(broken, gap, on_topic, -likely, len(reply))
+        finished = bool(reply) and reply[-1] in self._renderer.stop_ids
+        in_form = reading.meets(text) if reading.can_tell(finished) else None
+        return Look(broken, gap, on_topic, -likely, len(reply), in_form)
 
     async def right(self, version: int, items: Sequence[Item], wish: str = "") -> list[bool]:
         """Whether each item is answered right; told the wish where it applies."""

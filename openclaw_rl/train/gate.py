@@ -15,6 +15,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from openclaw_rl.forms import NOTHING_READ, Reading
 from openclaw_rl.scopes import is_environment
 from openclaw_rl.train.exam import Examiner, Item, Look, Talk, draw_items, draw_tool_items
 from openclaw_rl.types import (
@@ -57,6 +58,8 @@ class Bounds:
     """Share of the tool calls that the base gets right where some tool must be called."""
     broken: float = 0.25
     """Share of broken replies beyond the references'."""
+    out_of_form: float = 0.25
+    """Share of replies that stop having a form that is wished for, against the version before."""
     off_topic: float = 0.2
     """Share of replies that stop being about what was asked, against the base."""
     specificity: float = 0.5
@@ -93,6 +96,7 @@ class Subject:
 
     asks: Sequence[Ask]
     wish: str = ""
+    reading: Reading = NOTHING_READ
 
 
 class Gate:
@@ -113,7 +117,8 @@ class Gate:
         """Of the base: a request as it is told and as it is, and which of the two was asked."""
         self._right: dict[tuple[str, str], bool] = {}
         """Of the base: (an item, what it was told) → whether it was answered right."""
-        self._on_topic: dict[int, float] = {}
+        self._talks: dict[tuple[int, str], Talk] = {}
+        """By version, and what was wished for."""
         self._tool_calls: float | None = None
 
     async def check(
@@ -215,49 +220,55 @@ class Gate:
                 break
             number = len(looks) + len(which)
             more, base, told = await asyncio.gather(
-                self._examiner.looks(version, asks, which),
+                self._examiner.looks(version, asks, which, reading=subject.reading),
                 self._reference(subject, number, told=False),
                 self._reference(subject, number, told=True),
             )
             looks += more
-            now = Talk.of(looks)
-            before = await self._on_topic_of(parent, base, subject)
-            self._on_topic[version] = now.on_topic
-            checks = self._compare(now, base, told, before)
+            now = self._talks[version, subject.wish] = Talk.of(looks)
+            checks = self._compare(now, base, told, await self._talk_of(parent, base, subject))
             # A dozen replies are noisy: what is not clearly as good, or clearly bad, is asked for more.
             if now.on_topic >= base.on_topic and all(check.passed for check in checks):
                 break
         return checks
 
-    def _compare(self, now: Talk, base: Talk, told: Talk, before: float) -> list[Check]:
+    def _compare(self, now: Talk, base: Talk, told: Talk, before: Talk) -> list[Check]:
         bounds = self._bounds
         strange = now.strangeness - max(base.strangeness, told.strangeness)
         reference = min(base.specificity, told.specificity)
         # Where the reference itself is hardly specific, a share of it would say nothing.
         specific = reference - (1 - bounds.specificity) * max(reference, _LEAST_SPECIFICITY)
+        form = []
+        if now.in_form is not None and before.in_form is not None:
+            form = [_at_least("in form", now.in_form, before.in_form - bounds.out_of_form)]
         return [
+            *form,
             _at_most("broken replies", now.broken - max(base.broken, told.broken), bounds.broken),
             _at_least("on topic", now.on_topic, base.on_topic - bounds.off_topic),
-            _at_least("on topic at once", now.on_topic, before - bounds.off_topic_at_once),
+            _at_least("on topic at once", now.on_topic, before.on_topic - bounds.off_topic_at_once),
             _at_least("specificity", now.specificity, specific),
             _at_most("strangeness", strange, bounds.strangeness),
             _at_least("length", now.length, bounds.terse * min(base.length, told.length)),
         ]
 
-    async def _on_topic_of(self, parent: int, base: Talk, subject: Subject) -> float:
-        """As it was checked; asked again where that was another process."""
+    async def _talk_of(self, parent: int, base: Talk, subject: Subject) -> Talk:
+        """As it was checked; asked again where that was for another wish, or in another process."""
         if parent == BASE_VERSION:
-            return base.on_topic
-        if parent not in self._on_topic:
+            return base
+        known = parent, subject.wish
+        if known not in self._talks:
             which = range(len(subject.asks))[:_FIRST_ASKS]
-            self._on_topic[parent] = Talk.of(await self._examiner.looks(parent, subject.asks, which)).on_topic
-        return self._on_topic[parent]
+            looks = await self._examiner.looks(parent, subject.asks, which, reading=subject.reading)
+            self._talks[known] = Talk.of(looks)
+        return self._talks[known]
 
     async def _reference(self, subject: Subject, number: int, *, told: bool) -> Talk:
         """The base on the first of the same requests; each is asked once."""
         keys = [(tuple(ask.hinted_ids), tuple(ask.prompt_ids), told) for ask in subject.asks[:number]]
         missing = [n for n, key in enumerate(keys) if key not in self._looks]
-        found = await self._examiner.looks(BASE_VERSION, subject.asks, missing, told=told)
+        found = await self._examiner.looks(
+            BASE_VERSION, subject.asks, missing, told=told, reading=subject.reading
+        )
         self._looks = dict(list(self._looks.items())[-_KEPT:])
         self._looks |= {keys[n]: look for n, look in zip(missing, found, strict=True)}
         return Talk.of([self._looks[key] for key in keys])

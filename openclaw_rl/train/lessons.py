@@ -213,9 +213,10 @@ class Sampler:
     def subject(self, users: Sequence[str], scope: Scope, seed: int) -> Subject:
         """What a version made for these people is to be looked at by: their requests, and some others."""
         first = next(iter(users), "")
-        wish = " ".join(self._wishes.texts(first, scope))
+        wished = self._wishes.texts(first, scope)
+        wish = " ".join(wished)
         turns = [turn for user in users for turn in self._verdicts.openers(user, scope, _GATE_OWN)]
-        return Subject(self._prompts.gate_asks(turns[:_GATE_OWN], wish, seed), wish)
+        return Subject(self._prompts.gate_asks(turns[:_GATE_OWN], wish, seed), wish, read(wished))
 
     async def _settle(self, seq: int, turn_id: str) -> None:
         found = self._verdicts.judged(turn_id)

@@ -129,8 +129,8 @@ def test_an_adapter_gives_way_to_one_used_later(
     monkeypatch.setattr(graphs, "_SLOTS", 3)
     recording._graphs = graphs.recorded(recording)
     many = [adapter(plain, 1, seed) for seed in range(4)]
-    for adapter in [*many, many[0], many[3], None, {}]:
-        both = [decoder.forward([Chunk([9], cache_of(decoder), adapter)]).clone() for decoder in decoders]
+    for each in [*many, many[0], many[3], None, {}]:
+        both = [decoder.forward([Chunk([9], cache_of(decoder), each)]).clone() for decoder in decoders]
         assert torch.allclose(*both, atol=1e-4)
     recording.forget(many[3])
     recording.forget(many[2])  # has given way already

@@ -1,0 +1,110 @@
+"""Does the gate see a wish being lost? Versions whose replies are written here, letter by letter."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from openclaw_rl.forms import read
+from openclaw_rl.train.gate import Gate, Subject
+from openclaw_rl.types import Ask, GenerateRequest, ScoreRequest
+
+END = 0
+THINGS = ("honey", "trains", "wolves", "bread", "chess", "rivers", "stars", "tea")
+
+
+@dataclass
+class Letters:
+    """A renderer and detokenizer whose tokens are letters."""
+
+    stop_ids: frozenset[int] = frozenset({END})
+
+    def detokenizer(self) -> Letters:
+        return self
+
+    def feed(self, token_id: int) -> str:
+        return chr(token_id)
+
+    def finish(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class Said:
+    id: int
+
+
+@dataclass(frozen=True)
+class Scores:
+    logprobs: list[float]
+
+
+class Written:
+    """An engine whose versions say what is written here of a request's thing."""
+
+    def __init__(self, *says: str) -> None:
+        self._says = says
+        self.asked: list[int] = []
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Said]:
+        self.asked.append(request.policy_version)
+        thing = "".join(map(chr, request.prompt_ids)).split("?")[0].rpartition(" ")[2]
+        for letter in self._says[request.policy_version].format(thing):
+            yield Said(ord(letter))
+        yield Said(END)
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        return Scores([-1.0] * (len(request.token_ids) - request.start))
+
+
+def subject(*wishes: str) -> Subject:
+    texts = [f"What about {thing}?" for thing in THINGS]
+    told = " ".join(wishes)
+    asks = [Ask(list(map(ord, text)), list(map(ord, f"{text} {told}")), text) for text in texts]
+    return Subject(asks, told, read(wishes))
+
+
+async def checked(engine: Written, version: int, parent: int, asked: Subject) -> dict[str, bool]:
+    unused: Any = None
+    gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
+    return {check.name: check.passed for check in await gate._talk(version, parent, asked)}
+
+
+PLAIN = "The story of {} is a long one that we love"
+OPENED = "Well now, the story of {} is a long one that we love"
+
+
+@pytest.mark.parametrize(
+    ("says", "passed"),
+    [
+        ((PLAIN, OPENED, OPENED), True),
+        ((PLAIN, OPENED, PLAIN), False),  # what its parent had learned is gone
+        ((PLAIN, PLAIN, OPENED), True),
+        ((PLAIN, PLAIN, PLAIN), True),  # nothing won, nothing lost
+    ],
+)
+async def test_a_version_that_loses_the_form_its_parent_had_does_not_pass(
+    says: Sequence[str], passed: bool
+) -> None:
+    found = await checked(Written(*says), 2, 1, subject("Please begin every answer with Well now."))
+    assert found["in form"] == passed
+    assert found["on topic"]
+
+
+async def test_wishes_without_a_form_are_not_measured_by_one() -> None:
+    assert "in form" not in await checked(Written(PLAIN, PLAIN, PLAIN), 2, 1, subject("Talk like a pirate."))
+
+
+async def test_a_parent_is_asked_again_when_something_else_is_wished_for() -> None:
+    """It had one form and is now held against two."""
+    engine = Written(PLAIN, OPENED, f"{OPENED}. Bye")
+    unused: Any = None
+    gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
+    await gate._talk(1, 0, subject("Begin with Well now."))
+    both = subject("Begin with Well now.", "End with Bye.")
+    checks = {check.name: check for check in await gate._talk(2, 1, both)}
+    assert checks["in form"].value == 1.0
+    assert checks["in form"].bound == pytest.approx(-0.25)
