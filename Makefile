@@ -61,6 +61,10 @@ test: $(STAMP) system-packages ## run all tests
 test-chaos: $(STAMP) system-packages ## run the tests that kill processes at random
 	@$(BIN)/python -m pytest -m chaos $(ARGS)
 
+.PHONY: test-hosts
+test-hosts: $(STAMP) system-packages ## several gateways and learn hosts in network namespaces: kill and cut off some (root)
+	@$(BIN)/python -m pytest -m hosts -s tests/hosts $(ARGS)
+
 .PHONY: test-soak
 test-soak: $(STAMP) system-packages ## kill serve and learn 200 times under load, and ask with 200 clients at once
 	@$(BIN)/python -m pytest -m soak -s tests/soak $(ARGS)

@@ -50,6 +50,8 @@ class ServeConfig(_Section):
     """Port to listen on; 0 picks a free one."""
     auth: bool = True
     """Require an API key."""
+    people_folder: Path | None = None
+    """Folder of keys.json and users.json, where hosts share it; by default the data folder."""
     allow_origin: str = ""
     """Origins whose pages may use the API from a browser (CORS), such as https://chat.example.org."""
     served_model_name: str | None = None
@@ -110,8 +112,8 @@ class LearnConfig(_Section):
     """Run the learn process beside the server."""
     own_engine: bool = False
     """Load the model into the learn process too, for one that runs on another host than the server."""
-    policies: Path | None = None
-    """Folder of the versions, where two hosts share it; by default in the data folder."""
+    policies: str | None = None
+    """Folder of the versions, where hosts share it, or s3://… and the like; by default in the data folder."""
     rollout: str | None = None
     """pkg.module:function that uses the served model on its own, such as a simulated user."""
     train: bool = True
@@ -198,6 +200,11 @@ class Config(_Section):
     learn: LearnConfig = LearnConfig()
     train: TrainConfig = TrainConfig()
     ledger: LedgerConfig = LedgerConfig()
+
+    @property
+    def people(self) -> Path:
+        """Where it is kept who has a key, and what was decided about them."""
+        return self.serve.people_folder.expanduser() if self.serve.people_folder else self.home
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from openclaw_rl.capabilities import check_training
 from openclaw_rl.capture.capture import LedgerCapture
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.capture.learned import tokens_since
+from openclaw_rl.capture.leases import Leases
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.normalise import is_ephemeral
@@ -82,8 +83,8 @@ def wire_serving(
     """Whatever keeps the protocols may stand in for the engine and for who answers."""
     recorder = Recorder(ledgers.serve, redact=create_redactor(config.ledger.redact))
     memory = HintMemory(ledgers.serve, ledgers.learn, is_wish)
-    keys = KeyRing.in_home(config.home)
-    users, store_false = Users.in_home(config.home), config.serve.store_false == "off-the-record"
+    keys = KeyRing.in_home(config.people)
+    users, store_false = Users.in_home(config.people), config.serve.store_false == "off-the-record"
     slots = Slots(config.engine.max_running + config.serve.max_waiting, lambda: len(keys.users))
     people = PolicyScopes(config.serve.policy_scope, DEFAULT_USER, users, lambda: keys.users)
     # What is held back is not what somebody waits for: the same rules as where it is learned.
@@ -107,8 +108,13 @@ def wire_serving(
 # --- learn: judge, algo, train, gate, publish ------------------------------------------------
 
 
-def build_learning(config: Config, ledgers: Ledgers, served: ServedModel | None) -> LearningSystem:
-    """``served`` is the model that answers; without one (``--upstream``) turns are judged and not trained."""
+def build_learning(
+    config: Config, ledgers: Ledgers, served: ServedModel | None, leases: Leases | None = None
+) -> LearningSystem:
+    """``served`` is the model that answers; without one (``--upstream``) turns are judged and not trained.
+
+    ``leases`` say what is this host's to do, where several learn.
+    """
     judge = learn.build_judge(config, served)
     judging = JudgeWorker(
         LedgerJudgeQueue(ledgers.serve, ledgers.learn, config.judge.session_idle_s),
@@ -116,22 +122,31 @@ def build_learning(config: Config, ledgers: Ledgers, served: ServedModel | None)
         concurrency=config.judge.judge_concurrency,
         timeout_s=config.judge.judge_timeout_s,
     )
+    judge_turns = partial(learn.judge_here, leases, judging.run)
     if served is None:
         untrained = partial(settle_untrained, ledgers.policies, learn.UPSTREAM)
-        return LearningSystem(judge, Fan([]), [judging.run, untrained])
+        return LearningSystem(judge, Fan([]), [judge_turns, partial(learn.judge_here, leases, untrained)])
     sinks = create_sinks(config.learn.sinks, config.home) if config.learn.train else Fan([])
-    jobs: list[Callable[[], Awaitable[None]]] = [judging.run]
+    jobs: list[Callable[[], Awaitable[None]]] = [judge_turns]
     if config.learn.train:
-        jobs.append(build_learner(config, served, ledgers.policies, sinks).run)
+        fence = leases.confirm if leases else lambda: 0
+        jobs.append(build_learner(config, served, ledgers.policies, sinks, fence=fence).run)
     if config.learn.rollout:
         jobs.append(learn.load_rollout(config))
     return LearningSystem(judge, sinks, jobs)
 
 
 def build_learner(
-    config: Config, served: ServedModel, policies: PolicyLedger, sink: Sink, bounds: Bounds | None = None
+    config: Config,
+    served: ServedModel,
+    policies: PolicyLedger,
+    sink: Sink,
+    bounds: Bounds | None = None,
+    fence: Callable[[], int] = lambda: 0,
 ) -> LearnWorker:
     """Verdicts → samples → step → checked → served."""
+    store = parts.open_store(config)
+    store.fence = fence
     engine, renderer = served.engine, served.renderer
     policies.fingerprint, policies.asks_again = fingerprint(served.path), asks_again
     policies.is_shared, policies.daily_share = learn.sharing(config), config.learn.daily_share
@@ -158,7 +173,7 @@ def build_learner(
         partial(learn.build_trainer, config, served.path),
         Gate(engine, renderer, served.encode, degeneration, bounds, config.serve.elsewhere == "learned"),
         engine,
-        parts.open_store(config),
+        store,
         learn.print_progress,
         log_step=learn.step_logger(policies, sink),
     )

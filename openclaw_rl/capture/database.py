@@ -10,8 +10,8 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,9 +21,12 @@ import sqlalchemy as sa
 T = TypeVar("T")
 #: Statements of the server's own work never run longer; ``unhurried`` lifts it for reports.
 _STATEMENT_TIMEOUT_S = 10
+#: A host that is cut off inside a transaction holds what it locked for no longer than this.
+_IDLE_TIMEOUT_S = 10
 _LOCK_ID = 0x0C1A
 _PARAMETERS = 500
 PAGE_BYTES = 4096
+_GUARDS = "openclaw_rl_guards"
 
 _SQLITE_SETTINGS = (
     f"page_size={PAGE_BYTES}",
@@ -34,6 +37,16 @@ _SQLITE_SETTINGS = (
     "cache_size=-16000",
     "secure_delete=ON",  # what is deleted is overwritten, so that it cannot be read from free space
 )
+
+_POSTGRESQL_SETTINGS = {
+    "statement_timeout": _STATEMENT_TIMEOUT_S * 1000,
+    "idle_in_transaction_session_timeout": _IDLE_TIMEOUT_S * 1000,
+    "tcp_keepalives_idle": 10,
+    "tcp_keepalives_interval": 5,
+    "tcp_keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+    "synchronous_commit": "on",
+}
 
 
 def sqlite_url(path: Path) -> str:
@@ -52,8 +65,8 @@ def connect(url: sa.URL) -> sa.Engine:
 def _connect_postgresql(url: sa.URL) -> sa.Engine:
     options = {
         "connect_timeout": 5,
-        "options": f"-c statement_timeout={_STATEMENT_TIMEOUT_S * 1000} -c synchronous_commit=on",
-        # Notice within half a minute that the other machine is gone.
+        "options": " ".join(f"-c {name}={value}" for name, value in _POSTGRESQL_SETTINGS.items()),
+        # Notice within half a minute that the other machine is gone; above, that machine notices as soon.
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 3,
@@ -110,9 +123,23 @@ def _insist(connection: sqlite3.Connection, statement: str) -> None:
         time.sleep(0.01)
 
 
-def writing(engine: sa.Engine) -> AbstractContextManager[sa.Connection]:
+@contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A transaction that may write. On PostgreSQL the caller then locks; see ``schema.counters``."""
-    return engine.execution_options(writes=True).begin()
+    with engine.execution_options(writes=True).begin() as connection:
+        for guard in engine.get_execution_options().get(_GUARDS, ()):
+            guard(connection)
+        yield connection
+
+
+def guard_writing(engine: sa.Engine, *guards: Callable[[sa.Connection], None]) -> None:
+    """What each transaction that writes begins with; a guard that raises ends it there."""
+    engine.update_execution_options(**{_GUARDS: guards})
+
+
+def take_turns(connection: sa.Connection) -> None:
+    """A guard for PostgreSQL: those that have it write one after the other, as SQLite's writers do anyway."""
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_ID + 1)))
 
 
 @contextmanager
@@ -159,18 +186,15 @@ def unhurried(engine: sa.Engine) -> Iterator[sa.Connection]:
         if engine.dialect.name == "postgresql":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         yield connection
         connection.rollback()
 
 
 @contextmanager
-def only_one(engine: sa.Engine) -> Iterator[bool]:
-    """Whether nobody else, on any machine, is inside this with the same database. Gone with the process."""
-    if engine.dialect.name == "postgresql":
-        with engine.connect() as connection:
-            yield bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(_LOCK_ID + 1))).scalar())
-        return
-    with open(f"{engine.url.database}.lock", "w") as file:
+def only_one(path: Path) -> Iterator[bool]:
+    """Whether no other process of this machine is inside this with the same file. Gone with the process."""
+    with open(path, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield True

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -109,13 +109,19 @@ class Task:
 
 
 class LearnLedger:
-    """The learn process's ledger. One writer; readers may be anywhere."""
+    """The learn process's ledger. Writers take turns; readers may be anywhere."""
 
     def __init__(self, url: str) -> None:
         self.db = database.connect(sa.make_url(url))
         with database.creating(self.db) as connection:
             LEARN.run(connection)
+        self.guard()
         self._insert = postgresql.insert if self.db.dialect.name == "postgresql" else sqlite.insert
+
+    def guard(self, *checks: Callable[[sa.Connection], None]) -> None:
+        """What each transaction that writes begins with, once it is its turn."""
+        turns = [database.take_turns] if self.db.dialect.name == "postgresql" else []
+        database.guard_writing(self.db, *turns, *checks)
 
     # --- pulling work over -------------------------------------------------------------------
 

@@ -62,6 +62,8 @@ class PolicyLedger(Erasing):
         super().__init__(serve_ledger, learn_ledger)
         self.asks_again: Callable[[str, str], bool] = lambda request, said: True
         """Whether somebody who had asked the one and then said the other wants the first answered again."""
+        self.is_sampling: Callable[[], bool] = lambda: True
+        """Whether this process makes the samples; one does, where several hosts learn."""
 
     def wishes(
         self,
@@ -215,7 +217,9 @@ class PolicyLedger(Erasing):
         return self._learn_ledger.flush_requested_at(scope)
 
     def flushed(self, asked: float, scope: Scope | None = None) -> None:
-        self._learn_ledger.flushed(asked, scope)
+        others = [] if scope is not None else [s for s in self.waiting_scopes() if not self.leads(s)]
+        if not any(self.waiting(other)[0] for other in others):  # what another host has to do, too
+            self._learn_ledger.flushed(asked, scope)
 
     def is_settled(self) -> bool:
         """Whether every turn that could be judged was, and every verdict came to something."""
@@ -237,7 +241,7 @@ class PolicyLedger(Erasing):
                 time.monotonic(),
             )
             if seen is None or now.at - seen.at > _ALL_S:
-                return self.scopes(), now
+                return self._led(self.scopes()), now
             found = {EVERYONE, *self._flushing(connection)}
             judged = sa.select(samples.c.scope).join(verdicts, verdicts.c.turn_id == samples.c.turn_id)
             for query in (
@@ -247,7 +251,10 @@ class PolicyLedger(Erasing):
                 sa.select(swaps.c.scope).where(swaps.c.seq > seen.swap),
             ):
                 found.update(connection.scalars(query.distinct()))
-        return [EVERYONE, *sorted(found - {EVERYONE})], replace(now, at=seen.at)
+        return self._led([EVERYONE, *sorted(found - {EVERYONE})]), replace(now, at=seen.at)
+
+    def _led(self, scopes: Sequence[Scope]) -> list[Scope]:
+        return [scope for scope in scopes if self.leads(scope)]
 
     def _flushing(self, connection: sa.Connection) -> list[Scope]:
         marks, asked = self._learn_ledger.marks(connection), "flush_asked:"

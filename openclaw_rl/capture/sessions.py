@@ -90,6 +90,8 @@ class SessionFinder:
         self._owners: OrderedDict[str, str] = OrderedDict()
         self._asked: OrderedDict[str, tuple[str, float]] = OrderedDict()
         self._twins = Twins(_RECENT)
+        self._is_shared = ledger.db.dialect.name == "postgresql"
+        """Other gateways may have answered since, so the ledger goes before what this one remembers."""
 
     def place(
         self,
@@ -220,8 +222,7 @@ class SessionFinder:
         lookup = [key for key in at.values() if key]
         if not lookup:
             return []
-        known = {} if memory_only else self._ledger.find_by_keys(lookup)
-        known |= {key: hit for key in lookup if (hit := self._recent.get(key))}
+        known = self._merged(lookup, {} if memory_only else self._ledger.find_by_keys(lookup))
         return [
             KnownReply(*known[key], index) for index, key in at.items() if key is not None and key in known
         ]
@@ -242,9 +243,10 @@ class SessionFinder:
         known: dict[str, tuple[str, str]] = {}
         newest = keys.replies[0][1]["chain"] if keys.replies else keys.asked.asked
         # If the newest is on the side, the one before it counts, and may be older than this process.
-        if not memory_only and (newest not in self._recent or self._recent[newest][0] in self._side):
+        is_new = newest not in self._recent or self._recent[newest][0] in self._side
+        if not memory_only and (is_new or self._is_shared):
             known = self._ledger.find_by_keys(lookup)
-        known |= {key: hit for key in lookup if (hit := self._recent.get(key))}
+        known = self._merged(lookup, known)
         result = _Known(again=_known_reply(known.get(keys.asked.asked), -1))
         left_out = ((index, known.get(asked.asked)) for index, asked in keys.unanswered)
         result.replies += [KnownReply(*hit, index, left_out=True) for index, hit in left_out if hit][:1]
@@ -268,6 +270,13 @@ class SessionFinder:
             elif shared:
                 result.unsure.append(index)
         return result
+
+    def _merged(
+        self, lookup: Sequence[str], stored: dict[str, tuple[str, str]]
+    ) -> dict[str, tuple[str, str]]:
+        """What the ledger knows, and what this process remembers."""
+        recent = {key: hit for key in lookup if (hit := self._recent.get(key))}
+        return {**recent, **stored} if self._is_shared else {**stored, **recent}
 
     def _rewritten(
         self, given: Message, answered: Sequence[tuple[str, str] | None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
@@ -49,6 +49,9 @@ def fair_share(waiting: Sequence[tuple[str, str]], limit: int) -> list[str]:
 
 class Steps(Shares):
     """The samples that wait, and those that a step has claimed."""
+
+    holds_scope: Callable[[sa.Connection, Scope], bool] = staticmethod(lambda connection, scope: True)
+    """Whether no other host trains this scope, as certain as the transaction it is asked in."""
 
     def waiting(self, scope: Scope = EVERYONE) -> tuple[int, float, float | None]:
         """Samples that wait for a step: how many, how strong together, and since when."""
@@ -93,6 +96,8 @@ class Steps(Shares):
             {"replay": self._accepted(replay, scope, seed=len(self.lineage(parent, scope)))} if replay else {}
         )
         with database.writing(self.db) as connection:
+            if not self.holds_scope(connection, scope):
+                return None
             held = connection.execute(
                 sa.select(sa.func.min(tasks.c.created_at)).where(
                     tasks.c.ready.is_not(None), tasks.c.attempts == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 
 import sqlalchemy as sa
 
@@ -22,6 +23,8 @@ class Versions:
 
     def __init__(self, db: sa.Engine) -> None:
         self.db = db
+        self.leads: Callable[[Scope], bool] = lambda scope: True
+        """Whether this process trains a scope; where several hosts learn, it may begin to by being asked."""
 
     def serving(self, scope: Scope = EVERYONE) -> int:
         with self.db.connect() as connection:
@@ -143,11 +146,11 @@ class Versions:
             return [_to_policy(row) for row in connection.execute(query)]
 
     def unfinished(self) -> Policy | None:
-        """A step that was begun and not brought to its end."""
+        """A step that was begun and not brought to its end, in a scope that is this process's to train."""
         query = sa.select(policies).where(policies.c.status.in_((TRAINING, CANDIDATE)))
         with self.db.connect() as connection:
-            row = connection.execute(query.order_by(policies.c.version).limit(1)).first()
-        return None if row is None else _to_policy(row)
+            rows = connection.execute(query.order_by(policies.c.version)).all()
+        return next((_to_policy(row) for row in rows if self.leads(row.scope)), None)
 
 
 def _to_policy(row: sa.Row[tuple[object, ...]]) -> Policy:

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 from openclaw_rl import __version__
 from openclaw_rl.config import Config
-from openclaw_rl.processes.parts import open_ledgers
+from openclaw_rl.processes.parts import open_ledgers, open_store
 from openclaw_rl.serve.listen import claim_home
 from openclaw_rl.types import Json
 
@@ -86,7 +86,7 @@ def _found(home: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _versions(config: Config) -> Iterator[tuple[str, Path]]:
-    folder = config.learn.policies or config.home / "policies"
+    folder = open_store(config).folder
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink():
             yield f"policies/{path.relative_to(folder).as_posix()}", path

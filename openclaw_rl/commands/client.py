@@ -29,7 +29,7 @@ class Server:
                 "or name one elsewhere: --url http://HOST:30000"
             )
         self.url = _base_url(found)
-        key = key or KeyRing.in_home(config.home, create=False).key_of(DEFAULT_USER)
+        key = key or KeyRing.in_home(config.people, create=False).key_of(DEFAULT_USER)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=30)
 

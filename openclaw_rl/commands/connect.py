@@ -16,7 +16,7 @@ from openclaw_rl.serve.listen import announced
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
-    ring = KeyRing.in_home(config.home)
+    ring = KeyRing.in_home(config.people)
     key = ring.key_of(options.user)
     if key is None:
         raise ValueError(f"user {options.user!r} has no key; make one: openclaw-rl keys add {options.user}")

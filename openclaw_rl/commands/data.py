@@ -66,7 +66,7 @@ def _export_person(options: argparse.Namespace, config: Config, serve_ledger: Se
         )
     ledgers = Ledgers.of(serve_ledger, open_learn_ledger(config))
     try:
-        person = Users.in_home(config.home).of(options.user)
+        person = Users.in_home(config.people).of(options.user)
         number = export_person(ledgers, options.user, person, Path(options.file))
     finally:
         ledgers.learn.close()

@@ -15,12 +15,12 @@ def run(options: argparse.Namespace, config: Config) -> int:
     if options.action == "waves":
         return _waves(options, config)
     if options.action == "list":
-        users = Users.in_home(config.home)
-        for user in KeyRing.in_home(config.home, create=False).users:
+        users = Users.in_home(config.people)
+        for user in KeyRing.in_home(config.people, create=False).users:
             print(_line(user, users))
         return 0
     config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    keys, users = KeyRing.in_home(config.home), Users.in_home(config.home)
+    keys, users = KeyRing.in_home(config.people), Users.in_home(config.people)
     if options.action == "add":
         print(f"{options.name}: {keys.add(options.name)}")
         return 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from openclaw_rl import __version__
 from openclaw_rl.capture import inspect
+from openclaw_rl.capture.leases import view_leases
 from openclaw_rl.capture.own_counts import view_own_counts
 from openclaw_rl.train.worker import is_due
 from openclaw_rl.types import EVERYONE, Json, Scope
@@ -40,13 +41,13 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
     try:
         funnel: Json | None = inspect.view_counts(system.ledgers)
         learning = inspect.view_learning(system.ledgers.policies, scope, everybodys=user is None)
-        now = system.dashboard.now(scope, user)
+        now = {**system.dashboard.now(scope, user), "hosts": _hosts(system) if user is None else None}
         size = system.ledgers.policies.full_batch(system.samples_per_step(scope), scope)
         busy = bool(system.learning and funnel and _is_busy(system, funnel, learning))
         funnel = funnel if user is None else view_own_counts(system.ledgers, user)
     except Exception:  # the ledger is down; `ledger` below says so
         funnel, learning, busy = None, {"samples": None, "stage": None, "last_step": None}, False
-        now = {"traffic": None, "last_swap": None, "wishes": None}
+        now = {"traffic": None, "last_swap": None, "wishes": None, "hosts": None}
     _, ready = readiness(system)
     return {
         "version": __version__,
@@ -76,6 +77,12 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
         "last_step": learning["last_step"],
         **now,
     }
+
+
+def _hosts(system: ServingSystem) -> list[Json]:
+    """Which hosts learn, and what; none with SQLite, where the process beside this one does."""
+    learn = system.ledgers.learn
+    return view_leases(learn) if learn.db.dialect.name == "postgresql" else []
 
 
 def _is_busy(system: ServingSystem, funnel: Json, learning: Json) -> bool:

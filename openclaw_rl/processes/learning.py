@@ -1,6 +1,7 @@
-"""The learn process: one per ledger, around the engine of the server, restarted by its supervisor.
+"""The learn process, around the engine of the server, restarted by its supervisor.
 
-A process of its own, so that nothing it does can hold up a reply.
+A process of its own, so that nothing it does can hold up a reply. One per SQLite ledger; on PostgreSQL
+several hosts share the work (``membership``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from openclaw_rl.config import Config
 from openclaw_rl.engine.remote import EngineGone, RemoteEngine
 from openclaw_rl.loop import build_learning
 from openclaw_rl.processes.learning_system import ServedModel
+from openclaw_rl.processes.membership import membership
 from openclaw_rl.processes.parts import (
     build_engine,
     build_renderer,
@@ -35,11 +37,9 @@ async def learn(config: Config) -> None:
     if not config.serve.upstream:
         path = await asyncio.to_thread(model_folder, config)
     ledgers = open_ledgers(config)
-    with database.only_one(ledgers.learn.db) as alone:
-        if not alone:
-            raise ValueError("another learn process works on this ledger; one at a time")
+    async with membership(config.home, ledgers) as leases:
         served = None if path is None else await _reach_model(config, path)
-        system = build_learning(config, ledgers, served)
+        system = build_learning(config, ledgers, served, leases)
         emptying = asyncio.create_task(_checkpoint(ledgers))
         try:
             await system.run()

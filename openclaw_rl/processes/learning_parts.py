@@ -13,12 +13,14 @@ from pathlib import Path
 
 from openclaw_rl.algo import algorithm_for, settings_for, step_size
 from openclaw_rl.capture.learned import view_step_turns
+from openclaw_rl.capture.leases import Leases
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.config import Config
 from openclaw_rl.judge import JudgeParts, create_judge
 from openclaw_rl.models import default_cache_dir, resolve_model
 from openclaw_rl.plugins import load_object
 from openclaw_rl.processes.learning_system import ServedModel
+from openclaw_rl.processes.membership import until_judging
 from openclaw_rl.processes.parts import build_renderer, load_tokenizer, open_store, text_encoder
 from openclaw_rl.scopes import PolicyScopes, is_environment
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
@@ -67,6 +69,12 @@ def build_judge(config: Config, served: ServedModel | None) -> Judge:
         load=partial(_load_judge_model, config),
     )
     return create_judge(settings.judge, parts)
+
+
+async def judge_here(leases: Leases | None, job: Callable[[], Awaitable[None]]) -> None:
+    """Until cancelled; from when this host is the one that judges."""
+    await until_judging(leases)
+    await job()
 
 
 def _load_judge_model(config: Config, model: str) -> tuple[Engine, Callable[[str], list[int]], Renderer]:
@@ -130,7 +138,7 @@ def learn_options(config: Config, needs: Needs, scope: Scope = EVERYONE) -> Lear
 
 def sharing(config: Config) -> Callable[[Scope], bool]:
     """Which policies answer more than one key; asked anew each time, since keys and groups may change."""
-    keys, users = KeyRing.in_home(config.home, create=False), Users.in_home(config.home)
+    keys, users = KeyRing.in_home(config.people, create=False), Users.in_home(config.people)
 
     def names() -> list[str]:
         keys.reload()
@@ -173,7 +181,7 @@ def load_rollout(config: Config) -> Callable[[], Awaitable[None]]:
 
 async def _roll_out(config: Config, rollout: Rollout) -> None:
     """Somebody's own client of the server; its conversations are captured and judged like any other."""
-    keys = KeyRing.in_home(config.home)
+    keys = KeyRing.in_home(config.people)
     while (url := announced(config.home)) is None:
         await asyncio.sleep(0.5)
     await rollout(f"{url}/v1", keys.key_of(DEFAULT_USER) or "")

@@ -29,6 +29,7 @@ from openclaw_rl.serve.gateway import Answerer
 from openclaw_rl.serve.model_answerer import ModelAnswerer
 from openclaw_rl.serve.upstream import UpstreamAnswerer
 from openclaw_rl.tinker_service import find_description
+from openclaw_rl.train.mirror import MirroredStore
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import EVERYONE, Engine, Json, Renderer, SamplingParams, Scope
 
@@ -148,7 +149,11 @@ def open_ledgers(config: Config) -> Ledgers:
 
 
 def open_store(config: Config) -> PolicyStore:
-    return PolicyStore(config.learn.policies or config.home / "policies")
+    """Here, in a folder that hosts share, or in object storage with a copy here."""
+    local, stated = config.home / "policies", config.learn.policies
+    if stated and "://" in stated:
+        return MirroredStore(local, stated)
+    return PolicyStore(Path(stated).expanduser() if stated else local)
 
 
 def engine_socket(config: Config) -> Path:

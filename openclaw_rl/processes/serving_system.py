@@ -78,7 +78,7 @@ class ServingSystem:
         origins = [origin for origin in serve.allow_origin.replace(",", " ").split() if origin]
         hosts = [name.strip().lower() for name in serve.allowed_hosts.split(",") if name.strip()]
         hosts.append(serve.host.lower())
-        users = Users.in_home(self.config.home)
+        users = Users.in_home(self.config.people)
         return create_app(
             self.gateway, keys, self.dashboard, users, lifespan, serve.max_request_mb, origins, hosts
         )

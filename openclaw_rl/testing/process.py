@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -32,8 +32,15 @@ def clean_environment(home: Path, extra: Mapping[str, str] | None = None) -> dic
 class ServerProcess:
     """``openclaw-rl serve`` with its own data folder and a free port; usable as a context manager."""
 
-    def __init__(self, home: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        self.home, self._arguments = home, arguments
+    def __init__(
+        self,
+        home: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        within: Sequence[str] = (),
+    ) -> None:
+        """``within`` is a command that runs another, such as ``ip netns exec NAME``."""
+        self.home, self._arguments, self._within = home, arguments, within
         self._environment = clean_environment(home, environment)
         self._log_path = home.with_name(f"{home.name}.log")
         self._process: subprocess.Popen[bytes] | None = None
@@ -44,7 +51,7 @@ class ServerProcess:
         self.home.mkdir(parents=True, exist_ok=True)
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [command(), "serve", *self._arguments],
+                [*self._within, command(), "serve", *self._arguments],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

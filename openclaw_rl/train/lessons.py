@@ -56,6 +56,9 @@ OTHER_MODEL = "another model answered than the one that is trained now"
 class VerdictQueue(Protocol):
     """Where judged turns come from and samples go. Synchronous; called in threads."""
 
+    def is_sampling(self) -> bool:
+        """Whether this process makes the samples; with several hosts, one does."""
+
     def pending(self, limit: int) -> list[tuple[int, str]]: ...
 
     def judged(self, turn_id: str) -> tuple[TurnRecord, Verdict] | None: ...
@@ -154,6 +157,8 @@ class Sampler:
 
         Not all of it: verdicts may come as fast as they are dealt with, and a step that is due must not wait.
         """
+        if not await asyncio.to_thread(self._verdicts.is_sampling):
+            return 0
         await self._teach_changed()
         limit = _GENERATED_PAGE if self._algorithm.needs.generates else _PAGE
         pending = await asyncio.to_thread(self._verdicts.pending, limit)
@@ -182,7 +187,7 @@ class Sampler:
 
         From the words that were kept and the requests they were said about; the answers are this model's own.
         """
-        if not self._algorithm.needs.generates:
+        if not self._algorithm.needs.generates or not await asyncio.to_thread(self._verdicts.is_sampling):
             return 0
         found = await asyncio.to_thread(self._wishes.of_other_models, self._verdicts.fingerprint)
         for wish in found:

@@ -26,6 +26,8 @@ class PolicyStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._checked: dict[int, tuple[object, str | None]] = {}
+        self.fence: Callable[[], int] = lambda: 0
+        """The number of this process's lease, where several hosts learn; raises once it has run out."""
 
     def path(self, version: int) -> Path:
         return self.folder / str(version)
@@ -101,17 +103,23 @@ class PolicyStore:
         Where ``save`` put the weights elsewhere, it says their URI.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        work, final = self.folder / f".{version}.part", self.path(version)
+        # Hosts may share the folder, and one that was cut off may still write here.
+        token, final = self.fence(), self.path(version)
+        work = self.folder / (f".{version}.{token}.part" if token else f".{version}.part")
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         uri = save(work)
         files = {str(file.relative_to(work)): _checksum(file) for file in _weights_in(work)}
         manifest = {**manifest, "files": files} if files else manifest
+        manifest = {**manifest, "fence": token} if token else manifest
         (work / MANIFEST).write_text(json.dumps({**manifest, "uri": uri} if uri else manifest, indent=2))
         _sync(work)
+        self.fence()
         shutil.rmtree(final, ignore_errors=True)
         work.rename(final)
         _sync_folder(self.folder)
+        for left in self.folder.glob(f".{version}.*.part"):  # by a host that died
+            shutil.rmtree(left, ignore_errors=True)
         return final
 
     def manifest(self, version: int) -> Json:

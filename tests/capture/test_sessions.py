@@ -390,7 +390,8 @@ def test_the_number_of_queries_does_not_depend_on_the_history(
     assert most <= 1 + len(headers)
     del statements[:]
     chats.finder.place("alice", [*history, user("more")], headers, {})
-    assert statements == []
+    shared = chats.serve_ledger.db.dialect.name == "postgresql"  # another gateway may have answered since
+    assert len(statements) == int(shared)
 
 
 @pytest.fixture

@@ -1,0 +1,6 @@
+CREATE TABLE leases (
+    name TEXT NOT NULL PRIMARY KEY,
+    holder TEXT NOT NULL,
+    token BIGINT NOT NULL,
+    expires_at DOUBLE PRECISION NOT NULL
+);
