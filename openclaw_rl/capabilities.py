@@ -11,6 +11,7 @@ from openclaw_rl.plugins import find
 from openclaw_rl.render import RENDERERS
 from openclaw_rl.sinks import SINKS
 from openclaw_rl.train import capabilities_of
+from openclaw_rl.train.takeover import take_over_shares
 from openclaw_rl.types import Capabilities, Needs
 
 
@@ -19,7 +20,9 @@ def check_choices(config: Config) -> None:
     find("judge", config.judge.judge, JUDGES)
     for sink in filter(None, map(str.strip, config.learn.sinks.split(","))):
         find("metrics sink", sink, SINKS)
-    if config.serve.upstream:
+    if config.serve.take_over:
+        _check_take_over(config)
+    if config.passes_on:
         return
     find("engine", config.engine.engine, ENGINES)
     if config.engine.renderer is not None:
@@ -33,6 +36,22 @@ def check_choices(config: Config) -> None:
     if config.engine.engine == "local":
         pick_device(config.engine.device)
         _check_kernel(config.engine.kernel)
+
+
+def _check_take_over(config: Config) -> None:
+    """What has to be known before anything is learned from somebody else's model."""
+    url = config.serve.upstream
+    if not url:
+        raise ValueError("--take-over needs --upstream URL: whose answers to learn from and to take over")
+    if config.serve.upstream_terms != "allow-learning":
+        raise ValueError(
+            f"--take-over trains the model here on the answers of {url}. The terms of some providers forbid "
+            "that. Read them, and if they allow it, say so once: --upstream-terms allow-learning "
+            "(or upstream_terms under [serve] in config.toml)"
+        )
+    take_over_shares(config.serve.take_over_shares)
+    if config.learn.train and create_algorithm(config.learn).needs.loss != "forward-kl":
+        raise ValueError(f"--take-over learns from text, which --algo {config.learn.algo} cannot; use hinted")
 
 
 def _check_kernel(name: str) -> None:

@@ -74,6 +74,16 @@ class ServeConfig(_Section):
     """Base URL (with /v1) of a server that answers instead; its key: OPENCLAW_RL_UPSTREAM_API_KEY."""
     upstream_timeout_s: float = Field(default=300, gt=0)
     """How long that server may be silent."""
+    take_over: bool = False
+    """Let the model here learn from that server's answers and take over what it does as well."""
+    upstream_terms: Literal["unknown", "allow-learning"] = "unknown"
+    """What that server's terms say about training another model on its answers; --take-over asks for it."""
+    upstream_model: str | None = None
+    """With --take-over: the model's name there; by default the first one that it lists."""
+    upstream_first_token_s: float = Field(default=30, gt=0)
+    """With --take-over: after so long without a first word the model here answers instead."""
+    take_over_shares: str = "0.05,0.1,0.25,0.5,1"
+    """With --take-over: the shares of conversations that it is given one after the other."""
     policy_scope: Literal["auto", "user", "group", "everyone"] = "auto"
     """Whose policy: user (each their own), group, everyone; auto is user as soon as there is a second key."""
     store_false: Literal["not-retrievable", "off-the-record"] = "not-retrievable"
@@ -200,6 +210,11 @@ class Config(_Section):
     learn: LearnConfig = LearnConfig()
     train: TrainConfig = TrainConfig()
     ledger: LedgerConfig = LedgerConfig()
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether another server answers everything, so that there is no model here."""
+        return self.serve.upstream is not None and not self.serve.take_over
 
     @property
     def people(self) -> Path:

@@ -33,6 +33,7 @@ from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.capture.redact import create_redactor
 from openclaw_rl.capture.stored import stored_request
+from openclaw_rl.capture.takeovers import TakeOvers
 from openclaw_rl.config import Config
 from openclaw_rl.engine.absent import AbsentEngine
 from openclaw_rl.judge.corrections import asks_again
@@ -51,11 +52,13 @@ from openclaw_rl.serve.gateway import Answerer, Gateway
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.quota import Quotas
 from openclaw_rl.serve.slots import Slots
+from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.sinks import Fan, create_sinks
 from openclaw_rl.train.gate import Bounds, Gate
 from openclaw_rl.train.lessons import Sampler, settle_untrained
 from openclaw_rl.train.rollouts import GroupSampler
 from openclaw_rl.train.spread import Prompts
+from openclaw_rl.train.takeover import TakeOver, take_over_shares
 from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.train.worker import LearnWorker
 from openclaw_rl.types import EVERYONE, Engine, Sink
@@ -67,13 +70,14 @@ from openclaw_rl.users import Users
 def build_serving(config: Config, progress: Callable[[str], None] = lambda line: None) -> ServingSystem:
     """Load the model and open the ledgers; nothing listens yet."""
     config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if config.serve.upstream:
-        answerer = parts.build_upstream_answerer(config)
+    if config.passes_on:
+        answerer: Answerer = parts.build_upstream_answerer(config)
         return wire_serving(config, parts.open_ledgers(config), AbsentEngine(), answerer)
     ledgers = parts.open_ledgers(config)
     path = parts.find_model(config, progress)
     engine, renderer = parts.build_engine(config, path), parts.build_renderer(config, path)
-    answerer = parts.build_answerer(config, engine, renderer, recommended_sampling(path), fingerprint(path))
+    local = parts.build_answerer(config, engine, renderer, recommended_sampling(path), fingerprint(path))
+    answerer = parts.build_take_over(config, local) if config.serve.take_over else local
     return wire_serving(config, ledgers, engine, answerer)
 
 
@@ -89,11 +93,14 @@ def wire_serving(
     people = PolicyScopes(config.serve.policy_scope, DEFAULT_USER, users, lambda: keys.users)
     # What is held back is not what somebody waits for: the same rules as where it is learned.
     ledgers.policies.is_shared, ledgers.policies.daily_share = people.is_shared, config.learn.daily_share
+    capture = OffTheRecord(
+        LedgerCapture(ledgers.serve, recorder), lambda user: users.of(user).off_the_record, store_false
+    )
+    if isinstance(answerer, TakeOverAnswerer):
+        answerer.stays_here = capture.covers
     gateway = Gateway(
         answerer,
-        OffTheRecord(
-            LedgerCapture(ledgers.serve, recorder), lambda user: users.of(user).off_the_record, store_false
-        ),
+        capture,
         slots=slots,
         metrics=Metrics(),
         note=memory.note if config.serve.hint_memory else lambda user: None,
@@ -131,6 +138,9 @@ def build_learning(
     if config.learn.train:
         fence = leases.confirm if leases else lambda: 0
         jobs.append(build_learner(config, served, ledgers.policies, sinks, fence=fence).run)
+    if config.serve.take_over:
+        steps = take_over_shares(config.serve.take_over_shares)
+        jobs.append(TakeOver(TakeOvers(ledgers.learn), ledgers.policies, steps).run)
     if config.learn.rollout:
         jobs.append(learn.load_rollout(config))
     return LearningSystem(judge, sinks, jobs)
@@ -168,6 +178,7 @@ def build_learner(
             wishes,
             config.learn.held_out_share,
             GroupSampler(policies.rollouts(), episodes),
+            config.serve.take_over,
         ),
         method_for,
         partial(learn.build_trainer, config, served.path),

@@ -62,15 +62,20 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
 }
 
 
+#: Every reply of a model elsewhere is an example: a step is taken for several, four times as many if all are.
+_COPIES = 8
+
+
 def algorithm_for(scope: Scope, settings: LearnConfig) -> Algorithm:
     """Episodes in environments are learned from in their own way."""
     return create_algorithm(settings_for(scope, settings))
 
 
-def settings_for(scope: Scope, settings: LearnConfig) -> LearnConfig:
-    """What holds for conversations, as it is for a scope."""
+def settings_for(scope: Scope, settings: LearnConfig, takes_over: bool = False) -> LearnConfig:
+    """What holds for conversations, as it is for a scope; ``takes_over`` from a model elsewhere."""
     if not is_environment(scope):
-        return settings
+        copies = takes_over and not settings.batch_size
+        return settings.model_copy(update={"batch_size": _COPIES}) if copies else settings
     own: Json = {
         "algo": settings.env_algo, "algo_options": {}, "loss": None, "replay": -1, "batch_size": 0,
         "max_staleness": settings.env_max_staleness, "batch_max_age_s": settings.env_batch_max_age_s,

@@ -31,11 +31,15 @@ class OffTheRecord:
         """Keys of what was answered off the record."""
 
     async def place(self, request: ChatRequest) -> Placement:
-        if not (self._asks(request) or self._goes_on(request)):
+        if not self.covers(request):
             return await self._recorded.place(request)
         placement = Placement(new_session_id(), None, recorded=False)
         _note(self._sessions, placement.session_id)
         return placement
+
+    def covers(self, request: ChatRequest) -> bool:
+        """Whether nothing of it is kept."""
+        return self._asks(request) or self._goes_on(request)
 
     def _asks(self, request: ChatRequest) -> bool:
         stated = request.headers.get(HEADER, "").strip().lower() in ("1", "true", "yes", "on")

@@ -181,7 +181,7 @@ class PolicyLedger(Erasing):
 
     def _taught(self, turn: TurnRecord, examples: Sequence[Example]) -> str:
         """Which model examples are for: the one that answered, unless they are all another's answers."""
-        own = any(example.source.kind != "hinted" for example in examples)
+        own = any(example.source.kind not in ("hinted", "upstream") for example in examples)
         return turn.fingerprint if own or not examples else self.fingerprint or turn.fingerprint
 
     def teach_again(self, turn: TurnRecord, examples: Sequence[Example]) -> None:

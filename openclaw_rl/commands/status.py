@@ -40,6 +40,7 @@ def describe(status: Json, url: str) -> str:
         *_funnel(status["funnel"], width),
         f"learning  {_learning(status)}",
         f"wishes    {_wishes(status.get('wishes'))}",
+        *_take_over(status.get("take_over")),
         f"swap      {_swap(status.get('last_swap'))}",
         f"ledger    {_ledger(status['ledger'])}",
     ]
@@ -78,6 +79,15 @@ def _learning(status: Json) -> str:
     if status["learn"] and not status["learn"]["running"]:
         said += "; the learn process is down"
     return said
+
+
+def _take_over(found: Json | None) -> list[str]:
+    if found is None:
+        return []
+    heard = [f"{name} {each['mean']:+.2f} of {each['verdicts']}" for name, each in
+             (("here", found["here"]), ("upstream", found["upstream"])) if each["verdicts"]]  # fmt: skip
+    said = f"take-over {found['share']:.0%} of conversations answered here ({found['why']})"
+    return [f"{said}; verdicts since: {', '.join(heard)}" if heard else said]
 
 
 def _wishes(wishes: Json | None) -> str:

@@ -25,6 +25,7 @@ from openclaw_rl.capture.learned import (
 from openclaw_rl.capture.rollouts import view_attempts
 from openclaw_rl.capture.satisfaction import Rated, rated_sessions, session_scores, view_first_replies
 from openclaw_rl.capture.search import SearchIndex
+from openclaw_rl.capture.takeovers import TakeOvers
 from openclaw_rl.capture.texts import added, plain_text, turn_texts
 from openclaw_rl.capture.wish_view import view_wishes
 from openclaw_rl.capture.wishes import count_wishes
@@ -107,7 +108,12 @@ class Dashboard:
             "traffic": view_traffic(self._ledgers.serve, now, user),
             "last_swap": self._last_swap(scope, now),
             "wishes": count_wishes(self._ledgers.learn, user),
+            "take_over": self._take_over_now(scope),
         }
+
+    def _take_over_now(self, scope: Scope) -> Json | None:
+        found = self.take_over(scope)
+        return None if found is None else {n: v for n, v in found.items() if n not in ("history", "scope")}
 
     def _last_swap(self, scope: Scope, now: float) -> Json | None:
         if scope not in self._swaps:
@@ -139,6 +145,9 @@ class Dashboard:
     def change_wish(self, wish_id: str, user: str | None, text: str | None, paused: bool | None) -> bool:
         forgetting = Forgetting(self._config.home, self._ledgers, self._store)
         return forgetting.change_wish(wish_id, user, text, paused)
+
+    def take_over(self, scope: Scope = EVERYONE) -> Json | None:
+        return TakeOvers(self._ledgers.learn).view(scope) if self._config.serve.take_over else None
 
     def waves(self) -> list[Json]:
         return self._ledgers.policies.list_waves()

@@ -47,7 +47,7 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
         funnel = funnel if user is None else view_own_counts(system.ledgers, user)
     except Exception:  # the ledger is down; `ledger` below says so
         funnel, learning, busy = None, {"samples": None, "stage": None, "last_step": None}, False
-        now = {"traffic": None, "last_swap": None, "wishes": None, "hosts": None}
+        now = {"traffic": None, "last_swap": None, "wishes": None, "take_over": None, "hosts": None}
     _, ready = readiness(system)
     return {
         "version": __version__,

@@ -34,7 +34,7 @@ _CHECKPOINT_S = 5.0
 async def learn(config: Config) -> None:
     """Judge and train on what was captured, until cancelled."""
     path = None
-    if not config.serve.upstream:
+    if not config.passes_on:
         path = await asyncio.to_thread(model_folder, config)
     ledgers = open_ledgers(config)
     async with membership(config.home, ledgers) as leases:

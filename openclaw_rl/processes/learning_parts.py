@@ -116,7 +116,7 @@ def methods(config: Config, fingerprint: str = "") -> Callable[[Scope], Method]:
 
 
 def learn_options(config: Config, needs: Needs, scope: Scope = EVERYONE) -> LearnOptions:
-    settings = settings_for(scope, config.learn)
+    settings = settings_for(scope, config.learn, config.serve.take_over)
     size = step_size(settings, needs)
     # Where they lie changes nothing.
     hashed = {

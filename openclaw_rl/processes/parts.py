@@ -25,8 +25,8 @@ from openclaw_rl.models import (
 from openclaw_rl.plugins import load_object
 from openclaw_rl.render import create_renderer
 from openclaw_rl.serve.choice import Choice
-from openclaw_rl.serve.gateway import Answerer
 from openclaw_rl.serve.model_answerer import ModelAnswerer
+from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.serve.upstream import UpstreamAnswerer
 from openclaw_rl.tinker_service import find_description
 from openclaw_rl.train.mirror import MirroredStore
@@ -88,7 +88,7 @@ def build_answerer(
     renderer: Renderer,
     recommended: Recommended | None = None,
     fingerprint: str = "",
-) -> Answerer:
+) -> ModelAnswerer:
     """The model in this process; ``recommended`` counts where a request does not say how to sample."""
     sampling = recommended or Recommended()
     return ModelAnswerer(
@@ -127,7 +127,15 @@ def _scopes_of_versions(store: PolicyStore) -> Callable[[int], Scope]:
     return scope_of
 
 
-def build_upstream_answerer(config: Config) -> Answerer:
+def build_take_over(config: Config, local: ModelAnswerer) -> TakeOverAnswerer:
+    """Both: another server, and the model here that learns from it."""
+    serve = config.serve
+    return TakeOverAnswerer(
+        local, build_upstream_answerer(config), serve.upstream_model, serve.upstream_first_token_s
+    )
+
+
+def build_upstream_answerer(config: Config) -> UpstreamAnswerer:
     """A server somewhere else: no model here, and so no training."""
     url, key = config.serve.upstream or "", os.environ.get("OPENCLAW_RL_UPSTREAM_API_KEY")
     if not url.startswith(("http://", "https://")):

@@ -15,6 +15,7 @@ from openclaw_rl.capture.events import TurnEvent
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.recorder import Recorder
+from openclaw_rl.capture.takeovers import TakeOvers
 from openclaw_rl.config import Config
 from openclaw_rl.errors import RequestError
 from openclaw_rl.processes.dashboard import Dashboard
@@ -23,6 +24,7 @@ from openclaw_rl.scopes import ENVIRONMENTS, is_environment
 from openclaw_rl.serve.app import create_app
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.train import publish
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION, EVERYONE, Engine, Json, Scope
@@ -57,10 +59,10 @@ class ServingSystem:
         # Made here too, so that an algorithm or a loss that cannot be had is said at the start.
         learn, self._sizes = self.config.learn, dict[Scope, int]()
         for scope in (EVERYONE, ENVIRONMENTS):
-            settings = settings_for(scope, learn)
+            settings = settings_for(scope, learn, self.config.serve.take_over)
             needs = create_algorithm(settings).needs
             self._sizes[scope] = step_size(settings, needs).samples
-            if learn.learn and learn.train and not self.config.serve.upstream:
+            if learn.learn and learn.train and not self.config.passes_on:
                 check_training(self.config, self.engine.capabilities, needs)
         self.dashboard = Dashboard(self)
 
@@ -112,7 +114,9 @@ class ServingSystem:
 
     async def follow(self) -> None:
         """Serve the versions that the ledger names, and let go of those that nobody needs."""
-        before = self.engine.status()
+        before, answerer = self.engine.status(), self.gateway.answerer
+        if isinstance(answerer, TakeOverAnswerer):
+            answerer.shares = await asyncio.to_thread(TakeOvers(self.ledgers.learn).shares)
         try:
             named = await publish.follow(self.ledgers.policies, self.engine, self.store.weights)
         except (ValueError, OSError) as error:

@@ -58,7 +58,7 @@ class Choice:
             if roles is not None and not holds(roles, request.system):
                 return BASE_VERSION
         stays = standing.before is not None and self._clock() < standing.until
-        if stays and standing.before in loaded and _fraction(request) < self._share:
+        if stays and standing.before in loaded and fraction(request) < self._share:
             return standing.before
         return None
 
@@ -80,10 +80,15 @@ class Choice:
         return self._known[version]
 
 
-def _fraction(request: ChatRequest) -> float:
-    """The same for all requests of a conversation: by who asks, and what was said first."""
+def fraction(request: ChatRequest, salt: str = "") -> float:
+    """The same for all requests of a conversation: by who asks, and what was said first.
+
+    Another number for every ``salt``, so that one choice says nothing about another.
+    """
     if request.prompt is not None or request.headers.get("x-turn-type", "main") != "main":
         return 1.0  # not somebody's conversation
     first = next((m.get("content") or "" for m in request.messages if m["role"] == "user"), "")
-    digest = hashlib.blake2b(f"{request.user}\0{first}".encode(), digest_size=4).digest()
+    digest = hashlib.blake2b(
+        f"{request.user}\0{first}{salt and chr(0) + salt}".encode(), digest_size=4
+    ).digest()
     return int.from_bytes(digest, "big") / 2**32

@@ -38,6 +38,17 @@ def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
     def learning(request: Request) -> Json:
         return inspection.learning(limited_to(request), own_scope(request, gateway))
 
+    @router.get("/v1/take-over", tags=["look in"])
+    def take_over(request: Request) -> Json:
+        """How much of one's conversations the model here answers in the place of one elsewhere."""
+        if (found := inspection.take_over(own_scope(request, gateway))) is None:
+            raise RequestError(
+                "No model elsewhere is being taken over from; start with --upstream URL --take-over.",
+                status=404,
+                code="not_found",
+            )
+        return found
+
     @router.get("/v1/results", tags=["look in"])
     def results() -> Json:
         return inspection.results()

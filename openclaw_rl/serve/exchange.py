@@ -63,6 +63,8 @@ class Source(Protocol):
     model: str
     """As the reply names it."""
     version: int
+    fingerprint: str
+    """Of the model's weights; empty where they are not here."""
     prompt_ids: list[int]
     renderer: Renderer | None
     """Of the tokens in the events; None where there are none."""
@@ -89,7 +91,6 @@ class Host(Protocol):
 
     capture: Capture
     metrics: Metrics
-    fingerprint: str
 
     def release(self, request: ChatRequest) -> None: ...
 
@@ -201,7 +202,7 @@ class Exchange:
             },
             continues=self._continues,
             scope=self.request.scope,
-            fingerprint=self._host.fingerprint,
+            fingerprint=self.source.fingerprint,
         )
         choice.recorded = True
         await self._host.capture.record(turn, self.request)

@@ -63,7 +63,7 @@ class Gateway:
         whose policy answers them."""
         self.answerer, self.capture, self.metrics = answerer, capture, metrics
         self.model_name, self.renderer = answerer.model_name, answerer.renderer
-        self.fingerprint, self._quotas = answerer.fingerprint, quotas
+        self._quotas = quotas
         self._slots, self._remembered, self.scope_of = slots, note, scope_of
         self._background: set[asyncio.Task[None]] = set()
 

@@ -92,6 +92,9 @@ class Inspection(Protocol):
     def change_wish(self, wish_id: str, user: str | None, text: str | None, paused: bool | None) -> bool:
         """Other words, a pause or its end; False if there is none, ValueError if it is over."""
 
+    def take_over(self, scope: Scope = EVERYONE) -> Json | None:
+        """How much is answered here in the place of a model elsewhere; None where there is none."""
+
     def waves(self) -> list[Json]:
         """Sudden waves of complaints by one key in a shared policy, newest first."""
 

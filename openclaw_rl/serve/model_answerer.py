@@ -294,7 +294,7 @@ class ModelReply:
         grammar: str | None,
         relaxed: tuple[str, ...],
     ) -> None:
-        self.relaxed = relaxed
+        self.relaxed, self.fingerprint = relaxed, answerer.fingerprint
         self.model, self.version, self.prompt_ids = answerer.model_name, version, prompt_ids
         self.renderer: Renderer | None = answerer.renderer
         self.num_public = 0

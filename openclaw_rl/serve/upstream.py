@@ -131,6 +131,7 @@ class UpstreamReply:
     """The Source protocol: one request to the other server, all choices in one stream."""
 
     version = BASE_VERSION
+    fingerprint = ""
     renderer: Renderer | None = None
 
     def __init__(self, answerer: UpstreamAnswerer, request: ChatRequest) -> None:

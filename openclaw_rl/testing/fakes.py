@@ -253,11 +253,13 @@ def scripted_system(home: Path, **settings: Any) -> ServingSystem:
     """The whole serving side on a scripted engine; ``settings`` as on the command line."""
     from openclaw_rl.config import load_config
     from openclaw_rl.loop import wire_serving
-    from openclaw_rl.processes.parts import build_answerer, open_ledgers
+    from openclaw_rl.processes.parts import build_answerer, build_take_over, open_ledgers
     from openclaw_rl.render import create_renderer
 
     config = load_config({"served_model_name": "scripted", "home": home, **settings}, environment={})
     config.home.mkdir(parents=True, exist_ok=True)
     tokenizer = byte_tokenizer()
     engine, renderer = ScriptedEngine(tokenizer), create_renderer(tokenizer, name="qwen3")
-    return wire_serving(config, open_ledgers(config), engine, build_answerer(config, engine, renderer))
+    local = build_answerer(config, engine, renderer)
+    answerer = build_take_over(config, local) if config.serve.take_over else local
+    return wire_serving(config, open_ledgers(config), engine, answerer)

@@ -19,6 +19,7 @@ from openclaw_rl.train.rollouts import NO_REWARD, NOT_FINITE, GroupSampler
 from openclaw_rl.train.spread import Prompts
 from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.types import (
+    UPSTREAM_VERSION,
     Algorithm,
     Ask,
     Example,
@@ -29,6 +30,7 @@ from openclaw_rl.types import (
     TurnRecord,
     Verdict,
     distribution_example,
+    text_example,
 )
 
 #: Verdicts dealt with between two looks at whether a step is due; fewer where a teacher answers for each.
@@ -39,6 +41,10 @@ _OTHERS = 12
 _SURELY = 0.6
 #: And that a version made for them is checked by.
 _GATE_OWN = 6
+#: Tokens of a prompt and a reply elsewhere that are learned from; longer ones would make a step slow.
+_MOST_COPIED = 2048
+#: Of a reason to take a step: many of them are one, each alone is none.
+_COPIED_STRENGTH = 0.05
 #: Beside an example's.
 _ANCHOR_WEIGHT = 3.0
 NEUTRAL = "neutral: neither praise nor correction followed"
@@ -144,8 +150,11 @@ class Sampler:
         wishes: WishBook,
         held_out_share: float,
         groups: GroupSampler | None = None,
+        takes_over: bool = False,
     ) -> None:
-        """``groups`` learns from episodes; ``algorithm`` from everything else."""
+        """``groups`` learns from episodes, ``algorithm`` from everything else; ``takes_over`` also from what
+        a model elsewhere replied."""
+        self._takes_over = takes_over
         self._verdicts, self._algorithm, self._teacher, self._prompts = verdicts, algorithm, teacher, prompts
         self._wishes, self._held_out_share, self._groups = wishes, held_out_share, groups
         self._anchors: dict[int, Example] = {}
@@ -246,7 +255,10 @@ class Sampler:
             self._verdicts.settle(seq, turn, verdict, reason=problem)
             return
         try:
-            examples = await self._examples(turn, verdict)
+            if not turn.tokens and verdict.score >= 0:
+                examples = self._copied(turn, verdict)
+            else:
+                examples = await self._examples(turn, verdict)
         except ValueError as error:
             # Of this turn: too long with its hint, fewer alternatives kept than the algorithm needs …
             self._verdicts.settle(seq, turn, verdict, reason=str(error))
@@ -269,7 +281,7 @@ class Sampler:
         """Why a turn cannot be learned from, whatever was said of it."""
         if verdict.source == "exclude":
             return verdict.reason
-        if not turn.tokens:
+        if not turn.tokens and not (self._takes_over and turn.policy_version == UPSTREAM_VERSION):
             return NO_TOKENS
         # What this model answers as a teacher can be learned, whoever gave the reply complained about.
         own = is_environment(turn.scope) or not self._algorithm.needs.generates
@@ -319,6 +331,13 @@ class Sampler:
         made = await self._algorithm.examples(lesson, self._teacher)
         # Here, so that no algorithm can teach somebody else's policy.
         return [replace(example, scope=turn.scope) for example in made]
+
+    def _copied(self, turn: TurnRecord, verdict: Verdict) -> list[Example]:
+        """What a model elsewhere replied and nobody complained about, word for word."""
+        if (found := self._prompts.spoken(turn)) is None or sum(map(len, found)) > _MOST_COPIED:
+            return []
+        source = Source("upstream", (turn.id,), turn.user, verdict.score)
+        return [text_example(*found, source, _COPIED_STRENGTH)]
 
     def _lesson(
         self, turn: TurnRecord, verdict: Verdict, before: tuple[TurnRecord, Verdict] | None

@@ -55,7 +55,8 @@ class Prompts:
         try:
             request = self._stored_request(turn)
             render = self._renderer.render
-            if render(request.messages, request.tools, thinking=request.thinking) != turn.prompt_ids:
+            plain = render(request.messages, request.tools, thinking=request.thinking)
+            if turn.prompt_ids and plain != turn.prompt_ids:  # a model elsewhere tells none
                 return None
             messages = self._with_hint(request.messages, hint)
             if messages is None:
@@ -91,10 +92,26 @@ class Prompts:
             if longest is not None and (turn.tools or len(turn.prompt_ids) > longest):
                 continue
             told = self.hinted(turn, wish)
-            ask = None if told is None else Ask(turn.prompt_ids, told, self._asked(turn))
+            prompt = turn.prompt_ids or self.hinted(turn, "")
+            ask = None if told is None or prompt is None else Ask(prompt, told, self._asked(turn))
             if ask is not None and ask not in asks:
                 asks.append(ask)
         return asks
+
+    def spoken(self, turn: TurnRecord) -> tuple[list[int], list[int]] | None:
+        """Prompt and reply of a turn of which only the text is known; None for anything but plain text."""
+        said = str(turn.reply.get("content") or "")
+        prompt = self.hinted(turn, "")
+        if prompt is None or not said.strip() or turn.reply.get("tool_calls") or turn.finish_reason != "stop":
+            return None
+        request, reply = self._stored_request(turn), self._renderer.encode(said)
+        told: list[Message] = [
+            *request.messages, {"role": "assistant", "content": said}, {"role": "user", "content": "x"}
+        ]  # fmt: skip
+        whole = self._renderer.render(told, request.tools, thinking=request.thinking)
+        # As the chat template ends a reply.
+        ends = (each for each in whole[len(prompt) + len(reply) :] if each in self._renderer.stop_ids)
+        return prompt, [*reply, *([end] if (end := next(ends, None)) is not None else [])]
 
     def gate_asks(self, turns: Sequence[TurnRecord], wish: str, seed: int) -> list[Ask]:
         """A person's own requests, and some others that nothing is taught on."""

@@ -8,6 +8,7 @@ the token it stands beside; nothing in these files pads, guesses or re-tokenises
 from openclaw_rl.types.base import (
     BASE_VERSION,
     EVERYONE,
+    UPSTREAM_VERSION,
     FinishReason,
     FloatArray,
     IntArray,
@@ -63,6 +64,7 @@ from openclaw_rl.types.learning import (
     Trainer,
     TrainerCapabilities,
     distribution_example,
+    text_example,
 )
 from openclaw_rl.types.render import (
     GRAMMAR_DIALECT,
@@ -82,6 +84,7 @@ __all__ = [
     "NOT_RECORDED",
     "NO_SIGNAL",
     "OFF_POLICY",
+    "UPSTREAM_VERSION",
     "Algorithm",
     "Answer",
     "Ask",
@@ -147,4 +150,5 @@ __all__ = [
     "Verdict",
     "Weights",
     "distribution_example",
+    "text_example",
 ]

@@ -27,6 +27,8 @@ Tool = dict[str, Any]
 FinishReason = Literal["stop", "length", "cancelled"]
 TurnKind = Literal["main", "side", "unknown"]
 BASE_VERSION = 0
+#: Of a reply by a model elsewhere that the one here learns from (``--take-over``).
+UPSTREAM_VERSION = -1
 
 #: Whose policy: ``everyone``, ``user:<name>``, ``group:<name>`` or ``env:<name>``.
 Scope = str

@@ -137,7 +137,7 @@ NOT_RECORDED = 1.0
 #: In a signal of log-probs, which are never positive: this candidate has none.
 NO_SIGNAL = 1.0
 
-Kind = Literal["own", "hinted", "accepted", "anchor", "rollout"]
+Kind = Literal["own", "hinted", "accepted", "anchor", "rollout", "upstream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Source:
     kind: Kind
     """``own``: a reply as it was given. ``hinted``: one that a hinted teacher gave. ``accepted``: one that
     was accepted later, as the answer to an earlier request. ``anchor``: what shall stay as it is.
-    ``rollout``: a step in an environment."""
+    ``rollout``: a step in an environment. ``upstream``: a reply of a model elsewhere, learned as text."""
     turn_ids: tuple[str, ...]
     """The turns it was made from; the first one is where it is filed."""
     user: str = ""
@@ -218,6 +218,16 @@ def distribution_example(
         num_free=len(answer.ids),
         weight=weight,
     )
+
+
+def text_example(prompt_ids: list[int], reply_ids: list[int], source: Source, strength: float) -> Example:
+    """A text as something to learn from: each of its tokens, for certain; nobody's log-probs are known."""
+    import numpy as np
+
+    ids = np.array([[token] for token in reply_ids], np.int32)
+    unknown = np.full(ids.shape, NOT_RECORDED, np.float32)
+    certain = np.zeros(ids.shape, np.float32)
+    return Example(prompt_ids, reply_ids, ids, unknown, certain, source, len(reply_ids), strength=strength)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ ROUTES = [
     ("POST", "/v1/policies/{version}/promote", 20), ("POST", "/v1/policies/rollback", 5),
     ("GET", "/v1/policies/{version}", 20), ("POST", "/v1/policies/{version}/export", 20),
     ("GET", "/v1/learning", 5), ("GET", "/v1/wishes", 5), ("GET", "/v1/results", 5),
+    ("GET", "/v1/take-over", 5),
     ("POST", "/v1/compare", 40),
     ("GET", "/v1/turns/{turn_id}/tokens", 20), ("POST", "/v1/turns/{turn_id}/exclude", 20),
     ("POST", "/v1/sessions/{session_id}/exclude", 20), ("POST", "/v1/turns/{turn_id}/include", 20),

@@ -74,6 +74,7 @@ ROUTES: dict[tuple[str, str], tuple[Any, tuple[int, ...]]] = {
     ("GET", "/v1/learning"): (None, (200,)),
     ("GET", "/v1/wishes"): (None, (200,)),
     ("GET", "/v1/results"): (None, (200,)),
+    ("GET", "/v1/take-over"): (None, (404,)),
     ("GET", "/metrics"): (None, (403,)),
 }  # fmt: skip
 

@@ -80,5 +80,5 @@ export const when = (seconds) => h("time", {
   datetime: new Date(seconds * 1000).toISOString(), title: new Date(seconds * 1000).toLocaleString(),
 }, ago(seconds));
 
-export const versionName = (version) => version === 0 ? "the base" : `version ${version}`;
+export const versionName = (version) => version === 0 ? "the base" : version === -1 ? "the other model" : `version ${version}`;
 export const plural = (count, one, many = `${one}s`) => `${num(count)} ${count === 1 ? one : many}`;

@@ -2,7 +2,7 @@
 
 import { get, sessionPath, stream, turnPath } from "../api.js";
 import { markdown } from "../markdown.js";
-import { fill, h, pill, plural, toast, when } from "../dom.js";
+import { fill, h, pill, plural, toast, versionName, when } from "../dom.js";
 import { fate, feedback } from "../feedback.js";
 import { listen, onChange } from "../live.js";
 
@@ -65,7 +65,7 @@ export async function render(main, { keep }) {
       for (const message of (turn.input ?? []).filter((one) => one.role === "user")) add({ role: "user", content: message.content, element: h("div", { class: "msg user" }, message.content) });
       const state = h("span", {}), content = turn.reply?.content ?? "";
       add({ role: "assistant", content, element: h("div", { class: "msg assistant" }, h("div", { class: "said" }, markdown(content)),
-        h("div", { class: "under" }, pill(turn.policy_version === 0 ? "base" : `version ${turn.policy_version}`), state), feedback(turn.id, refresh)) });
+        h("div", { class: "under" }, pill(versionName(turn.policy_version)), state), feedback(turn.id, refresh)) });
       turns.set(turn.id, state);
     }
     await refresh();

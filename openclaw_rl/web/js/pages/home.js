@@ -22,7 +22,7 @@ export async function render(main, { me, keep }) {
     showPairs(pairs, facts.wishes);
   }
   await load();
-  keep(onChange((status) => [status.policy_version, status.last_step, status.funnel?.by_state, status.wishes, status.learn?.running], () => load().catch(() => null)));
+  keep(onChange((status) => [status.policy_version, status.last_step, status.funnel?.by_state, status.wishes, status.learn?.running, status.take_over], () => load().catch(() => null)));
 }
 
 const names = (wishes) => wishes.flatMap((wish, index) => [index ? ", " : "", h("em", {}, wish.text)]);
@@ -31,14 +31,15 @@ const names = (wishes) => wishes.flatMap((wish, index) => [index ? ", " : "", h(
 function sentence({ status, first, wishes }) {
   const of = (state) => wishes.filter((wish) => wish.state === state).slice(0, 3);
   const [learned, never, later] = [of("learned"), of("not possible"), of("not yet")];
+  const over = status.take_over ? [` ${Math.round(100 * status.take_over.share)} % of conversations are answered here instead of by the other model: ${status.take_over.why}.`] : [];
   if (status.learn && !status.learn.running) return ["Not learning now: the learn process is down. Replies go on as before."];
-  if (!wishes.length && !first.last.of) return ["Nothing to learn from yet. ", h("a", { href: "#/try" }, "Talk to it"), " and say what is missing in a reply."];
+  if (!wishes.length && !first.last.of) return ["Nothing to learn from yet. ", h("a", { href: "#/try" }, "Talk to it"), " and say what is missing in a reply.", ...over];
   const parts = [];
   if (learned.length) parts.push([names(learned), learned.length > 1 ? " work now" : " works now"]);
   if (first.last.of) parts.push([first.last.of === 1 ? `the only first reply that somebody reacted to was ${first.last.good ? "right" : "wrong"}` : `${first.last.good} of the last ${first.last.of} first replies were right`]);
   if (later.length) parts.push([names(later), later.length > 1 ? " are being learned" : " is being learned"]);
   if (never.length) parts.push([names(never), never.length > 1 ? " are not possible with this model" : " is not possible with this model"]);
-  return [h("b", {}, "Learning: "), ...parts.flatMap((part, index) => [index ? "; " : "", ...part]), "."];
+  return [h("b", {}, "Learning: "), ...parts.flatMap((part, index) => [index ? "; " : "", ...part]), ".", ...over];
 }
 
 const card = (question, answer, ...body) => h("section", { class: "card", "data-answer": answer, "aria-label": question }, h("h2", {}, question), h("div", { class: "stack" }, ...body));

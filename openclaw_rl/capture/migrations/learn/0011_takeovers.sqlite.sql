@@ -1,0 +1,7 @@
+CREATE TABLE takeovers (
+    seq INTEGER NOT NULL PRIMARY KEY,
+    scope TEXT NOT NULL DEFAULT 'everyone',
+    share DOUBLE PRECISION NOT NULL,
+    at DOUBLE PRECISION NOT NULL,
+    why TEXT NOT NULL
+);

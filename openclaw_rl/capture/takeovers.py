@@ -1,0 +1,99 @@
+"""How much of a scope's conversations the model here answers in the place of one elsewhere, and why."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture import database
+from openclaw_rl.capture.learn_ledger import LearnLedger, Number, metadata
+from openclaw_rl.capture.samples import samples, scope_column
+from openclaw_rl.types import EVERYONE, UPSTREAM_VERSION, Json, Scope
+
+#: Newest verdicts that are looked at.
+_MOST = 2000
+_LISTED = 100
+
+takeovers = sa.Table(
+    "takeovers",
+    metadata,
+    sa.Column("seq", Number, primary_key=True, autoincrement=True),
+    scope_column(),
+    sa.Column("share", sa.Double, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A share, and since when."""
+
+    share: float = 0.0
+    at: float = 0.0
+    why: str = "nothing was learned yet"
+
+
+class TakeOvers:
+    """Append-only; a scope's newest row counts. Written by the learn process, followed by who serves."""
+
+    def __init__(self, ledger: LearnLedger) -> None:
+        self.db = ledger.db
+
+    def shares(self) -> dict[Scope, float]:
+        newest = sa.select(sa.func.max(takeovers.c.seq)).group_by(takeovers.c.scope)
+        with self.db.connect() as connection:
+            rows = connection.execute(sa.select(takeovers).where(takeovers.c.seq.in_(newest))).all()
+        return {row.scope: row.share for row in rows}
+
+    def current(self, scope: Scope) -> Rung:
+        return next(iter(self.history(scope, 1)), Rung())
+
+    def history(self, scope: Scope, limit: int = _LISTED) -> list[Rung]:
+        """Newest first."""
+        query = sa.select(takeovers.c.share, takeovers.c.at, takeovers.c.why).where(
+            takeovers.c.scope == scope
+        )
+        with self.db.connect() as connection:
+            rows = connection.execute(query.order_by(takeovers.c.seq.desc()).limit(limit)).all()
+        return [Rung(*row) for row in rows]
+
+    def go(self, scope: Scope, share: float, why: str) -> None:
+        with database.writing(self.db) as connection:
+            connection.execute(takeovers.insert().values(scope=scope, share=share, at=time.time(), why=why))
+
+    def reactions(self, scope: Scope, since: float = 0.0) -> list[tuple[int, str, int]]:
+        """Verdicts on replies since then, oldest first: version, user, score."""
+        query = (
+            sa.select(samples.c.policy_version, samples.c.user, samples.c.score)
+            .where(samples.c.scope == scope, samples.c.created_at >= since)
+            .order_by(samples.c.created_at.desc(), samples.c.turn_id)
+            .limit(_MOST)
+        )
+        with self.db.connect() as connection:
+            rows = connection.execute(query).all()
+        return [(row.policy_version, row.user, row.score) for row in reversed(rows)]
+
+    def view(self, scope: Scope = EVERYONE) -> Json:
+        """What ``/v1/take-over`` shows."""
+        rungs = self.history(scope)
+        now = rungs[0] if rungs else Rung()
+        found = self.reactions(scope, now.at)
+        elsewhere = [score for version, _, score in found if version == UPSTREAM_VERSION]
+        here = [score for version, _, score in found if version != UPSTREAM_VERSION]
+        return {
+            "scope": scope,
+            "share": now.share,
+            "since": now.at or None,
+            "why": now.why,
+            "here": _summary(here),
+            "upstream": _summary(elsewhere),
+            "history": [{"share": rung.share, "at": rung.at, "why": rung.why} for rung in rungs],
+        }
+
+
+def _summary(scores: list[int]) -> Json:
+    """Verdicts since the share is what it is, and their mean from -1 to 1."""
+    return {"verdicts": len(scores), "mean": sum(scores) / len(scores) if scores else None}

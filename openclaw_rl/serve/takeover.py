@@ -1,0 +1,205 @@
+"""Two who answer: a model elsewhere that cannot be trained, and the one here that learns from it.
+
+Whole conversations go to the one or the other, by a share that the ledger names. The model here answers only
+with a version that has learned something, and whatever must not leave this machine. If the other server is
+away, the model here answers: before the first word instead of it, after that by going on where it broke off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.scopes import is_environment
+from openclaw_rl.serve.choice import fraction
+from openclaw_rl.serve.exchange import Event
+from openclaw_rl.serve.model_answerer import ModelAnswerer, ModelReply
+from openclaw_rl.serve.upstream import UpstreamAnswerer, UpstreamReply
+from openclaw_rl.types import (
+    BASE_VERSION,
+    UPSTREAM_VERSION,
+    ChatRequest,
+    Renderer,
+    SamplingParams,
+    Scope,
+)
+
+#: After trouble the other server is left alone for so long, or for as long as it asked.
+_REST_S, _MOST_REST_S = 10.0, 300.0
+#: What the model here refuses and another may well be able to do.
+_TOO_MUCH = ("context_length_exceeded", "unsupported_content", "invalid_schema")
+
+
+class TakeOverAnswerer:
+    """The Answerer protocol over both."""
+
+    def __init__(
+        self,
+        local: ModelAnswerer,
+        upstream: UpstreamAnswerer,
+        model: str | None,
+        first_token_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``model`` is the name to ask for elsewhere; without one, the first that is listed there."""
+        self.local, self.upstream, self._model = local, upstream, model
+        self.shares: Mapping[Scope, float] = {}
+        """Of each scope's conversations, how many are answered here; whoever follows the ledger sets it."""
+        self.model_name, self.fingerprint = local.model_name, local.fingerprint
+        self.renderer: Renderer | None = local.renderer
+        self.first_token_s, self._clock = first_token_s, clock
+        self._rests_until = 0.0
+        self.stays_here: Callable[[ChatRequest], bool] = lambda request: False
+        """What must not leave this machine; set by whoever knows what is off the record."""
+
+    async def prepare(self, request: ChatRequest) -> ModelReply | EitherReply:
+        if self._is_local_only(request):
+            return await self.local.prepare(request)
+        if fraction(request, "take over") < self.shares.get(request.scope, 0.0):
+            try:
+                reply = await self.prepare_here(request)
+                if reply.version != BASE_VERSION:
+                    return reply
+            except RequestError as error:
+                if error.code not in _TOO_MUCH:
+                    raise
+        if self._clock() < self._rests_until:
+            return await self.prepare_here(request)
+        return EitherReply(self, await self.upstream.prepare(await self._elsewhere(request)), request)
+
+    def _is_local_only(self, request: ChatRequest) -> bool:
+        """Ids and versions are ours, episodes are to be exact, and some things are nobody else's business."""
+        named = "@" in request.model and self._is_ours(request.model)
+        return (
+            named
+            or isinstance(request.prompt, list)
+            or is_environment(request.scope)
+            or self.stays_here(request)
+        )
+
+    def _is_ours(self, model: str) -> bool:
+        return model.partition("@")[0].lower() in (self.model_name.lower(), "default")
+
+    async def prepare_here(self, request: ChatRequest) -> ModelReply:
+        known = request if self._is_ours(request.model) else replace(request, model=self.model_name)
+        return await self.local.prepare(known)
+
+    async def _elsewhere(self, request: ChatRequest) -> ChatRequest:
+        """Under the name that the other server knows."""
+        if not self._is_ours(request.model):
+            return request
+        if self._model is None:
+            try:
+                self._model = (await self.upstream.models())[0]
+            except (RequestError, IndexError):  # asked all the same: what it says is dealt with there
+                return request
+        return replace(request, model=self._model, body={**request.body, "model": self._model})
+
+    def rest(self, problem: Exception) -> None:
+        asked = problem.retry_after_s if isinstance(problem, RequestError) else None
+        self._rests_until = self._clock() + min(_MOST_REST_S, asked or _REST_S)
+
+    async def models(self, scope: Scope) -> list[str]:
+        return await self.local.models(scope)
+
+    async def check_model(self, name: str, scope: Scope) -> None:
+        if self._is_ours(name):
+            await self.local.check_model(name, scope)
+        else:
+            await self.upstream.check_model(name, scope)
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        known = request if self._is_ours(request.model) else replace(request, model=self.model_name)
+        return await self.local.count_tokens(known)
+
+    async def close(self) -> None:
+        await self.upstream.close()
+        await self.local.close()
+
+
+class EitherReply:
+    """The Source protocol: the other server's reply, or ours in its place."""
+
+    def __init__(self, answerer: TakeOverAnswerer, upstream: UpstreamReply, request: ChatRequest) -> None:
+        self.model, self.version, self.fingerprint = upstream.model, UPSTREAM_VERSION, ""
+        self.prompt_ids: list[int] = []
+        self.renderer: Renderer | None = None
+        self.relaxed: tuple[str, ...] = ()
+        self._answerer, self._upstream, self._request = answerer, upstream, request
+        self._local: ModelReply | None = None
+        self._events = upstream.events()
+        self._first: Event | None = None
+
+    async def start(self) -> None:
+        """Until the first word is there, so that whoever answers is known before anything is sent."""
+        try:
+            await self._upstream.start()
+            self._first = await asyncio.wait_for(anext(self._events), self._answerer.first_token_s)
+        except (RequestError, TimeoutError, StopAsyncIteration) as problem:
+            if isinstance(problem, RequestError) and not _is_trouble(problem):
+                raise
+            await self._answer_here(problem)
+
+    async def _answer_here(self, problem: Exception) -> None:
+        self._upstream.abandon()
+        self._answerer.rest(problem)
+        try:
+            local = await self._answerer.prepare_here(self._request)
+        except RequestError:
+            raise problem from None  # the model here cannot either
+        self._local = local
+        self.model, self.version, self.fingerprint = local.model, local.version, local.fingerprint
+        self.prompt_ids, self.renderer, self.relaxed = local.prompt_ids, local.renderer, local.relaxed
+
+    async def events(self) -> AsyncIterator[Event]:
+        if self._local is not None:
+            async with aclosing(self._local.events()) as events:  # type: ignore[type-var]
+                async for event in events:
+                    yield event
+            return
+        assert self._first is not None, "not started"
+        said, only_text = "", True
+        event = self._first
+        while True:
+            if event.delta is not None:
+                said += event.delta.content
+                only_text = only_text and event.delta.tool_index is None and not event.delta.reasoning
+            yield event
+            try:
+                event = await anext(self._events)
+            except StopAsyncIteration:
+                return
+            except RequestError as problem:
+                if not _is_trouble(problem) or not only_text or self._request.num_choices > 1:
+                    raise
+                self._answerer.rest(problem)
+                break
+        async for event in self._go_on(said):
+            yield event
+
+    async def _go_on(self, said: str) -> AsyncIterator[Event]:
+        """From what was said so far. As text: the reply as a whole is nobody's, and holds no tokens."""
+        local = await self._answerer.prepare_here(self._request)
+        local.prompt_ids = [*local.prompt_ids, *self._answerer.local.renderer.encode(said)]
+        async with aclosing(local.events()) as events:  # type: ignore[type-var]
+            async for event in events:
+                if event.delta is not None or event.finish_reason:
+                    yield replace(event, tokens=())
+
+    def sampling(self, index: int) -> SamplingParams:
+        return (self._local or self._upstream).sampling(index)
+
+    def usage(self) -> tuple[int, int] | None:
+        return (self._local or self._upstream).usage()
+
+    def abandon(self) -> None:
+        self._upstream.abandon()
+
+
+def _is_trouble(error: RequestError) -> bool:
+    """The other server's own, or that it has had enough; not what the client did wrong."""
+    return error.code == "upstream" or error.status in (408, 429) or error.status >= 500

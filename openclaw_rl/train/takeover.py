@@ -1,0 +1,128 @@
+"""When the model here takes over from one elsewhere: share by share, by what people say of both.
+
+Two bets on verdicts, as in ``watch``; both may be looked at after every verdict. *Worse*: people like the
+replies from here less than the other's; then the other answers everything again, until there is a newer
+version. This bet begins anew every so many verdicts, so that having been good for long does not hide that it
+no longer is. *As good*: they like them no less, up to a margin; then the share goes up one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from openclaw_rl.train.watch import Reaction, stake
+from openclaw_rl.types import BASE_VERSION, UPSTREAM_VERSION, Policy, Scope
+
+log = logging.getLogger(__name__)
+#: Of a verdict's range, what is given away at most by taking over.
+MARGIN = 0.15
+#: A bet on something that is not so comes to this much with probability 1 in so many.
+ENOUGH = 20.0
+#: Likewise for leaving it, in each run of so many verdicts.
+WORSE, RUN = 200.0, 50
+_STAKES = (0.3, 0.6, 0.9)
+#: The other's newest verdicts, to compare with; each of ours takes some.
+_REFERENCE = 8 * RUN
+FIRST = "a version has learned from its answers"
+RISES = "people like its replies as much"
+FALLS = "people like its replies less: back to the other model, until there is a newer version"
+
+
+class Rung(Protocol):
+    @property
+    def share(self) -> float: ...
+
+    @property
+    def at(self) -> float: ...
+
+
+class Shares(Protocol):
+    """The ledger's. Synchronous."""
+
+    def current(self, scope: Scope) -> Rung: ...
+
+    def go(self, scope: Scope, share: float, why: str) -> None: ...
+
+    def reactions(self, scope: Scope, since: float = 0.0) -> list[tuple[int, str, int]]: ...
+
+
+class Served(Protocol):
+    """Which versions there are. Synchronous."""
+
+    def scopes(self) -> list[Scope]: ...
+
+    def serving(self, scope: Scope) -> int: ...
+
+    def policy(self, version: int) -> Policy | None: ...
+
+    @property
+    def leads(self) -> Callable[[Scope], bool]: ...
+
+
+def take_over_shares(text: str) -> tuple[float, ...]:
+    """ValueError unless they rise from more than 0 to 1 at most."""
+    try:
+        shares = tuple(float(each) for each in text.split(","))
+    except ValueError:
+        shares = ()
+    if not shares or list(shares) != sorted(set(shares)) or shares[0] <= 0 or shares[-1] > 1:
+        raise ValueError(f"--take-over-shares is {text!r}; it wants rising shares such as 0.05,0.25,1")
+    return shares
+
+
+def as_good(upstream: Sequence[Reaction], here: Sequence[Reaction]) -> float:
+    """What a stake of 1 on "no worse by more than the margin" has come to; each person's are compared."""
+    unused: dict[str, list[float]] = {}
+    for reaction in upstream:
+        unused.setdefault(reaction.user, []).append((reaction.score + 1) / 2)
+    wealth = [1.0] * len(_STAKES)
+    for reaction in here:
+        if theirs := unused.get(reaction.user):
+            gain = (reaction.score + 1) / 2 - theirs.pop() + MARGIN
+            wealth = [each * (1 + bet * gain) for each, bet in zip(wealth, _STAKES, strict=True)]
+    return sum(wealth) / len(wealth)
+
+
+class TakeOver:
+    """Looks at every scope now and then, and moves its share."""
+
+    def __init__(self, shares: Shares, served: Served, steps: Sequence[float], poll_s: float = 2.0) -> None:
+        self._shares, self._served, self._steps, self._poll_s = shares, served, tuple(steps), poll_s
+
+    async def run(self) -> None:
+        """Until cancelled. A database that is away is waited for."""
+        while True:
+            try:
+                await asyncio.to_thread(self.look)
+            except Exception as error:
+                log.warning("the share of conversations was not looked at: %s", type(error).__name__)
+            await asyncio.sleep(self._poll_s)
+
+    def look(self) -> None:
+        for scope in self._served.scopes():
+            if self._served.leads(scope) and (move := self._move(scope)) is not None:
+                self._shares.go(scope, *move)
+
+    def _move(self, scope: Scope) -> tuple[float, str] | None:
+        rung = self._shares.current(scope)
+        policy = self._served.policy(self._served.serving(scope))
+        if policy is None or policy.version == BASE_VERSION:
+            return (0.0, FALLS) if rung.share else None
+        if not rung.share:
+            newer = policy.published_at is not None and policy.published_at > rung.at
+            return (self._steps[0], FIRST) if newer else None
+        since = [Reaction(*row) for row in self._shares.reactions(scope, rung.at)]
+        here = [reaction for reaction in since if reaction.version > BASE_VERSION]
+        before = [Reaction(*row) for row in self._shares.reactions(scope)]
+        elsewhere = [reaction for reaction in before if reaction.version == UPSTREAM_VERSION]
+        lately = here[(len(here) - 1) // RUN * RUN :]
+        if here and stake(elsewhere[-_REFERENCE:], lately) >= WORSE:
+            return 0.0, FALLS
+        higher = [share for share in self._steps if share > rung.share]
+        now = [reaction for reaction in since if reaction.version == UPSTREAM_VERSION]
+        if higher and as_good(now, here) >= ENOUGH:
+            return higher[0], RISES
+        return None
