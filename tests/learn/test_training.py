@@ -53,11 +53,10 @@ class Stack:
         home.mkdir(parents=True, exist_ok=True)
         engine = parts.build_engine(self.config, model)
         renderer = parts.build_renderer(self.config, model)
+        local = parts.build_answerer(self.config, engine, renderer)
+        answerer = parts.build_take_over(self.config, local) if self.config.serve.take_over else local
         self.system: ServingSystem = wire_serving(
-            self.config,
-            parts.open_ledgers(self.config),
-            engine,
-            parts.build_answerer(self.config, engine, renderer),
+            self.config, parts.open_ledgers(self.config), engine, answerer
         )
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.system.app()),
