@@ -1,4 +1,4 @@
-"""``openclaw-rl setup``: three questions and a config file; ``--yes`` takes what is recommended.
+"""``openclaw-rl setup``: a few questions and a config file; ``--yes`` takes what is recommended.
 
 The memory a model needs is computed, not measured: weights at 4 bytes a parameter on a CPU and 2 on a GPU,
 half as much again for learning, and 1 GiB besides. ``openclaw-rl doctor`` is exact once the model is here.
@@ -46,8 +46,9 @@ def run(options: argparse.Namespace, config: Config) -> int:
     room, on_gpu = _memory()
     model = options.model or (recommend(room, on_gpu).model if options.yes else _ask_model(room, on_gpu))
     client = "" if options.yes else _ask_client()
+    upstream = "" if options.yes else _ask_upstream()
     config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.write_text(f'# Every setting: openclaw-rl serve --help\n[engine]\nmodel = "{model}"\n')
+    path.write_text(f'# Every setting: openclaw-rl serve --help\n[engine]\nmodel = "{model}"\n{upstream}')
     print(f"{path}: {model}. Data is kept in {config.home} (another folder: --home, OPENCLAW_RL_HOME).")
     print("Next: openclaw-rl start" + (f", then openclaw-rl connect {client} --write" if client else ""))
     return 0
@@ -78,6 +79,21 @@ def _ask_model(room: float, on_gpu: bool) -> str:
         print(f"  {number}  {choice.model:<24} needs about {needs:>4.1f} GiB (computed)  {fits}")
     said = input(f"A number, or any Hugging Face id, folder or GGUF file [{best}]: ").strip() or str(best)
     return CHOICES[int(said) - 1].model if said.isdecimal() and 0 < int(said) <= len(CHOICES) else said
+
+
+def _ask_upstream() -> str:
+    """The settings for taking over from a model elsewhere; nothing without its provider's leave."""
+    print("Shall a larger model behind an API answer at first, and this one take over from it?")
+    url = input("Its URL, such as https://api.example.com/v1 [none]: ").strip()
+    if not url or url == "none":
+        return ""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"{url!r} is no URL; it begins with https://")
+    print(f"This trains the model here on the answers of {url}. The terms of some providers forbid that.")
+    if input("Do the terms of this one allow it? yes or no [no]: ").strip().lower() not in ("y", "yes"):
+        print("Then nothing is learned from it, and the model here answers.")
+        return ""
+    return f'[serve]\nupstream = "{url}"\ntake_over = true\nupstream_terms = "allow-learning"\n'
 
 
 def _ask_client() -> str:

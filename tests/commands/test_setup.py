@@ -34,3 +34,16 @@ def test_a_cpu_gets_the_small_one_and_a_gpu_what_leaves_half_of_it_free() -> Non
         chosen = recommend(room, on_gpu=True)
         assert chosen.needs_gib(True) <= room / 2
         assert all(other.needs_gib(True) > room / 2 for other in CHOICES[CHOICES.index(chosen) + 1 :])
+
+
+@pytest.mark.parametrize(("allowed", "takes_over"), [("yes", True), ("", False)])
+def test_the_provider_s_terms_are_asked_before_anything_is_learned(
+    allowed: str, takes_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter(["1", "none", "https://api.example.com/v1", allowed])
+    monkeypatch.setattr("builtins.input", lambda question: next(answers))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    assert main(["setup", "--home", str(tmp_path)]) == 0
+    serve = load_config({"home": tmp_path}, {}).serve
+    assert (serve.take_over, serve.upstream is not None) == (takes_over, takes_over)
+    assert serve.upstream_terms == ("allow-learning" if takes_over else "unknown")
