@@ -224,9 +224,8 @@ def text_example(prompt_ids: list[int], reply_ids: list[int], source: Source, st
     """A text as something to learn from: each of its tokens, for certain; nobody's log-probs are known."""
     import numpy as np
 
-    ids = np.array([[token] for token in reply_ids], np.int32)
-    unknown = np.full(ids.shape, NOT_RECORDED, np.float32)
-    certain = np.zeros(ids.shape, np.float32)
+    ids, shape = np.array([[token] for token in reply_ids], np.int32), (len(reply_ids), 1)
+    unknown, certain = np.full(shape, NOT_RECORDED, np.float32), np.zeros(shape, np.float32)
     return Example(prompt_ids, reply_ids, ids, unknown, certain, source, len(reply_ids), strength=strength)
 
 

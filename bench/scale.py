@@ -1,0 +1,414 @@
+"""From one machine to a million people: queueing models of the measured parts, checked before they are used.
+
+    python bench/scale.py                    check the models, replay a day, save results and a picture
+    python bench/scale.py --people 50000 --engine "SmolLM2-135M, 2 cores"
+    python bench/scale.py --measure smollm2  random arrivals on a real GPU engine, to check the model of it
+
+Constants are those of docs/lab/benchmarks.md; what people do is assumed and can be changed. Serving is
+simulated step by step, as the engine runs: one token of each stream and a piece of one prompt. A day is 24
+hours of different load; of each, two minutes of one replica are played. Judging, training and the ledger are
+rates.
+
+What it does not know: networks, failures, caches that do not hold, and any engine that was not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import random
+import statistics
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent.parent / "docs"
+NEAR = 0.20
+
+
+# --- measured ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A step takes ``fixed_s``, and ``row_s`` a stream; a prompt is read at ``prefill`` tokens a second."""
+
+    fixed_s: float
+    row_s: float
+    prefill: float
+    max_running: int
+    chunk: int = 256
+
+    @classmethod
+    def through(cls, one: float, streams: int, many: float, prefill: float) -> Engine:
+        """From tokens a second at one stream and at so many."""
+        row_s = (streams / many - 1 / one) / (streams - 1)
+        return cls(1 / one - row_s, row_s, prefill, max(8, streams))
+
+    def step_s(self, rows: int, prompt: int) -> float:
+        return (self.fixed_s + self.row_s * rows if rows else 0.0) + prompt / self.prefill
+
+
+#: With an adapter on every stream where that was measured, since everybody has a policy of their own.
+ENGINES = {
+    "SmolLM2-135M, 2 cores": Engine.through(168, 8, 551, 2000 / 2.25),
+    "SmolLM2-135M, H200": Engine.through(286, 64, 8_500, 35_900),
+    "Qwen3-4B, H200": Engine.through(145, 64, 4_400, 24_700),
+}
+#: The bare ones.
+BARE = {
+    "SmolLM2-135M, H200": Engine.through(534, 64, 11_500, 35_900),
+    "Qwen3-4B, H200": Engine.through(221, 64, 4_800, 24_700),
+}
+#: Tokens a second at eight streams, which the models above were not made from.
+DECODE_8 = {"SmolLM2-135M, H200": 3_230, "Qwen3-4B, H200": 1_500}
+#: One client's append, and the client's CPU for a turn, at 100,000 turns; eight clients' append per turn.
+LEDGERS = {"SQLite": (2.47e-3, 1.35e-3, 1.39e-3), "PostgreSQL": (3.82e-3, 1.65e-3, 2.22e-3)}
+KB_A_TURN = {"SQLite": 8.6, "PostgreSQL": 9.3}
+VOTE_S, VOTES = 0.208, 3
+#: Real tokens a second of a step on two cores.
+TRAINED = 207.0
+#: A person's adapter (rank 16): on disk in fp32 as measured, and in a GPU's memory in bf16, by its shape.
+ADAPTER_MB = {"SmolLM2-135M": (19.6, 9.8), "Qwen3-4B": (132.1, 66.1)}
+#: Weights and the streams' caches (64 of 2,000 tokens) take this much of 139 GiB.
+TAKEN_GB = {"SmolLM2-135M": 0.3 + 64 * 2000 * 46e-6, "Qwen3-4B": 8.0 + 64 * 2000 * 147e-6}
+GPU_GB = 149.0
+
+
+# --- assumed -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class People:
+    number: int = 1_000_000
+    active_share: float = 0.3
+    """Of them on a given day."""
+    turns: int = 12
+    """Of an active person's day."""
+    new_tokens: int = 150
+    """Of a prompt, beyond what is cached."""
+    cold_share: float = 0.15
+    """Of requests, those whose whole prompt has to be read."""
+    prompt_tokens: int = 1500
+    reply_tokens: int = 150
+    complaints: float = 0.5
+    """Of an active person's day; each makes a step of ``step_tokens``."""
+    step_tokens: int = 12_000
+    judged_share: float = 0.7
+    """Of turns, those that the model votes on; rules and missing reactions decide the others."""
+    busiest: float = 1.9
+    """The busiest hour's load beside the mean hour's."""
+
+    @property
+    def turns_a_day(self) -> float:
+        return self.number * self.active_share * self.turns
+
+    def rate(self, hour: int) -> float:
+        """Turns a second of everybody, in that hour; the same in sum as the day's."""
+        return self.turns_a_day / 86_400 * (1 + (self.busiest - 1) * math.cos((hour - 20) / 12 * math.pi))
+
+
+# --- serving, step by step ---------------------------------------------------------------------
+
+
+@dataclass
+class Request:
+    at: float
+    prompt: int
+    reply: int
+    first: float = 0.0
+    end: float = 0.0
+
+
+@dataclass
+class Served:
+    requests: list[Request] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def first_token_s(self, share: float) -> float:
+        waits = sorted(request.first - request.at for request in self.requests)
+        return waits[min(len(waits) - 1, int(share * len(waits)))] if waits else 0.0
+
+    @property
+    def mean_s(self) -> float:
+        return statistics.fmean(r.end - r.at for r in self.requests) if self.requests else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        return sum(request.reply for request in self.requests) / self.seconds
+
+
+def serve(engine: Engine, arrivals: list[Request], until: float = math.inf) -> Served:
+    """Play requests against an engine; those that are over by ``until``."""
+    coming, waiting = deque(arrivals), deque[tuple[Request, int]]()
+    running: list[list[Any]] = []  # request, tokens left
+    now, done = 0.0, Served()
+    while (coming or waiting or running) and now < until:
+        while coming and coming[0].at <= now:
+            waiting.append((coming[0], coming.popleft().prompt))
+        if not waiting and not running:
+            now = coming[0].at
+            continue
+        piece, rows = 0, len(running)
+        if waiting and rows < engine.max_running:
+            request, left = waiting.popleft()
+            piece = min(left, engine.chunk if rows else 8 * engine.chunk)
+        now += engine.step_s(rows, piece)
+        for each in running:
+            each[1] -= 1
+        for each in [each for each in running if each[1] <= 0]:
+            each[0].end = now
+            done.requests.append(each[0])
+        running = [each for each in running if each[1] > 0]
+        if piece and left > piece:
+            waiting.appendleft((request, left - piece))
+        elif piece:
+            request.first = now
+            running.append([request, request.reply - 1])
+    done.seconds = now
+    return done
+
+
+def poisson(people: People, rate: float, seconds: float, seed: int) -> list[Request]:
+    chance, now, found = random.Random(seed), 0.0, list[Request]()
+    while rate > 0 and (now := now + chance.expovariate(rate)) < seconds:
+        cold = chance.random() < people.cold_share
+        found.append(Request(now, people.prompt_tokens if cold else people.new_tokens, people.reply_tokens))
+    return found
+
+
+# --- the models against what was measured ------------------------------------------------------
+
+
+def checks() -> list[dict[str, Any]]:
+    """Each figure that a model was not made from: what it says, and what was measured."""
+    found = []
+    for name, measured in DECODE_8.items():
+        played = serve(BARE[name], [Request(0.0, 1, 400) for _ in range(8)])
+        found.append(
+            {"what": f"{name}: decode, 8 streams (tok/s)", "model": played.tokens_per_s, "measured": measured}
+        )
+    for name, (one, cpu, measured) in LEDGERS.items():
+        group = (one - cpu + 8 * cpu) / 8  # one commit for all who wait
+        found.append(
+            {"what": f"{name}: append, 8 clients (ms)", "model": 1e3 * group, "measured": 1e3 * measured}
+        )
+    if (path := DOCS / "results" / "open-loop.json").exists():
+        saved = json.loads(path.read_text())
+        engine = Engine.through(saved["decode_1"], 64, saved["decode_64"], saved["prefill"])
+        for load in saved["loads"]:
+            people = People(prompt_tokens=load["prompt"], cold_share=1.0, reply_tokens=load["reply"])
+            played = serve(engine, poisson(people, load["rate"], load["seconds"], seed=1))
+            name = f"{saved['shape']}, H200, {load['rate']:.0f} requests/s"
+            for what, model in (("tok/s", played.tokens_per_s), ("mean s of a reply", played.mean_s)):
+                found.append({"what": f"{name}: {what}", "model": model, "measured": load[what]})
+    for check in found:
+        check["off"] = check["model"] / check["measured"] - 1
+    return found
+
+
+# --- a day -------------------------------------------------------------------------------------
+
+
+def replicas_for(engine: Engine, people: People, wait_s: float, played_s: float = 120.0) -> int:
+    """The fewest with which 95 % of first tokens come in time, in the busiest hour.
+
+    In time is ``wait_s`` after a whole prompt could have been read by an engine that does nothing else.
+    """
+    first_token_s = wait_s + people.prompt_tokens / engine.prefill
+    rate = max(people.rate(hour) for hour in range(24))
+    low, high = 1, 1
+    while not _is_quick(engine, people, rate / high, first_token_s, played_s):
+        low, high = high, 2 * high
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if _is_quick(engine, people, rate / middle, first_token_s, played_s):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _is_quick(engine: Engine, people: People, rate: float, first_token_s: float, played_s: float) -> bool:
+    arrivals = poisson(people, rate, played_s, seed=0)
+    if len(arrivals) < 20:  # too few to say anything of 95 %
+        arrivals = poisson(people, rate, 40 / rate, seed=0)
+    played = serve(engine, arrivals, until=2 * arrivals[-1].at + 60)
+    return len(played.requests) == len(arrivals) and played.first_token_s(0.95) <= first_token_s
+
+
+def day(name: str, people: People, wait_s: float) -> dict[str, Any]:
+    engine = ENGINES[name]
+    number = replicas_for(engine, people, wait_s)
+    hours = []
+    for hour in range(24):
+        played = serve(engine, poisson(people, people.rate(hour) / number, 120.0, seed=hour))
+        hours.append(
+            {"hour": hour, "turns_per_s": people.rate(hour), "first_token_p95_s": played.first_token_s(0.95)}
+        )
+    turns, busiest = people.turns_a_day, max(people.rate(hour) for hour in range(24))
+    votes_s = turns * people.judged_share * VOTES * VOTE_S
+    steps = people.number * people.active_share * people.complaints
+    append_s = LEDGERS["PostgreSQL"][2]
+    model = name.partition(",")[0]
+    found = {
+        "engine": name,
+        "people": people.number,
+        "turns_a_day": turns,
+        "busiest_turns_per_s": busiest,
+        "replicas": number,
+        "people_per_replica": people.number / number,
+        "judge_cores": votes_s / 86_400 * people.busiest,
+        "ledger_share_of_one_writer": busiest * append_s,
+        "ledgers": math.ceil(busiest * append_s / 0.7),
+        "ledger_gb_a_day": turns * KB_A_TURN["PostgreSQL"] / 1e6,
+        "ledger_tb_a_year": turns * KB_A_TURN["PostgreSQL"] * 365 / 1e9,
+        "steps_a_day": steps,
+        "hours": hours,
+    }
+    on_disk, in_memory = ADAPTER_MB[model]
+    found["adapters_tb"] = people.number * on_disk / 1e6
+    if "H200" in name:
+        found["adapters_per_gpu"] = int(1e3 * (GPU_GB - TAKEN_GB[model]) / in_memory)
+    if model == "SmolLM2-135M":  # the only one whose steps were measured
+        found["trainers_of_2_cores"] = steps * people.step_tokens / TRAINED / 86_400 * people.busiest
+    return found
+
+
+# --- measuring, where there is a GPU -----------------------------------------------------------
+
+
+async def _open_loop(
+    engine: Any, vocab: int, rate: float, seconds: float, prompt: int, reply: int
+) -> dict[str, Any]:
+    from gpu import generate
+
+    chance, took, tasks = random.Random(1), list[float](), []
+
+    async def one(ids: list[int], seed: int) -> None:
+        began = time.perf_counter()
+        await generate(engine, ids, reply, seed)
+        took.append(time.perf_counter() - began)
+
+    began, number = time.perf_counter(), 0
+    due = 0.0
+    while (due := due + chance.expovariate(rate)) < seconds:
+        await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
+        ids = [chance.randrange(10, vocab) for _ in range(prompt)]
+        tasks.append(asyncio.create_task(one(ids, number)))
+        number += 1
+    await asyncio.gather(*tasks)
+    elapsed = time.perf_counter() - began
+    return {
+        "rate": rate, "seconds": seconds, "prompt": prompt, "reply": reply,
+        "tok/s": number * reply / elapsed, "mean s of a reply": statistics.fmean(took),
+    }  # fmt: skip
+
+
+async def measure(shape: str, folder: Path) -> dict[str, Any]:
+    """Constants, and what they have to predict, in one run."""
+    import gpu
+    import torch
+
+    from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+    from openclaw_rl.types import Weights
+
+    gpu.make_model(shape, folder, torch.bfloat16)
+    network = gpu.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map="cuda")
+    gpu.make_adapter(network, folder / "adapter")
+    vocab = network.config.vocab_size
+    del network
+    engine = LocalEngine(folder, LocalEngineOptions(device="cuda", dtype="bf16", max_running=64, graphs=True))
+    await engine.load(Weights.in_folder(1, folder / "adapter"))
+    found = await gpu.measure_speed(engine, vocab, 200)
+    reply, prompt = 150, 300
+    one = Engine.through(found["decode_1"], 64, found["decode_64"], found["prefill_4000"])
+    capacity = 48 / (reply * one.step_s(48, 0) + 48 * prompt / one.prefill)
+    loads = [await _open_loop(engine, vocab, share * capacity, 30.0, prompt, reply) for share in (0.3, 0.6)]
+    await engine.close()
+    return {
+        "shape": shape, "decode_1": found["decode_1"], "decode_64": found["decode_64"],
+        "decode_8": found["decode_8"], "prefill": found["prefill_4000"], "loads": loads,
+        "machine": f"{torch.cuda.get_device_name()}, torch {torch.__version__}",
+    }  # fmt: skip
+
+
+# --- shown -------------------------------------------------------------------------------------
+
+
+def picture(days: list[dict[str, Any]]) -> str:
+    from plot import _svg, _text
+
+    left, top, width, height = 70, 60, 640, 200
+    parts = [_text(16, 30, "A day of a million people: 95 % of first tokens within …", size=15, weight="600")]
+    for seconds in (0.0, 1.0, 2.0):
+        y = top + height * (1 - seconds / 2)
+        parts.append(f'<line x1="{left}" x2="{left + width}" y1="{y:.0f}" y2="{y:.0f}" stroke="#e3e7eb"/>')
+        parts.append(_text(left - 10, y + 4, f"{seconds:g} s", anchor="end", size=12))
+    for hour in range(0, 24, 4):
+        parts.append(
+            _text(left + width * hour / 23, top + height + 22, f"{hour}:00", anchor="middle", size=12)
+        )
+    for n, (found, colour) in enumerate(zip(days, ("#e4572e", "#6b8cae", "#9aa5b1"), strict=False)):
+        points = [
+            (left + width * each["hour"] / 23, top + height * (1 - min(2.1, each["first_token_p95_s"]) / 2))
+            for each in found["hours"]
+        ]
+        line = " ".join(f"{x:.0f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+        each = f"{found['people_per_replica']:,.0f} people each"
+        label = f"{found['engine']}: {found['replicas']:,} replicas, {each}"
+        parts.append(
+            f'<rect x="16" y="{top + height + 40 + 22 * n}" width="12" height="12" fill="{colour}"/>'
+        )
+        parts.append(_text(36, top + height + 51 + 22 * n, label, size=12))
+    y = top + height + 66 + 22 * len(days)
+    parts.append(
+        _text(
+            16,
+            y,
+            "simulated from constants measured on one machine; see docs/scale.md",
+            size=11,
+            colour="#66707a",
+        )
+    )
+    return _svg(parts, y + 20)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--people", type=int, default=People.number)
+    parser.add_argument("--engine", choices=ENGINES, action="append")
+    parser.add_argument("--wait-s", type=float, default=0.5, help="for a first token, beyond reading it")
+    parser.add_argument("--measure", metavar="SHAPE", help="smollm2 or qwen3-4b, on this machine's GPU")
+    options = parser.parse_args()
+    if options.measure:
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(asyncio.run(measure(options.measure, Path(folder))), indent=1))
+        return
+    checked = checks()
+    for check in checked:
+        both = f"model {check['model']:>9.2f}  measured {check['measured']:>9.2f}"
+        print(f"{check['what']:<56} {both}  {check['off']:+.0%}")
+    if far := [check["what"] for check in checked if abs(check["off"]) > NEAR]:
+        raise SystemExit(f"not within {NEAR:.0%}, so nothing is extrapolated: {'; '.join(far)}")
+    people = People(number=options.people)
+    days = [day(name, people, options.wait_s) for name in options.engine or ENGINES]
+    for found in days:
+        print(json.dumps({name: value for name, value in found.items() if name != "hours"}, indent=1))
+    if options.people == People.number and not options.engine:
+        saved = {"checks": checked, "days": days}
+        (DOCS / "results" / "scale.json").write_text(json.dumps(saved, indent=1) + "\n")
+        (DOCS / "img" / "scale.svg").write_text(picture(days))
+
+
+if __name__ == "__main__":
+    main()
