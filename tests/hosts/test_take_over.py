@@ -90,9 +90,8 @@ async def test_the_share_rises_while_people_stay_content(tmp_path: Path) -> None
             take_over.look()
             await stack.system.follow()
             now, last = takeovers.current(EVERYONE), person.liked[-12:]
-            print(
-                f"\n{person.number} conversations: {now.share:.0%} here, {last}, {stack.policy_ledger.serving()}"
-            )
+            serving = stack.policy_ledger.serving()
+            print(f"\n{person.number} conversations: {now.share:.0%} here, version {serving}: {last}")
             if now.share == 1.0:
                 break
         history = [(rung.share, rung.why) for rung in reversed(takeovers.history(EVERYONE))]
