@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from openclaw_rl.capture import database
-from openclaw_rl.capture.learn_ledger import LearnLedger, Number, metadata
-from openclaw_rl.capture.samples import samples, scope_column
+from openclaw_rl.capture.learn_ledger import LearnLedger, Number, metadata, verdicts
+from openclaw_rl.capture.samples import samples, scope_column, swaps
 from openclaw_rl.types import EVERYONE, UPSTREAM_VERSION, Json, Scope
 
 #: Newest verdicts that are looked at.
@@ -36,11 +36,33 @@ class Rung:
     why: str = "nothing was learned yet"
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How far somebody has looked: the last verdict that came to something, and the last swap."""
+
+    verdict: int = 0
+    swap: int = 0
+
+
 class TakeOvers:
     """Append-only; a scope's newest row counts. Written by the learn process, followed by who serves."""
 
     def __init__(self, ledger: LearnLedger) -> None:
-        self.db = ledger.db
+        self.db, self._ledger = ledger.db, ledger
+
+    def stirred(self, seen: Seen | None) -> tuple[list[Scope], Seen]:
+        """Scopes in which something happened since then: two queries, however many people there are."""
+        judged = sa.select(samples.c.scope).join(verdicts, verdicts.c.turn_id == samples.c.turn_id)
+        seen = seen or Seen()
+        with self.db.connect() as connection:
+            now = Seen(
+                int(self._ledger.marks(connection)["cursor_verdicts"]),
+                int(connection.scalar(sa.select(sa.func.max(swaps.c.seq))) or 0),
+            )
+            found = set(connection.scalars(judged.where(verdicts.c.seq > seen.verdict).distinct()))
+            changed = sa.select(swaps.c.scope).where(swaps.c.seq > seen.swap)
+            found.update(connection.scalars(changed.distinct()))
+        return sorted(found), now
 
     def shares(self) -> dict[Scope, float]:
         newest = sa.select(sa.func.max(takeovers.c.seq)).group_by(takeovers.c.scope)

@@ -87,6 +87,8 @@ def _take_over(found: Json | None) -> list[str]:
     heard = [f"{name} {each['mean']:+.2f} of {each['verdicts']}" for name, each in
              (("here", found["here"]), ("upstream", found["upstream"])) if each["verdicts"]]  # fmt: skip
     said = f"take-over {found['share']:.0%} of conversations answered here ({found['why']})"
+    if found["problem"]:
+        said += f"; the other model does not answer ({found['problem']})"
     return [f"{said}; verdicts since: {', '.join(heard)}" if heard else said]
 
 

@@ -35,6 +35,7 @@ from openclaw_rl.processes.environments import list_environments, read_replay
 from openclaw_rl.processes.forgetting import Forgetting
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.pulse import Pulse
+from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.text import well_formed
 from openclaw_rl.types import EVERYONE, NO_SIGNAL, Example, Json, Scope, TurnRecord
 
@@ -112,8 +113,12 @@ class Dashboard:
         }
 
     def _take_over_now(self, scope: Scope) -> Json | None:
-        found = self.take_over(scope)
-        return None if found is None else {n: v for n, v in found.items() if n not in ("history", "scope")}
+        found, answerer = self.take_over(scope), self._system.gateway.answerer
+        if found is None or not isinstance(answerer, TakeOverAnswerer):
+            return None
+        return {name: found[name] for name in ("share", "since", "why", "here", "upstream")} | {
+            "problem": answerer.problem
+        }
 
     def _last_swap(self, scope: Scope, now: float) -> Json | None:
         if scope not in self._swaps:

@@ -8,6 +8,7 @@ away, the model here answers: before the first word instead of it, after that by
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
@@ -28,6 +29,7 @@ from openclaw_rl.types import (
     Scope,
 )
 
+log = logging.getLogger(__name__)
 #: After trouble the other server is left alone for so long, or for as long as it asked.
 _REST_S, _MOST_REST_S = 10.0, 300.0
 #: What the model here refuses and another may well be able to do.
@@ -53,6 +55,8 @@ class TakeOverAnswerer:
         self.renderer: Renderer | None = local.renderer
         self.first_token_s, self._clock = first_token_s, clock
         self._rests_until = 0.0
+        self.problem: str | None = None
+        """Why the other server did not answer last time; None if it did."""
         self.stays_here: Callable[[ChatRequest], bool] = lambda request: False
         """What must not leave this machine; set by whoever knows what is off the record."""
 
@@ -100,6 +104,11 @@ class TakeOverAnswerer:
         return replace(request, model=self._model, body={**request.body, "model": self._model})
 
     def rest(self, problem: Exception) -> None:
+        """What it said may hold somebody's words, and is not kept."""
+        told = str(problem.status) if isinstance(problem, RequestError) else "no first word in time"
+        if self.problem is None:
+            log.warning("the other server does not answer (%s); the model here does", told)
+        self.problem = told
         asked = problem.retry_after_s if isinstance(problem, RequestError) else None
         self._rests_until = self._clock() + min(_MOST_REST_S, asked or _REST_S)
 
@@ -139,6 +148,7 @@ class EitherReply:
         try:
             await self._upstream.start()
             self._first = await asyncio.wait_for(anext(self._events), self._answerer.first_token_s)
+            self._answerer.problem = None
         except (RequestError, TimeoutError, StopAsyncIteration) as problem:
             if isinstance(problem, RequestError) and not _is_trouble(problem):
                 raise

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from openclaw_rl.train.watch import Reaction, stake
 from openclaw_rl.types import BASE_VERSION, UPSTREAM_VERSION, Policy, Scope
@@ -42,6 +42,9 @@ class Rung(Protocol):
 class Shares(Protocol):
     """The ledger's. Synchronous."""
 
+    def stirred(self, seen: Any) -> tuple[list[Scope], Any]:
+        """Scopes in which something happened since ``seen``, and what to ask with next time."""
+
     def current(self, scope: Scope) -> Rung: ...
 
     def go(self, scope: Scope, share: float, why: str) -> None: ...
@@ -51,8 +54,6 @@ class Shares(Protocol):
 
 class Served(Protocol):
     """Which versions there are. Synchronous."""
-
-    def scopes(self) -> list[Scope]: ...
 
     def serving(self, scope: Scope) -> int: ...
 
@@ -91,6 +92,7 @@ class TakeOver:
 
     def __init__(self, shares: Shares, served: Served, steps: Sequence[float], poll_s: float = 2.0) -> None:
         self._shares, self._served, self._steps, self._poll_s = shares, served, tuple(steps), poll_s
+        self._seen: Any = None
 
     async def run(self) -> None:
         """Until cancelled. A database that is away is waited for."""
@@ -102,8 +104,9 @@ class TakeOver:
             await asyncio.sleep(self._poll_s)
 
     def look(self) -> None:
-        for scope in self._served.scopes():
-            if self._served.leads(scope) and (move := self._move(scope)) is not None:
+        scopes, self._seen = self._shares.stirred(self._seen)
+        for scope in scopes:
+            if (move := self._move(scope)) is not None and self._served.leads(scope):
                 self._shares.go(scope, *move)
 
     def _move(self, scope: Scope) -> tuple[float, str] | None:

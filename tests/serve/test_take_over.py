@@ -125,6 +125,7 @@ async def test_unplugged_the_model_here_answers(
                 assert turn is not None
                 assert turn.tokens
         assert len(cloud.asked) <= 1, "after trouble it is left alone for a while"
+        assert (await client.get("/v1/status")).json()["take_over"]["problem"]
 
 
 @pytest.mark.parametrize("path", ASKS)

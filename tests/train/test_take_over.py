@@ -39,8 +39,8 @@ class Ledger:
     def reactions(self, scope: Scope, since: float = 0.0) -> list[tuple[int, str, int]]:
         return [(version, user, score) for at, version, user, score in self.heard if at >= since]
 
-    def scopes(self) -> list[Scope]:
-        return [EVERYONE]
+    def stirred(self, seen: object) -> tuple[list[Scope], object]:
+        return [EVERYONE], seen
 
     def serving(self, scope: Scope) -> int:
         return self.version
