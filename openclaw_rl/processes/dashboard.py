@@ -35,7 +35,6 @@ from openclaw_rl.processes.environments import list_environments, read_replay
 from openclaw_rl.processes.forgetting import Forgetting
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.pulse import Pulse
-from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.text import well_formed
 from openclaw_rl.types import EVERYONE, NO_SIGNAL, Example, Json, Scope, TurnRecord
 
@@ -109,15 +108,6 @@ class Dashboard:
             "traffic": view_traffic(self._ledgers.serve, now, user),
             "last_swap": self._last_swap(scope, now),
             "wishes": count_wishes(self._ledgers.learn, user),
-            "take_over": self._take_over_now(scope),
-        }
-
-    def _take_over_now(self, scope: Scope) -> Json | None:
-        found, answerer = self.take_over(scope), self._system.gateway.answerer
-        if found is None or not isinstance(answerer, TakeOverAnswerer):
-            return None
-        return {name: found[name] for name in ("share", "since", "why", "here", "upstream")} | {
-            "problem": answerer.problem
         }
 
     def _last_swap(self, scope: Scope, now: float) -> Json | None:

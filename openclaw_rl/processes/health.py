@@ -10,6 +10,7 @@ from openclaw_rl import __version__
 from openclaw_rl.capture import inspect
 from openclaw_rl.capture.leases import view_leases
 from openclaw_rl.capture.own_counts import view_own_counts
+from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.train.worker import is_due
 from openclaw_rl.types import EVERYONE, Json, Scope
 
@@ -42,6 +43,7 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
         funnel: Json | None = inspect.view_counts(system.ledgers)
         learning = inspect.view_learning(system.ledgers.policies, scope, everybodys=user is None)
         now = {**system.dashboard.now(scope, user), "hosts": _hosts(system) if user is None else None}
+        now["take_over"] = _take_over(system, scope)
         size = system.ledgers.policies.full_batch(system.samples_per_step(scope), scope)
         busy = bool(system.learning and funnel and _is_busy(system, funnel, learning))
         funnel = funnel if user is None else view_own_counts(system.ledgers, user)
@@ -77,6 +79,14 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
         "last_step": learning["last_step"],
         **now,
     }
+
+
+def _take_over(system: ServingSystem, scope: Scope) -> Json | None:
+    found, answerer = system.dashboard.take_over(scope), system.gateway.answerer
+    if found is None or not isinstance(answerer, TakeOverAnswerer):
+        return None
+    shown = {name: found[name] for name in ("share", "since", "why", "here", "upstream")}
+    return {**shown, "problem": answerer.problem}
 
 
 def _hosts(system: ServingSystem) -> list[Json]:
