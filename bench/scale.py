@@ -1,8 +1,7 @@
 """From one machine to a million people: queueing models of the measured parts, checked before they are used.
 
-    python bench/scale.py                    check the models, replay a day, save results and a picture
+    python bench/scale.py    check the models, replay a day, save results and a picture
     python bench/scale.py --people 50000 --engine "SmolLM2-135M, 2 cores"
-    python bench/scale.py --measure smollm2  random arrivals on a real GPU engine, to check the model of it
 
 Constants are those of docs/lab/benchmarks.md; what people do is assumed and can be changed. Serving is
 simulated step by step, as the engine runs: one token of each stream and a piece of one prompt. A day is 24
@@ -15,12 +14,10 @@ What it does not know: networks, failures, caches that do not hold, and any engi
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import math
 import random
 import statistics
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,15 +196,6 @@ def checks() -> list[dict[str, Any]]:
         found.append(
             {"what": f"{name}: append, 8 clients (ms)", "model": 1e3 * group, "measured": 1e3 * measured}
         )
-    if (path := DOCS / "results" / "open-loop.json").exists():
-        saved = json.loads(path.read_text())
-        engine = Engine.through(saved["decode_1"], 64, saved["decode_64"], saved["prefill"])
-        for load in saved["loads"]:
-            people = People(prompt_tokens=load["prompt"], cold_share=1.0, reply_tokens=load["reply"])
-            played = serve(engine, poisson(people, load["rate"], load["seconds"], seed=1))
-            name = f"{saved['shape']}, H200, {load['rate']:.0f} requests/s"
-            for what, model in (("tok/s", played.tokens_per_s), ("mean s of a reply", played.mean_s)):
-                found.append({"what": f"{name}: {what}", "model": model, "measured": load[what]})
     for check in found:
         check["off"] = check["model"] / check["measured"] - 1
     return found
@@ -280,64 +268,6 @@ def day(name: str, people: People, wait_s: float) -> dict[str, Any]:
     return found
 
 
-# --- measuring, where there is a GPU -----------------------------------------------------------
-
-
-async def _open_loop(
-    engine: Any, vocab: int, rate: float, seconds: float, prompt: int, reply: int
-) -> dict[str, Any]:
-    from gpu import generate
-
-    chance, took, tasks = random.Random(1), list[float](), []
-
-    async def one(ids: list[int], seed: int) -> None:
-        began = time.perf_counter()
-        await generate(engine, ids, reply, seed)
-        took.append(time.perf_counter() - began)
-
-    began, number = time.perf_counter(), 0
-    due = 0.0
-    while (due := due + chance.expovariate(rate)) < seconds:
-        await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
-        ids = [chance.randrange(10, vocab) for _ in range(prompt)]
-        tasks.append(asyncio.create_task(one(ids, number)))
-        number += 1
-    await asyncio.gather(*tasks)
-    elapsed = time.perf_counter() - began
-    return {
-        "rate": rate, "seconds": seconds, "prompt": prompt, "reply": reply,
-        "tok/s": number * reply / elapsed, "mean s of a reply": statistics.fmean(took),
-    }  # fmt: skip
-
-
-async def measure(shape: str, folder: Path) -> dict[str, Any]:
-    """Constants, and what they have to predict, in one run."""
-    import gpu
-    import torch
-
-    from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
-    from openclaw_rl.types import Weights
-
-    gpu.make_model(shape, folder, torch.bfloat16)
-    network = gpu.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map="cuda")
-    gpu.make_adapter(network, folder / "adapter")
-    vocab = network.config.vocab_size
-    del network
-    engine = LocalEngine(folder, LocalEngineOptions(device="cuda", dtype="bf16", max_running=64, graphs=True))
-    await engine.load(Weights.in_folder(1, folder / "adapter"))
-    found = await gpu.measure_speed(engine, vocab, 200)
-    reply, prompt = 150, 300
-    one = Engine.through(found["decode_1"], 64, found["decode_64"], found["prefill_4000"])
-    capacity = 48 / (reply * one.step_s(48, 0) + 48 * prompt / one.prefill)
-    loads = [await _open_loop(engine, vocab, share * capacity, 30.0, prompt, reply) for share in (0.3, 0.6)]
-    await engine.close()
-    return {
-        "shape": shape, "decode_1": found["decode_1"], "decode_64": found["decode_64"],
-        "decode_8": found["decode_8"], "prefill": found["prefill_4000"], "loads": loads,
-        "machine": f"{torch.cuda.get_device_name()}, torch {torch.__version__}",
-    }  # fmt: skip
-
-
 # --- shown -------------------------------------------------------------------------------------
 
 
@@ -387,14 +317,7 @@ def main() -> None:
     parser.add_argument("--people", type=int, default=People.number)
     parser.add_argument("--engine", choices=ENGINES, action="append")
     parser.add_argument("--wait-s", type=float, default=0.5, help="for a first token, beyond reading it")
-    parser.add_argument("--measure", metavar="SHAPE", help="smollm2 or qwen3-4b, on this machine's GPU")
     options = parser.parse_args()
-    if options.measure:
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(asyncio.run(measure(options.measure, Path(folder))), indent=1))
-        return
     checked = checks()
     for check in checked:
         both = f"model {check['model']:>9.2f}  measured {check['measured']:>9.2f}"
