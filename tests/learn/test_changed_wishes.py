@@ -13,7 +13,7 @@ from openclaw_rl.types import EVERYONE, Json
 
 from .test_wishes import LISTS, converse, judge, sampler_of, wishes_of
 
-FRENCH = "please answer in French"
+PIRATE = "please talk like a pirate"
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def test_a_wish_says_how_often_where_since_when_and_shows_real_answers(
     assert (wish["times"], wish["turns"], wish["after"], wish["learned_at"]) == (1, [first], None, None)
     assert wish["before"] == {"turn_id": first, "request": "a question", "reply": "reply 0"}
     version = publish(system)
-    second, _ = await converse(system, "another one", "bad: a numbered list please")
+    second, _ = await converse(system, "another one", "bad: put it in a table please")
     await sampler_of(system).run()
     [wish] = await listed(owner)
     assert (wish["state"], wish["learned_in"], wish["times"]) == ("learned", version, 2)
@@ -77,18 +77,18 @@ async def test_new_words_undo_what_was_learned_and_are_taught(
     first, _ = await converse(system, "a question", f"bad: {LISTS}")
     await sampler_of(system).run()
     publish(system)
-    answer = await owner.patch(f"/v1/wishes/{first}", json={"text": " please use a table "})
+    answer = await owner.patch(f"/v1/wishes/{first}", json={"text": " please use small headings "})
     assert answer.status_code == 200, answer.text
-    assert (answer.json()["text"], answer.json()["said"]) == ("please use a table", LISTS)
+    assert (answer.json()["text"], answer.json()["said"]) == ("please use small headings", LISTS)
     assert answer.json()["state"] == "not yet"
     assert system.ledgers.policies.serving(EVERYONE) == 0
     await sampler_of(system).run()
-    assert hints(system, first) == {"please use a table"}
+    assert hints(system, first) == {"please use small headings"}
     assert wishes_of(system).of_user("default", EVERYONE)[0].status == ACTIVE
     assert publish(system) == 2
     await converse(system, "one more", f"bad: {LISTS}")
     await sampler_of(system).run()
-    assert [(w["text"], w["times"]) for w in await listed(owner)] == [("please use a table", 2)]
+    assert [(w["text"], w["times"]) for w in await listed(owner)] == [("please use small headings", 2)]
 
 
 async def test_a_paused_wish_is_unlearned_and_not_taught_until_it_is_resumed(
@@ -115,21 +115,21 @@ async def test_the_others_are_taught_without_the_paused_one(
     system: ServingSystem, owner: httpx.AsyncClient
 ) -> None:
     first, _ = await converse(system, "a question", f"bad: {LISTS}")
-    second, _ = await converse(system, "another", f"bad: {FRENCH}")
+    second, _ = await converse(system, "another", f"bad: {PIRATE}")
     await sampler_of(system).run()
-    assert hints(system, second) == {f"{LISTS} {FRENCH}"}
+    assert hints(system, second) == {f"{LISTS} {PIRATE}"}
     publish(system)
     await owner.patch(f"/v1/wishes/{first}", json={"paused": True})
     await sampler_of(system).run()
-    assert hints(system, second) == {FRENCH}
-    assert wishes_of(system).current("default", EVERYONE) == FRENCH
+    assert hints(system, second) == {PIRATE}
+    assert wishes_of(system).current("default", EVERYONE) == PIRATE
 
 
 async def test_what_was_learned_before_it_stays(system: ServingSystem, owner: httpx.AsyncClient) -> None:
     first, _ = await converse(system, "a question", f"bad: {LISTS}")
     await sampler_of(system).run()
     publish(system)
-    second, _ = await converse(system, "another", f"bad: {FRENCH}")
+    second, _ = await converse(system, "another", f"bad: {PIRATE}")
     await sampler_of(system).run()
     publish(system)
     system.store.write(1, lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"") and None, {})
@@ -146,9 +146,9 @@ async def test_the_note_in_the_prompt_follows(system: ServingSystem, owner: http
     await sampler_of(system).run()
     system.memory.refresh()
     assert LISTS in str(system.memory.note("default"))
-    await owner.patch(f"/v1/wishes/{first}", json={"text": "please use a table"})
+    await owner.patch(f"/v1/wishes/{first}", json={"text": "please use small headings"})
     system.memory.refresh()
-    assert "table" in str(system.memory.note("default"))
+    assert "headings" in str(system.memory.note("default"))
     assert LISTS not in str(system.memory.note("default"))
     await owner.patch(f"/v1/wishes/{first}", json={"paused": True})
     system.memory.refresh()
@@ -168,7 +168,7 @@ async def test_what_cannot_be_meant_is_refused(
     assert (await owner.patch("/v1/wishes/nobody", json={"paused": True})).status_code == 404
     stranger = connect(system, system.keys.add("ben"))
     assert (await stranger.patch(path, json={"paused": True})).status_code == 404
-    await converse(system, "another", "bad: you can stop with the numbered lists")
+    await converse(system, "another", "bad: you can stop with the tables")
     await sampler_of(system).run()
     refused = await owner.patch(path, json={"paused": True})
     assert refused.status_code == 409

@@ -26,7 +26,7 @@ from .conftest import Speaker
 from .test_training import Make, make, run, talk, tiny
 
 __all__ = ["make", "tiny"]
-LISTS = "please give a numbered list"
+LISTS = "please put it in a table"
 
 
 class Complaints(WordJudge):
@@ -120,7 +120,7 @@ async def test_praise_and_remarks_make_no_step(system: ServingSystem, said: str,
 
 
 async def test_said_once_more_in_a_conversation_it_is_not_taught_again(system: ServingSystem) -> None:
-    first, second, _ = await converse(system, "question", f"bad: {LISTS}", "bad: a numbered list please")
+    first, second, _ = await converse(system, "question", f"bad: {LISTS}", "bad: put it in a table please")
     await sampler_of(system).run()
     assert (await looked_at(system, first))[0] == "sampled"
     assert await looked_at(system, second) == ("excluded", SAME_WISH)
@@ -155,7 +155,7 @@ class Killed(BaseException):
     """Like kill -9, as far as one process can do it to itself."""
 
 
-@pytest.mark.parametrize("last", ["please answer in French", "you can stop with the lists"])
+@pytest.mark.parametrize("last", ["please talk like a pirate", "you can stop with the tables"])
 async def test_a_kill_between_taking_up_and_settling_loses_and_doubles_nothing(
     system: ServingSystem, last: str
 ) -> None:
@@ -177,8 +177,8 @@ async def test_a_kill_between_taking_up_and_settling_loses_and_doubles_nothing(
     before = wishes_of(system).texts("default", EVERYONE)
     await sampler_of(system).run()
     assert wishes_of(system).texts("default", EVERYONE) == before
-    assert before == ((LISTS, last) if "French" in last else ())
-    expected = ("sampled", None) if "French" in last else ("excluded", NOTHING_LEFT)
+    assert before == ((LISTS, last) if "pirate" in last else ())
+    expected = ("sampled", None) if "pirate" in last else ("excluded", NOTHING_LEFT)
     assert await looked_at(system, second) == expected
     assert calls.count(second) == 1
 
