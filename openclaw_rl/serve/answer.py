@@ -37,7 +37,12 @@ async def answer(gateway: Gateway, dialect: Dialect[Any], parsed: WireRequest, r
     for name in dialect.ignored(parsed):
         gateway.metrics.count_ignored(name)
     call = Call(await request.json(), request.state.user, request.headers, gateway.capture.recall)
-    exchange = await gateway.open(await dialect.read(parsed, call), dialect.id_prefix)
+    opening = asyncio.create_task(gateway.open(await dialect.read(parsed, call), dialect.id_prefix))
+    try:
+        exchange = await sse.run_unless_disconnected(request, opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_let_go)
+        return sse.Unsent()
     gateway.metrics.requests.labels(dialect.name, "200").inc()
     writer = dialect.writer(exchange, parsed)
     if parsed.stream:
@@ -50,6 +55,12 @@ async def answer(gateway: Gateway, dialect: Dialect[Any], parsed: WireRequest, r
     finally:
         exchange.release()
     return JSONResponse(reply, headers=exchange.headers)
+
+
+def _let_go(opening: asyncio.Task[Exchange]) -> None:
+    """An exchange that was opened in the very moment in which nobody waited for it any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().release()
 
 
 async def _whole(exchange: Exchange, writer: Writer) -> Json:

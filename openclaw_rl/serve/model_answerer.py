@@ -6,34 +6,27 @@ The ids and log-probs in the events are the engine's own, untouched.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
 from dataclasses import replace
 from typing import cast
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.schemas import relax
-from openclaw_rl.scopes import is_environment
 from openclaw_rl.serve.choice import Choice
-from openclaw_rl.serve.exchange import Event
+from openclaw_rl.serve.model_reply import ModelReply
 from openclaw_rl.serve.public_prefix import PublicPrefix
-from openclaw_rl.serve.stopping import StopText
 from openclaw_rl.types import (
     BASE_VERSION,
     EVERYONE,
     GRAMMAR_DIALECT,
     ChatRequest,
-    Delta,
     Engine,
-    FinishReason,
     FollowsGrammars,
     Generate,
     GenerateRequest,
     Message,
-    Priority,
     Renderer,
-    ReplyParser,
     SamplingParams,
     Scope,
     SwitchesWarm,
@@ -279,114 +272,3 @@ def _num_chars(request: ChatRequest) -> int:
         elif isinstance(each, list) and each and not isinstance(each[0], int):
             texts += each
     return number
-
-
-class ModelReply:
-    """The Source protocol: all choices of one request, generated side by side."""
-
-    def __init__(
-        self,
-        answerer: ModelAnswerer,
-        request: ChatRequest,
-        prompt_ids: list[int],
-        sampling: SamplingParams,
-        version: int,
-        grammar: str | None,
-        relaxed: tuple[str, ...],
-    ) -> None:
-        self.relaxed, self.fingerprint = relaxed, answerer.fingerprint
-        self.model, self.version, self.prompt_ids = answerer.model_name, version, prompt_ids
-        self.renderer: Renderer | None = answerer.renderer
-        self.num_public = 0
-        self._answerer, self._request, self._sampling, self._grammar = answerer, request, sampling, grammar
-
-    async def start(self) -> None:
-        """The engine begins when the events are asked for."""
-
-    def usage(self) -> tuple[int, int] | None:
-        return None
-
-    def abandon(self) -> None:
-        """Closing the events is enough."""
-
-    def sampling(self, index: int) -> SamplingParams:
-        """Choices of one request differ, yet each is reproducible."""
-        seed = self._sampling.seed
-        return self._sampling if seed is None else replace(self._sampling, seed=seed + index)
-
-    def events(self) -> AsyncIterator[Event]:
-        return self._run(0) if self._request.num_choices == 1 else self._merged()
-
-    async def _merged(self) -> AsyncIterator[Event]:
-        queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
-
-        async def pump(index: int) -> None:
-            try:
-                async for event in self._run(index):
-                    queue.put_nowait(event)
-                queue.put_nowait(None)
-            except Exception as error:
-                queue.put_nowait(error)
-
-        tasks = [asyncio.create_task(pump(index)) for index in range(self._request.num_choices)]
-        try:
-            for _ in tasks:
-                while (event := await queue.get()) is not None:
-                    if isinstance(event, BaseException):
-                        raise event
-                    yield event
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _run(self, index: int) -> AsyncIterator[Event]:
-        renderer = self._answerer.renderer
-        detokenizer, stopping, parser = renderer.detokenizer(), StopText(self._request.stop), self._parser()
-        pending: list[Token] = []
-        last: Token | None = None
-        async with aclosing(self._answerer.generate(self._generate_request(index))) as stream:  # type: ignore[type-var]
-            async for last in stream:
-                pending.append(last)
-                text = stopping.feed(detokenizer.feed(last.id))
-                shown: Sequence[Delta | None] = (parser.feed(text) if text else []) or [None]
-                for delta in shown:
-                    yield Event(index, delta, tuple(pending))
-                    pending = []
-                if stopping.stopped:
-                    break
-        rest = "" if stopping.stopped else stopping.feed(detokenizer.finish()) + stopping.finish()
-        for delta in (*(parser.feed(rest) if rest else []), *parser.finish()):
-            yield Event(index, delta)
-        assert last is not None, "an engine gives at least one token"
-        reason: FinishReason = "stop" if stopping.stopped else last.finish_reason or "stop"
-        yield Event(index, None, (), reason, stopping.stopped_by)
-
-    def _parser(self) -> ReplyParser:
-        if self._request.prompt is not None:
-            return _PlainText()
-        return self._answerer.renderer.parser(self.prompt_ids, self._request.tools)
-
-    def _generate_request(self, index: int) -> GenerateRequest:
-        return GenerateRequest(
-            self.prompt_ids,
-            self.sampling(index),
-            stop_ids=self._answerer.renderer.stop_ids,
-            policy_version=self.version,
-            scope=self._request.scope,
-            top_logprobs=max(8, self._request.top_logprobs),
-            grammar=self._grammar,
-            owner=self._request.user,
-            num_public=self.num_public,
-            priority=Priority.ENVIRONMENT if is_environment(self._request.scope) else Priority.LIVE,
-        )
-
-
-class _PlainText:
-    """What goes on from bare text is bare text."""
-
-    def feed(self, text: str) -> list[Delta]:
-        return [Delta(content=text)]
-
-    def finish(self) -> list[Delta]:
-        return []

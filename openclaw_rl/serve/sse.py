@@ -58,6 +58,13 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+class Unsent(Response):
+    """To a client that has left: sending it anything might wait for ever."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Nobody listens."""
+
+
 async def wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

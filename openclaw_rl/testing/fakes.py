@@ -43,6 +43,8 @@ class Script:
     """Wait for ``ScriptedEngine.resume`` once this many tokens are out."""
     fail_after: int | None = None
     """Raise once this many tokens are out."""
+    error: Exception | None = None
+    """What is raised then, if it matters."""
 
 
 class ScriptedEngine:
@@ -109,7 +111,7 @@ class ScriptedEngine:
         if script.pause_after == position:
             await self.resume.wait()
         if script.fail_after == position:
-            raise RuntimeError("the scripted engine fails here")
+            raise script.error or RuntimeError("the scripted engine fails here")
         await asyncio.sleep(script.delay_s)
 
     def _token(

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from openclaw_rl.errors import EngineAway
 from openclaw_rl.processes.serving_system import ServingSystem
 
 Ask = Callable[..., dict[str, Any]]
@@ -189,6 +190,27 @@ async def test_an_engine_that_fails_is_a_500_in_the_same_shape(
     assert answer.status_code == 500
     assert answer.json()["error"]["type"] == "server_error"
     assert "scripted engine" not in answer.text
+
+
+@pytest.mark.parametrize("choices", [1, 2])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages", "completions"])
+async def test_an_engine_that_is_away_is_a_503_also_where_a_stream_was_asked_for(
+    client: httpx.AsyncClient, system: ServingSystem, engine: Any, path: str, stream: bool, choices: int
+) -> None:
+    """Clients try such an answer again by themselves; a stream that says an error they do not."""
+    body = {"model": "scripted", "stream": stream, "max_tokens": 8}
+    body |= {"n": choices} if path.endswith("completions") else {}
+    said: dict[str, Any] = {"input": "Hi"} if path == "responses" else {"prompt": "Hi"}
+    said = {"messages": [{"role": "user", "content": "Hi"}]} if "chat" in path or path == "messages" else said
+    for _ in range(choices):
+        engine.say("unlucky", fail_after=0, error=EngineAway("its server was killed"))
+    answer = await client.post(f"/v1/{path}", json={**body, **said})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "its server was killed" in answer.json()["error"]["message"]
+    assert (system.gateway.num_inflight, engine.status().num_running) == (0, 0)
+    await system.gateway.drain()
+    assert system.ledgers.serve.counts()["turns"] == 0
 
 
 @pytest.mark.parametrize(
