@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
+
+import httpx
 
 from openclaw_rl.errors import EngineAway
 from openclaw_rl.types import Json
@@ -58,6 +61,14 @@ def offered_models(service: Any, place: Place) -> list[str]:
         raise ValueError(f"there is no Tinker server at {where} ({error}); start it first") from None
     except tinker.TinkerError as error:
         raise ValueError(f"{where} cannot be used: {problem_of(error)}") from None
+
+
+def let_go(place: Place, service: Any, model: Any) -> None:
+    """Of a session and what was made in it on a server of one's own, which would drop it by itself later."""
+    with suppress(httpx.HTTPError):
+        if place.url and model is not None:
+            httpx.post(f"{place.url}/api/v1/unload_model", json={"model_id": model.model_id}, timeout=10)
+    service.holder.close()
 
 
 def problem_of(error: Exception) -> str:

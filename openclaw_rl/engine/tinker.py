@@ -11,32 +11,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from openclaw_rl.engine.elsewhere import MAX_TOP, ElsewhereEngine
 from openclaw_rl.engine.loaded import LoadedVersions
 from openclaw_rl.engine.sampled_from import SampledFrom
 from openclaw_rl.errors import EngineAway, RequestError
 from openclaw_rl.settings import EngineConfig
-from openclaw_rl.tinker_service import connect, offered_models, raised, sampler_of
+from openclaw_rl.tinker_service import connect, facts_of, let_go, offered_models, raised, sampler_of
 from openclaw_rl.types import (
-    EVERYONE,
     Capabilities,
-    EngineStatus,
     GenerateRequest,
+    Priority,
     SamplingParams,
-    Scope,
-    ScoreRequest,
-    Scores,
     Token,
     Weights,
 )
 
-#: Likeliest tokens that the protocol scores at most.
-_MAX_TOP = 20
 _PROBE = [1, 2, 3]
+#: What SkyRL says of a version that the server before it had.
+_FORGOTTEN = "not loaded"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,21 @@ class TinkerEngineOptions(EngineConfig):
     """How long a request waits for the service."""
 
 
-class TinkerEngine:
+@dataclass(slots=True)
+class _Sampler:
+    """A version: what samples from it, and the session that keeps a copy of its weights, if there is one."""
+
+    client: Any
+    uri: str = ""
+    """Set once it was seen to work."""
+    service: Any = None
+    model: Any = None
+
+
+class TinkerEngine(ElsewhereEngine[_Sampler]):
     """Engine protocol over the Tinker client."""
 
+    title = "Tinker"
     capabilities = Capabilities(streams=False)
 
     def __init__(self, model: Path, options: TinkerEngineOptions) -> None:
@@ -76,7 +87,8 @@ class TinkerEngine:
         self.capabilities = replace(
             self.capabilities, scores_candidates=self._has_top, top_logprobs=self._has_top
         )
-        self._versions: LoadedVersions[Any] = LoadedVersions((base, ""))
+        self._versions: LoadedVersions[_Sampler] = LoadedVersions(_Sampler(base))
+        self._making = asyncio.Lock()
 
     def _scores_likeliest(self, client: Any) -> bool:
         """Some servers do not; they say so when they are asked."""
@@ -95,12 +107,9 @@ class TinkerEngine:
     # --- Engine protocol ---------------------------------------------------------------------
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
-        version = self._versions.resolve(request.policy_version, request.scope)
-        _check(request)
+        version, room = self._accept(request)
         sampling, prompt = request.sampling, request.prompt_ids
-        room = min(sampling.max_tokens, self.context_length - len(prompt))
-        if room < 1:
-            raise ValueError(f"a prompt of {len(prompt)} tokens leaves no room for a reply")
+        _check(sampling)
         import tinker
 
         params = tinker.SamplingParams(
@@ -111,12 +120,12 @@ class TinkerEngine:
             seed=None if sampling.seed is None else sampling.seed & (2**31 - 1),
             stop=sorted(request.stop_ids) or None,
         )
-        with self._versions.using(version) as (client, _):
-            answer = await self._ask(client.sample, _prompt(prompt), 1, params)
+        with self._versions.using(version) as held:
+            answer = await self._sample(held, prompt, params)
             [reply] = answer.sequences
-            ids = list(reply.tokens)
+            ids = _until_stop(reply.tokens, request.stop_ids)
             drawn = SampledFrom(sampling, self._vocab)
-            told = await self._told(client, prompt, ids, max(request.top_logprobs, drawn.num_needed))
+            told = await self._told(held, prompt, ids, max(request.top_logprobs, drawn.num_needed))
         for index, token_id in enumerate(ids):
             raw, last = float(reply.logprobs[index]), index == len(ids) - 1
             top = told[index] if told else {}
@@ -132,22 +141,21 @@ class TinkerEngine:
             )
 
     async def _told(
-        self, client: Any, prompt: list[int], ids: list[int], number: int
+        self, held: _Sampler, prompt: list[int], ids: list[int], number: int
     ) -> list[dict[int, float]]:
         """Of the likeliest tokens at each position of a reply; empty where the server does not say."""
         if not self._has_top or not number or not ids:
             return []
-        return (await self._prompt_logprobs(client, [*prompt, *ids], number))[len(prompt) :]
+        return (await self._prompt_logprobs(held, [*prompt, *ids], number))[len(prompt) :]
 
-    async def _prompt_logprobs(self, client: Any, ids: list[int], top_k: int) -> list[dict[int, float]]:
+    async def _prompt_logprobs(self, held: _Sampler, ids: list[int], top_k: int) -> list[dict[int, float]]:
         """Row i: the token there and, if asked for, the likeliest ones. The first row is empty."""
         import tinker
 
-        number = min(_MAX_TOP, top_k) if self._has_top else 0
+        number = min(MAX_TOP, top_k) if self._has_top else 0
         params = tinker.SamplingParams(max_tokens=1)
-        answer = await self._ask(
-            client.sample, _prompt(ids), 1, params, include_prompt_logprobs=True, topk_prompt_logprobs=number
-        )
+        more = {"include_prompt_logprobs": True, "topk_prompt_logprobs": number}
+        answer = await self._sample(held, ids, params, **more)
         own = list(answer.prompt_logprobs)
         # Some servers begin with the first token, which has none; others with the second.
         own = own if len(own) == len(ids) else [None, *own]
@@ -160,86 +168,87 @@ class TinkerEngine:
             for i, value in enumerate(own)
         ]
 
-    async def score(self, request: ScoreRequest) -> Scores:
-        if request.hidden_layer is not None:
-            raise ValueError("the Tinker engine gives no hidden states")
-        if (request.top_k or request.candidates) and not self._has_top:
-            raise ValueError("this Tinker server does not score the likeliest tokens")
-        version, ids = self._versions.resolve(request.policy_version), list(request.token_ids)
-        wanted = request.candidates or []
-        with self._versions.using(version) as (client, _):
-            rows = await self._prompt_logprobs(client, ids, max([request.top_k, *map(len, wanted)]))
-            told = rows[request.start :]
-            await self._fill(client, ids, request, told)
-        own = [row[token_id] for row, token_id in zip(told, ids[request.start :], strict=True)]
-        best = [sorted(row, key=row.__getitem__, reverse=True)[: request.top_k] for row in told]
-        return Scores(
-            own,
-            best,
-            [[row[each] for each in ids_K] for row, ids_K in zip(told, best, strict=True)],
-            None,
-            [[row[each] for each in want] for row, want in zip(told, wanted, strict=True)]
-            if wanted
-            else None,
-        )
+    async def _rows(
+        self, held: _Sampler, ids: list[int], top_k: int, priority: Priority
+    ) -> list[dict[int, float]]:
+        return await self._prompt_logprobs(held, ids, top_k)
 
-    async def _fill(
-        self, client: Any, ids: list[int], request: ScoreRequest, told: list[dict[int, float]]
-    ) -> None:
-        """Candidates that are not among the likeliest: each is scored as the token that follows."""
-
-        async def ask(position: int, candidate: int) -> None:
-            rows = await self._prompt_logprobs(client, [*ids[: request.start + position], candidate], 0)
-            told[position][candidate] = rows[-1][candidate]
-
-        missing = [
-            (position, each)
-            for position, (row, want) in enumerate(zip(told, request.candidates or [], strict=False))
-            for each in dict.fromkeys(want)
-            if each not in row
-        ]
-        await asyncio.gather(*(ask(position, each) for position, each in missing))
+    async def _score_next(
+        self, held: _Sampler, ids: list[int], candidates: list[int], priority: Priority
+    ) -> dict[int, float]:
+        """Each as the token that follows."""
+        texts = [self._prompt_logprobs(held, [*ids, each], 0) for each in candidates]
+        rows = await asyncio.gather(*texts)
+        return {each: row[-1][each] for each, row in zip(candidates, rows, strict=True)}
 
     async def load(self, weights: Weights) -> None:
-        path = sampler_of(weights.uri)
-        held = self._versions.get(weights.version)
-        if held is not None and held[1] == path:
-            return
-        client = await self._ask_in_thread(self._service.create_sampling_client, model_path=path)
-        # Whether the weights are there shows at the first request, and the server reads them then.
-        await self._prompt_logprobs(client, _PROBE, 0)
-        self._versions.put(weights.version, (client, path))
+        sampler_of(weights.uri)
+        async with self._making:
+            held = self._versions.get(weights.version)
+            if held is not None and held.uri == weights.uri:
+                return
+            made = await self._in_time(asyncio.to_thread(self._sampler, weights.uri, not self._has_top))
+            # Whether the weights are there shows at the first request, and the server reads them then.
+            await self._prompt_logprobs(made, _PROBE, 0)
+            made.uri = weights.uri
+            self._versions.put(weights.version, made)
+        await self._let_go(held)
 
-    async def serve_version(self, version: int, scope: Scope = EVERYONE) -> None:
-        self._versions.serve(version, scope)
+    def _sampler(self, uri: str, copy: bool) -> _Sampler:
+        """SkyRL's JAX backend samples with the very weights that are trained on, and puts back what they
+        were for each version asked for: there, each version is a copy that nobody trains."""
+        if not copy:
+            return _Sampler(self._service.create_sampling_client(model_path=sampler_of(uri)))
+        service = connect(self._options)
+        model = service.create_training_client_from_state(facts_of(uri)["state"])
+        path = model.save_weights_for_sampler(f"openclaw-rl-{uuid.uuid4().hex}").result().path
+        return _Sampler(service.create_sampling_client(model_path=path), "", service, model)
 
     async def unload(self, version: int) -> None:
-        self._versions.remove(version)
+        await self._let_go(self._versions.remove(version))
 
-    def status(self) -> EngineStatus:
-        return self._versions.status()
+    async def _let_go(self, held: _Sampler | None) -> None:
+        if held is not None and held.service is not None:
+            await asyncio.to_thread(let_go, self._options, held.service, held.model)
 
     async def close(self) -> None:
-        holder = self._service.holder
-        await asyncio.to_thread(holder.close)
+        for held in self._versions.all():
+            await self._let_go(held)
+        await asyncio.to_thread(self._service.holder.close)
 
-    async def _ask(self, call: Any, *arguments: Any, **more: Any) -> Any:
+    async def _sample(self, held: _Sampler, ids: list[int], params: Any, **more: Any) -> Any:
         """The client tries again by itself; what it gives up, or takes too long for, is away."""
+        for is_last in (False, True):
+            client = held.client
+            try:
+                future = client.sample(_prompt(ids), 1, params, **more)
+                return await self._in_time(asyncio.wrap_future(future))
+            except (ValueError, EngineAway) as error:
+                if is_last or not held.uri or _FORGOTTEN not in str(error):
+                    raise
+                await self._make_again(held, client)
+        raise AssertionError("one of the two was the last")
+
+    async def _make_again(self, held: _Sampler, failed: Any) -> None:
+        """A server that was started again has the checkpoints, and not what was made of them."""
+        async with self._making:
+            if held.client is failed:
+                made = await self._in_time(asyncio.to_thread(self._sampler, held.uri, True))
+                held.client, held.service, held.model = made.client, made.service, made.model
+
+    async def _in_time(self, work: Awaitable[T]) -> T:
         try:
-            future = call(*arguments, **more)
-            return await asyncio.wait_for(asyncio.wrap_future(future), self._options.patience_s)
+            return await asyncio.wait_for(work, self._options.patience_s)
         except TimeoutError:
             raise EngineAway("the Tinker service does not answer") from None
         except Exception as error:
             raise _said(error) from None
 
-    async def _ask_in_thread(self, call: Any, **more: Any) -> Any:
-        try:
-            return await asyncio.wait_for(asyncio.to_thread(call, **more), self._options.patience_s)
-        except TimeoutError:
-            raise EngineAway("the Tinker service does not answer") from None
-        except Exception as error:
-            raise _said(error) from None
+
+def _until_stop(ids: Sequence[int], stop_ids: frozenset[int]) -> list[int]:
+    """Some servers do not know every token that ends a reply."""
+    end = next((index for index, token_id in enumerate(ids) if token_id in stop_ids), len(ids) - 1)
+    return list(ids[: end + 1])
 
 
 def _said(error: Exception) -> Exception:
@@ -253,10 +262,8 @@ def _prompt(ids: list[int]) -> Any:
     return tinker.ModelInput.from_ints(list(ids))
 
 
-def _check(request: GenerateRequest) -> None:
-    if request.grammar is not None:
-        raise ValueError("the Tinker engine follows no grammar; leave the reply free")
-    neutral, sampling = SamplingParams(1), request.sampling
+def _check(sampling: SamplingParams) -> None:
+    neutral = SamplingParams(1)
     for name in ("min_p", "presence_penalty", "frequency_penalty", "logit_bias"):
         if getattr(sampling, name) != getattr(neutral, name):
             raise RequestError(f"This engine cannot do {name}; leave it out.", param=name)

@@ -12,50 +12,62 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from openclaw_rl.engine.elsewhere import ElsewhereEngine
 from openclaw_rl.engine.loaded import LoadedVersions
-from openclaw_rl.engine.sampled_from import SampledFrom
+from openclaw_rl.engine.sampled_from import SampledFrom, bounded
 from openclaw_rl.engine.vllm_server import VllmServer, server_flags
 from openclaw_rl.engine.vllm_wire import (
+    API_KEY,
+    PASSING,
+    Failed,
+    Tries,
     Unloaded,
     check_raw,
     completion_body,
     id_of,
     message,
+    read_chunk,
     read_tokens,
     refusal,
 )
 from openclaw_rl.errors import EngineAway
 from openclaw_rl.settings import EngineConfig
 from openclaw_rl.types import (
-    EVERYONE,
     Capabilities,
-    EngineStatus,
     GenerateRequest,
     Json,
-    Scope,
-    ScoreRequest,
-    Scores,
+    Priority,
     Token,
     Weights,
 )
 from openclaw_rl.types.lora import ADAPTER_FILE
 
-_API_KEY = "OPENCLAW_RL_VLLM_API_KEY"
 _UNIX = "unix://"
 _POLL_S = 0.5
+_CONNECT_S = 10.0
 #: The first request makes it compile what it needs.
 _FIRST_ANSWER_S = 300.0
-#: Tokens that a server scores beside those of the text itself, at most.
-_MAX_TOP = 20
+
+
+#: A line that is cut without a word is noticed after half a minute, also while an answer is waited for.
+_NOTICE_SILENCE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}.items()
+        if hasattr(socket, name)
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,8 @@ class VllmOptions(EngineConfig):
     """Adapters in memory at once; more are read again when they are asked for."""
     patience_s: float = 180.0
     """How long requests wait for a server that is away."""
+    pause_s: float = 0.25
+    """How long a request that failed there waits before it is sent again; doubles each time."""
 
 
 @dataclass(slots=True)
@@ -102,9 +116,10 @@ class _Version:
     owns_server: bool = field(default=False)
 
 
-class VllmEngine:
+class VllmEngine(ElsewhereEngine[_Version]):
     """Engine protocol over vLLM's HTTP API."""
 
+    title = "vLLM"
     capabilities = Capabilities(full_weights=True)
 
     def __init__(self, model: Path, options: VllmOptions) -> None:
@@ -135,7 +150,8 @@ class VllmEngine:
             if process is not None:
                 process.close()
             raise
-        client_here = httpx.AsyncClient(**_address(url, httpx.AsyncHTTPTransport), timeout=None)
+        timeout = httpx.Timeout(self._options.patience_s, connect=_CONNECT_S, pool=None)
+        client_here = httpx.AsyncClient(**_address(url, httpx.AsyncHTTPTransport), timeout=timeout)
         return _Server(client_here, model, context_length, process)
 
     async def _until_back(self, server: _Server, deadline: float) -> None:
@@ -154,35 +170,40 @@ class VllmEngine:
     # --- Engine protocol ---------------------------------------------------------------------
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
-        version = self._versions.resolve(request.policy_version, request.scope)
-        if request.grammar is not None:
-            raise ValueError("the vLLM engine follows no grammar; leave the reply free")
-        room = min(request.sampling.max_tokens, self.context_length - len(request.prompt_ids))
-        if room < 1:
-            raise ValueError(f"a prompt of {len(request.prompt_ids)} tokens leaves no room for a reply")
-        drawn = SampledFrom(request.sampling, self._vocab)
+        version, room = self._accept(request)
+        drawn = SampledFrom(bounded(request.sampling), self._vocab)
         told: list[int] = []
+        tries = self._tries()
         with self._versions.using(version) as held:
-            deadline = time.monotonic() + self._options.patience_s
             while True:
                 try:
                     body = completion_body(request, held.name, drawn, told, room)
+                    is_whole = body["max_tokens"] == room - len(told)
                     async with aclosing(self._stream(held, body)) as chunks:  # type: ignore[type-var]
                         async for chunk in chunks:
-                            for token in read_tokens(chunk, request, version, drawn):
+                            for token in read_tokens(chunk, request, version, drawn, is_whole):
                                 told.append(token.id)
                                 yield token
                                 if token.finish_reason:
                                     return
-                                deadline = time.monotonic() + self._options.patience_s
-                    raise EngineAway("vLLM ended a reply without saying why")
-                except (httpx.TransportError, Unloaded) as error:
-                    # Counts of tokens that penalties go by are the server's, and start anew.
-                    if told and (request.sampling.presence_penalty or request.sampling.frequency_penalty):
-                        raise EngineAway("vLLM went away in the middle of a reply") from error
-                    await self._until_back(held.server, deadline)
-                    if isinstance(error, Unloaded):
-                        await self._put(held)
+                                tries.went_on()
+                    if is_whole:
+                        raise Failed("it ended a reply without saying why")
+                except PASSING as error:
+                    await self._mend(held, error, tries)
+
+    def _tries(self) -> Tries:
+        return Tries(self._options.patience_s, self._options.pause_s)
+
+    async def _mend(self, held: _Version, error: Exception, tries: Tries) -> None:
+        """Until it may be asked again; EngineAway if that takes too long."""
+        await asyncio.sleep(tries.failed(error))
+        await self._until_back(held.server, tries.deadline)
+        if isinstance(error, Unloaded):
+            if held.folder is None:
+                raise EngineAway(f"vLLM no longer has the model {held.name}") from error
+            with suppress(httpx.TransportError):  # then the next try says so
+                await self._put(held)
 
     async def _stream(self, held: _Version, body: Json) -> AsyncIterator[Json]:
         async with held.server.client.stream("POST", "/v1/completions", json=body) as answer:
@@ -190,64 +211,26 @@ class VllmEngine:
                 await answer.aread()
                 raise refusal(answer)
             async for line in answer.aiter_lines():
-                if line.startswith("data: ") and line != "data: [DONE]":
-                    chunk: Json = json.loads(line.removeprefix("data: "))
-                    if "error" in chunk:
-                        raise EngineAway(f"vLLM failed while answering ({chunk['error'].get('type')})")
+                if (chunk := read_chunk(line)) is not None:
                     yield chunk
 
-    async def score(self, request: ScoreRequest) -> Scores:
-        if request.hidden_layer is not None:
-            raise ValueError("the vLLM engine gives no hidden states")
-        version, ids = self._versions.resolve(request.policy_version), list(request.token_ids)
-        wanted = request.candidates or []
-        top_k = min(_MAX_TOP, max([request.top_k, *map(len, wanted)]))
-        if request.top_k > _MAX_TOP:
-            raise ValueError(f"the vLLM engine scores the {_MAX_TOP} likeliest tokens at most")
-        body = {"prompt": ids, "max_tokens": 1, "prompt_logprobs": top_k, "add_special_tokens": False}
-        with self._versions.using(version) as held:
-            answer = await self._ask(held, {**body, "priority": int(request.priority)})
-            told = [
-                {int(token_id): float(each["logprob"]) for token_id, each in row.items()}
-                for row in answer["choices"][0]["prompt_logprobs"][request.start :]
-            ]
-            await self._fill(held, ids, request, told)
-        own = [row[token_id] for row, token_id in zip(told, ids[request.start :], strict=True)]
-        best = [sorted(row, key=row.__getitem__, reverse=True)[: request.top_k] for row in told]
-        return Scores(
-            own,
-            best,
-            [[row[token_id] for token_id in ids_K] for row, ids_K in zip(told, best, strict=True)],
-            None,
-            None
-            if not wanted
-            else [[r[each] for each in want] for r, want in zip(told, wanted, strict=True)],
-        )
-
-    async def _fill(
-        self, held: _Version, ids: list[int], request: ScoreRequest, told: list[dict[int, float]]
-    ) -> None:
-        """Candidates that are not among the likeliest are asked for by name, position by position."""
-
-        async def ask(position: int, missing: list[int]) -> None:
-            body = {
-                "prompt": ids[: request.start + position],
-                "max_tokens": 1,
-                "logprobs": len(missing),
-                "logprob_token_ids": missing,
-                "return_tokens_as_token_ids": True,
-                "add_special_tokens": False,
-                "priority": int(request.priority),
-            }
-            answer = await self._ask(held, body)
-            [row] = answer["choices"][0]["logprobs"]["top_logprobs"]
-            told[position] |= {id_of(name): value for name, value in row.items() if id_of(name) in missing}
-
-        lacking = [
-            (position, [each for each in dict.fromkeys(want) if each not in row])
-            for position, (row, want) in enumerate(zip(told, request.candidates or [], strict=False))
+    async def _rows(
+        self, held: _Version, ids: list[int], top_k: int, priority: Priority
+    ) -> list[dict[int, float]]:
+        answer = await self._ask(held, {"prompt": ids, "prompt_logprobs": top_k}, priority)
+        return [
+            {int(token_id): float(each["logprob"]) for token_id, each in (row or {}).items()}
+            for row in answer["choices"][0]["prompt_logprobs"]
         ]
-        await asyncio.gather(*(ask(position, missing) for position, missing in lacking if missing))
+
+    async def _score_next(
+        self, held: _Version, ids: list[int], candidates: list[int], priority: Priority
+    ) -> dict[int, float]:
+        named = {"logprobs": len(candidates), "logprob_token_ids": candidates}
+        body = {"prompt": ids, **named, "return_tokens_as_token_ids": True}
+        answer = await self._ask(held, body, priority)
+        [row] = answer["choices"][0]["logprobs"]["top_logprobs"]
+        return {id_of(name): value for name, value in row.items() if id_of(name) in candidates}
 
     async def load(self, weights: Weights) -> None:
         folder = weights.folder
@@ -260,7 +243,10 @@ class VllmEngine:
                 self._num_loads += 1
                 name = f"openclaw-rl-{weights.version}-{os.getpid()}-{self._num_loads}"
                 made = _Version(self._versions.base.server, name, folder, source)
-                await self._put(made)
+                try:
+                    await self._put(made)
+                except httpx.TransportError as error:
+                    raise EngineAway(f"vLLM does not answer ({type(error).__name__})") from None
             else:
                 made = await self._load_full(weights.version, folder, source)
             self._versions.put(weights.version, made)
@@ -275,16 +261,12 @@ class VllmEngine:
 
     async def _put(self, held: _Version) -> None:
         body = {"lora_name": held.name, "lora_path": str(held.folder)}
-        try:
-            answer = await held.server.client.post("/v1/load_lora_adapter", json=body, timeout=120)
-        except httpx.TransportError as error:
-            raise EngineAway(f"vLLM does not answer ({type(error).__name__})") from None
+        answer = await held.server.client.post("/v1/load_lora_adapter", json=body, timeout=120)
+        if answer.status_code > 500 or answer.status_code in (401, 403, 429):
+            raise EngineAway(f"vLLM answered {answer.status_code} to a new version")
         if answer.status_code != 200 and "already been loaded" not in answer.text:
             where = " (it must be at the same path on the server)" if self._options.url else ""
             raise ValueError(f"vLLM cannot load {held.folder}{where}: {message(answer)}")
-
-    async def serve_version(self, version: int, scope: Scope = EVERYONE) -> None:
-        self._versions.serve(version, scope)
 
     async def unload(self, version: int) -> None:
         if (held := self._versions.remove(version)) is not None:
@@ -304,28 +286,24 @@ class VllmEngine:
             except httpx.TransportError:
                 return  # a server that is gone holds nothing
 
-    def status(self) -> EngineStatus:
-        return self._versions.status()
-
     async def close(self) -> None:
         for held in self._versions.all():
             if held.owns_server or held is self._versions.base:
                 await held.server.close()
 
-    async def _ask(self, held: _Version, body: Json) -> Json:
+    async def _ask(self, held: _Version, body: Json, priority: Priority) -> Json:
         """One whole answer; what fails on the way is asked again, since asking changes nothing."""
-        deadline = time.monotonic() + self._options.patience_s
+        body = {**body, "model": held.name, "max_tokens": 1, "add_special_tokens": False}
+        tries = self._tries()
         while True:
             try:
-                answer = await held.server.client.post("/v1/completions", json={**body, "model": held.name})
+                answer = await held.server.client.post("/v1/completions", json={**body, "priority": priority})
                 if answer.status_code == 200:
                     found: Json = answer.json()
                     return found
                 raise refusal(answer)
-            except httpx.TransportError:
-                await self._until_back(held.server, deadline)
-            except Unloaded:
-                await self._put(held)
+            except PASSING as error:
+                await self._mend(held, error, tries)
 
 
 def _identity(folder: Path) -> str:
@@ -337,11 +315,12 @@ def _identity(folder: Path) -> str:
 
 def _address(url: str, transport: Any) -> dict[str, Any]:
     """A client's arguments: a URL, or a socket on this machine."""
-    key = os.environ.get(_API_KEY)
+    key = os.environ.get(API_KEY)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     if url.startswith(_UNIX):
         return {"base_url": "http://vllm", "transport": transport(uds=url.removeprefix(_UNIX))}
-    return {"base_url": url.rstrip("/").removesuffix("/v1"), "headers": headers}
+    base = url.rstrip("/").removesuffix("/v1")
+    return {"base_url": base, "headers": headers, "transport": transport(socket_options=_NOTICE_SILENCE)}
 
 
 def _facts(client: httpx.Client, url: str) -> tuple[str, int]:
@@ -351,7 +330,7 @@ def _facts(client: httpx.Client, url: str) -> tuple[str, int]:
     except httpx.HTTPError as error:
         raise ValueError(f"there is no vLLM at {url} ({error}); start it first") from None
     if listed.status_code == 401:
-        raise ValueError(f"vLLM at {url} wants its key, and another than this one; set {_API_KEY}")
+        raise ValueError(f"vLLM at {url} wants its key, and another than this one; set {API_KEY}")
     if listed.status_code != 200:
         raise ValueError(f"vLLM at {url} answered {listed.status_code} to /v1/models")
     if "/v1/load_lora_adapter" not in described.json().get("paths", {}):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import time
+from dataclasses import replace
 
 import httpx
 
@@ -10,18 +13,26 @@ from openclaw_rl.engine.sampled_from import SampledFrom
 from openclaw_rl.errors import EngineAway
 from openclaw_rl.types import FinishReason, GenerateRequest, Json, Token
 
+API_KEY = "OPENCLAW_RL_VLLM_API_KEY"
 _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
 def completion_body(
     request: GenerateRequest, model: str, drawn: SampledFrom, told: list[int], room: int
 ) -> Json:
-    """``told`` are the tokens that a reply has already, where it goes on after a break."""
-    sampling = request.sampling
+    """``told`` are the tokens that a reply has already, where it goes on after a break.
+
+    The server counts for penalties only what it said itself: what was said before the break is held against
+    tokens as a bias, and one token is asked for at a time, so that nothing counts twice.
+    """
+    sampling, num_asked = drawn.params, room - len(told)
+    if told and (sampling.presence_penalty or sampling.frequency_penalty):
+        num_asked, biases = 1, drawn.biases()
+        sampling = replace(sampling, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=biases)
     body: Json = {
         "model": model,
         "prompt": [*request.prompt_ids, *told],
-        "max_tokens": room - len(told),
+        "max_tokens": num_asked,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
@@ -51,12 +62,59 @@ class Unloaded(Exception):
     """A server that was started again does not know the adapter."""
 
 
+class Failed(Exception):
+    """It could not answer this time."""
+
+
+#: What is asked again: failures on the way, since asking changes nothing on the server.
+PASSING = (httpx.TransportError, Unloaded, Failed)
+
+
+class Tries:
+    """How often and how long in a row a request may fail on its way before it is given up."""
+
+    _MOST = 5
+
+    def __init__(self, patience_s: float, pause_s: float) -> None:
+        self._patience_s, self._pause_s = patience_s, pause_s
+        self.went_on()
+
+    def went_on(self) -> None:
+        """Something came of it."""
+        self._failed, self.deadline = 0, time.monotonic() + self._patience_s
+
+    def failed(self, error: Exception) -> float:
+        """Seconds to wait before the next; EngineAway where there shall be none."""
+        self._failed += 1
+        if self._failed > self._MOST:
+            raise EngineAway(f"vLLM failed {self._failed} times ({error or type(error).__name__})") from error
+        return self._pause_s * float(2 ** (self._failed - 1))
+
+
 def refusal(answer: httpx.Response) -> Exception:
-    if answer.status_code == 404:
+    status = answer.status_code
+    if status == 404:
         return Unloaded(message(answer))
-    if answer.status_code == 400:
+    if status == 400:
         return ValueError(message(answer))
-    return EngineAway(f"vLLM answered {answer.status_code}")
+    if status in (401, 403):
+        return EngineAway(f"vLLM refuses the key in {API_KEY}")
+    if status >= 500 or status in (408, 429):
+        return Failed(f"it answered {status}")
+    return EngineAway(f"vLLM answered {status}")
+
+
+def read_chunk(line: str) -> Json | None:
+    """One line of a stream; None where it says nothing."""
+    if not line.startswith("data: ") or line == "data: [DONE]":
+        return None
+    try:
+        chunk: Json = json.loads(line.removeprefix("data: "))
+    except ValueError:
+        raise Failed("it said something that is no JSON") from None
+    if "error" in chunk:
+        raise Failed(f"it failed while answering: {chunk['error'].get('type')}")
+    return chunk
 
 
 def message(answer: httpx.Response) -> str:
@@ -67,12 +125,16 @@ def message(answer: httpx.Response) -> str:
         return f"status {answer.status_code}"
 
 
-def read_tokens(chunk: Json, request: GenerateRequest, version: int, drawn: SampledFrom) -> list[Token]:
+def read_tokens(
+    chunk: Json, request: GenerateRequest, version: int, drawn: SampledFrom, is_whole: bool
+) -> list[Token]:
+    """``is_whole``: all that there is room for was asked for, so that a length is the reply's."""
     if not chunk.get("choices"):
         return []
     choice = chunk["choices"][0]
     ids: list[int] = choice.get("token_ids") or []
     made, reason = [], _REASONS.get(choice.get("finish_reason") or "")
+    reason = None if reason == "length" and not is_whole else reason
     for index, token_id in enumerate(ids):
         raw = float(choice["logprobs"]["token_logprobs"][index])
         row = choice["logprobs"]["top_logprobs"][index]

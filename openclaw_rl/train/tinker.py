@@ -23,7 +23,7 @@ import torch
 
 from openclaw_rl.errors import EngineAway
 from openclaw_rl.settings import TrainConfig
-from openclaw_rl.tinker_service import connect, facts_of, offered_models, raised, weights_uri
+from openclaw_rl.tinker_service import connect, facts_of, let_go, offered_models, raised, weights_uri
 from openclaw_rl.train.losses import LOSSES, loss_of
 from openclaw_rl.types import Batch, Example, Json, StepReport, TrainerCapabilities, Weights
 
@@ -72,6 +72,8 @@ class TinkerTrainer:
         self._service: Any = None
         self._sessions: list[Any] = []
         self._client: Any = None
+        self._model: Any = None
+        """The client, also after it failed."""
         self._steps = 0
         self._state: Json = {}
         offered_models(connect(options), options)  # what cannot be used is said now, not at the first step
@@ -86,12 +88,16 @@ class TinkerTrainer:
     def _connect(self, state: str | None) -> None:
         """A new model on the server: weights are loaded before anything else, or not at all.
 
-        Sessions before are kept: some servers sample from a version only while the one that made it lives.
+        Sessions before are kept, since some servers sample from a version only while the one that made it
+        lives. SkyRL's JAX backend, which takes means, has few places, and the engine keeps copies there.
         """
-        options, self._client = self.options, None
+        options = self.options
+        if options.reduction == "mean" and self._service is not None:
+            let_go(options, self._service, self._model)
+        self._client = self._model = None
         name = options.base_model or options.name
         self._service = connect(options)
-        self._sessions.append(self._service)
+        self._sessions = [self._service, *(self._sessions if options.reduction == "sum" else ())]
         try:
             if state is None:
                 self._client = self._service.create_lora_training_client(
@@ -99,6 +105,7 @@ class TinkerTrainer:
                 )
             else:
                 self._client = self._service.create_training_client_from_state_with_optimizer(state)
+            self._model = self._client
         except Exception as error:
             raise raised(error) from None
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from openclaw_rl.engine.sampled_from import SampledFrom
+from openclaw_rl.engine.sampled_from import SampledFrom, bounded
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.types import SamplingParams
 
@@ -64,6 +64,32 @@ def test_it_is_exact_where_the_rest_is_cut_off_or_known(params: SamplingParams) 
 )
 def test_elsewhere_it_is_a_close_estimate(params: SamplingParams, bound: float) -> None:
     assert max(error(params, seed) for seed in range(0, 12, 4)) < bound
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(9, temperature=0.8),
+        SamplingParams(9, temperature=0.8, top_p=0.95),
+        SamplingParams(9, temperature=1.3),
+        SamplingParams(9, temperature=1.5, min_p=0.001),
+        SamplingParams(9, top_p=0.99),
+        SamplingParams(9, temperature=1.2, top_k=300),
+        SamplingParams(9, temperature=0.9, presence_penalty=0.7, frequency_penalty=0.4),
+        SamplingParams(9, temperature=0.9, logit_bias={"3": -4.0}),
+    ],
+    ids=str,
+)
+def test_drawn_from_the_likeliest_it_is_exact_everywhere(params: SamplingParams) -> None:
+    assert max(error(bounded(params), seed) for seed in range(0, 12, 4)) < 1e-4
+
+
+def test_what_is_told_whole_or_not_drawn_at_all_is_not_bounded() -> None:
+    for params in (SamplingParams(9), SamplingParams(9, temperature=0.0, top_p=0.9)):
+        assert bounded(params) == params
+    assert bounded(SamplingParams(9, top_p=0.9)).top_k == 256
+    assert bounded(SamplingParams(9, top_k=20)).top_k == 20
+    assert bounded(SamplingParams(9, top_k=5000)).top_k == 512
 
 
 def test_nothing_more_is_asked_for_where_the_raw_ones_will_do() -> None:

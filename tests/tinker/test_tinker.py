@@ -104,6 +104,31 @@ async def collect(engine: Engine, request: GenerateRequest) -> list[Token]:
     return [token async for token in engine.generate(request)]
 
 
+async def test_versions_stay_what_they_are_while_training_goes_on(
+    engine: Engine, make: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    """SkyRL's JAX backend would sample with the weights of the step at hand, and train on those sampled."""
+    text = ScoreRequest([*PROMPT, 11, 12], len(PROMPT))
+    losses: list[list[float]] = []
+    for asks_between in (False, True):
+        trainer = make(learning_rate=0.02)
+        trainer.resume(None)
+        losses.append([])
+        told: dict[int, list[float]] = {}
+        for version in (1, 2, 3):
+            report = await asyncio.to_thread(trainer.step, Batch([example(version)]), version - 1)
+            losses[-1].append(report.loss)
+            uri = await asyncio.to_thread(trainer.save, tmp_path, {})
+            assert uri is not None
+            if asks_between:
+                await engine.load(Weights(10 + version, uri))
+                for known in range(1, version + 1):
+                    scores = (await engine.score(replace(text, policy_version=10 + known))).logprobs
+                    assert told.setdefault(known, scores) == pytest.approx(scores, abs=1e-4)
+    assert len({round(values[0], 3) for values in told.values()}) == 3, "each differs from the others"
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+
+
 async def test_it_learns_and_goes_on_after_the_server_was_killed(
     engine: Engine, skyrl: Any, make: Callable[..., Trainer], tmp_path: Path
 ) -> None:
@@ -148,7 +173,8 @@ async def test_it_learns_and_goes_on_after_the_server_was_killed(
     trainer.options = patient  # type: ignore[attr-defined]
     await asyncio.to_thread(trainer.resume, saved)
     assert trainer.state == {"version": 2}
-    last = await step(2, BASE_VERSION)  # this server forgot how to sample from the others
+    assert await share(2) == pytest.approx(middle, abs=1e-3), "versions answer again after its start"
+    last = await step(2, 2)
     await engine.load(last)
     after = await share(3)
     print(

@@ -1,0 +1,102 @@
+"""What engines share whose model is on a server elsewhere: versions, scores, and what they cannot do.
+
+A server tells raw log-probs of a text's tokens and of the likeliest beside them; how it is asked is the
+engine's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Generic, TypeVar
+
+from openclaw_rl.engine.loaded import LoadedVersions
+from openclaw_rl.types import (
+    EVERYONE,
+    Capabilities,
+    EngineStatus,
+    GenerateRequest,
+    Priority,
+    Scope,
+    ScoreRequest,
+    Scores,
+)
+
+H = TypeVar("H")
+#: Likeliest tokens that servers score at most beside those of the text itself.
+MAX_TOP = 20
+
+
+class ElsewhereEngine(ABC, Generic[H]):
+    """What does not depend on the server of the Engine protocol; ``H`` is its handle of a version."""
+
+    title: ClassVar[str]
+    """As messages name it."""
+    capabilities: Capabilities
+    context_length: int
+    _versions: LoadedVersions[H]
+
+    @abstractmethod
+    async def _rows(self, held: H, ids: list[int], top_k: int, priority: Priority) -> list[dict[int, float]]:
+        """For each token of a text its log-prob and those of the likeliest there; the first has none."""
+
+    @abstractmethod
+    async def _score_next(
+        self, held: H, ids: list[int], candidates: list[int], priority: Priority
+    ) -> dict[int, float]:
+        """The log-probs that each of the candidates follows a text."""
+
+    def _accept(self, request: GenerateRequest) -> tuple[int, int]:
+        """The version that answers, and how many tokens it may say."""
+        version = self._versions.resolve(request.policy_version, request.scope)
+        if request.grammar is not None:
+            raise ValueError(f"the {self.title} engine follows no grammar; leave the reply free")
+        room = min(request.sampling.max_tokens, self.context_length - len(request.prompt_ids))
+        if room < 1:
+            raise ValueError(f"a prompt of {len(request.prompt_ids)} tokens leaves no room for a reply")
+        return version, room
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        wanted = request.candidates or []
+        self._check_score(request)
+        version, ids = self._versions.resolve(request.policy_version), list(request.token_ids)
+        most = min(MAX_TOP, max([request.top_k, *map(len, wanted)]))
+        with self._versions.using(version) as held:
+            told = (await self._rows(held, ids, most, request.priority))[request.start :]
+            await self._fill(held, request, told)
+        own = [row[token_id] for row, token_id in zip(told, ids[request.start :], strict=True)]
+        best = [sorted(row, key=row.__getitem__, reverse=True)[: request.top_k] for row in told]
+        scored = [_values(row, want) for row, want in zip(told, wanted, strict=True)] if wanted else None
+        return Scores(own, best, [_values(*each) for each in zip(told, best, strict=True)], None, scored)
+
+    def _check_score(self, request: ScoreRequest) -> None:
+        if request.hidden_layer is not None:
+            raise ValueError(f"the {self.title} engine gives no hidden states")
+        if (request.top_k or request.candidates) and not self.capabilities.scores_candidates:
+            raise ValueError(f"this {self.title} server does not score the likeliest tokens")
+        if request.top_k > MAX_TOP:
+            raise ValueError(f"the {self.title} engine scores the {MAX_TOP} likeliest tokens at most")
+
+    async def _fill(self, held: H, request: ScoreRequest, told: list[dict[int, float]]) -> None:
+        """Candidates that are not among the likeliest are asked for by name, position by position."""
+
+        async def ask(position: int, missing: list[int]) -> None:
+            ids = list(request.token_ids[: request.start + position])
+            told[position] |= await self._score_next(held, ids, missing, request.priority)
+
+        lacking = [
+            (position, [each for each in dict.fromkeys(want) if each not in row])
+            for position, (row, want) in enumerate(zip(told, request.candidates or [], strict=False))
+        ]
+        await asyncio.gather(*(ask(position, missing) for position, missing in lacking if missing))
+
+    async def serve_version(self, version: int, scope: Scope = EVERYONE) -> None:
+        self._versions.serve(version, scope)
+
+    def status(self) -> EngineStatus:
+        return self._versions.status()
+
+
+def _values(row: dict[int, float], ids: Sequence[int]) -> list[float]:
+    return [row[each] for each in ids]
