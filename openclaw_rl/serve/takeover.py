@@ -159,6 +159,7 @@ class EitherReply:
         self._answerer.rest(problem)
         try:
             local = await self._answerer.prepare_here(self._request)
+            await local.start()
         except RequestError:
             raise problem from None  # the model here cannot either
         self._local = local
@@ -195,6 +196,7 @@ class EitherReply:
         """From what was said so far. As text: the reply as a whole is nobody's, and holds no tokens."""
         local = await self._answerer.prepare_here(self._request)
         local.prompt_ids = [*local.prompt_ids, *self._answerer.local.renderer.encode(said)]
+        await local.start()
         async with aclosing(local.events()) as events:  # type: ignore[type-var]
             async for event in events:
                 if event.delta is not None or event.finish_reason:
@@ -208,6 +210,8 @@ class EitherReply:
 
     def abandon(self) -> None:
         self._upstream.abandon()
+        if self._local is not None:
+            self._local.abandon()
 
 
 def _is_trouble(error: RequestError) -> bool:
