@@ -103,11 +103,17 @@ class FaultyLine:
             writer.write(data)
             await writer.drain()
 
+    async def _end(self) -> None:
+        self._listener.close()
+        ending = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        await asyncio.wait(ending, timeout=5) if ending else None
+
     def close(self) -> None:
         self.cut()
-        self._loop.call_soon_threadsafe(self._listener.close)
+        self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        self._loop.close()
 
 
 @contextmanager
