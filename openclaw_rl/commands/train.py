@@ -113,9 +113,11 @@ def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Pl
         raise ValueError("--attempts 2 or more: an attempt is learned from by how it compares with others")
     parts = EnvironmentParts(options.tasks, steps, pictures=True)
     tasks = create_environment(env, parts).tasks()
+    if options.difficulty is not None:
+        tasks = [task for task in tasks if task.data.get("difficulty", 0) <= options.difficulty]
     train, held_out = of_split(tasks, "train"), of_split(tasks, "validation")
     if not train:
-        raise ValueError(f"{env} has no tasks of the split train")
+        raise ValueError(f"{env} has no tasks of the split train, or none that is so easy")
     held_out = held_out[:: max(1, -(-len(held_out) // options.eval_tasks))]
     return Plan(
         env, env.rpartition(":")[2].lower(), parts, train, held_out, options.attempts, max(1, parallel),

@@ -9,6 +9,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--env", metavar="NAME", help="toolcall, terminal, … or pkg.module:Class [ENV_TYPE]")
     add("--tasks", default="", metavar="PATH", help="its tasks [those that come with it]")
+    add("--difficulty", type=int, metavar="N", help="only tasks that are at most so difficult [all]")
     add("--parallel", type=int, default=0, metavar="N", help="episodes at once [PARALLEL_ENVS, or 8]")
     add("--pool", default="local", metavar="WHERE", help="where they act: local, ray or ray://HOST:PORT")
     add("--attempts", type=int, default=8, metavar="N", help="at each task; they are compared [8]")

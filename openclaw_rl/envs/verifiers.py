@@ -38,7 +38,7 @@ class Verifiers:
         self._endpoint: Endpoint | None = None
         self._episode: asyncio.Task[float] | None = None
         self._asked: list[Json] = []
-        self._steps, self._failed = 0, False
+        self._steps = 0
 
     def tasks(self) -> list[Task]:
         return list(self._loaded.tasks)

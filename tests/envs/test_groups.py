@@ -131,7 +131,7 @@ def options(**given: Any) -> argparse.Namespace:
     known = {
         "env": "toolcall", "tasks": "", "parallel": 0, "attempts": 2, "groups": 0, "minutes": 0.0,
         "max_steps": 0, "eval_every": 0, "eval_tasks": 100, "task_seed": 0, "free": False, "quick": False,
-        "pool": "local",
+        "pool": "local", "difficulty": None,
     }  # fmt: skip
     return argparse.Namespace(**{**known, **given})
 
@@ -209,6 +209,16 @@ async def test_agents_wait_for_a_step_that_takes_long(
     assert seen == ["training", "checking", None]
     await training._may_start()
     assert seen[-1] == "training", "what came before was read"
+
+
+def test_only_tasks_that_are_easy_enough_are_tried(tasks: str) -> None:
+    rows = [{**row, "difficulty": number} for number, row in enumerate(ROWS)]
+    Path(tasks).write_text("\n".join(map(json.dumps, rows)))
+    assert [task.id for task in plan(tasks, difficulty=1).train] == ["t0", "t1"]
+    assert plan(tasks, difficulty=1).held_out == []
+    assert len(plan(tasks, difficulty=3).held_out) == 1
+    with pytest.raises(ValueError, match="none that is so easy"):
+        plan(tasks, difficulty=-1)
 
 
 def test_the_references_variables_work(tasks: str) -> None:

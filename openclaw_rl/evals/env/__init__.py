@@ -8,7 +8,7 @@ import argparse
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("env")
     group.add_argument(
-        "--env", metavar="NAME", help="toolcall, terminal, swe, gui, or pkg.module:Class of your own"
+        "--env", metavar="NAME", help="toolcall, terminal, swe, gui, verifiers, openenv, or pkg.module:Class"
     )
     group.add_argument("--tasks", default="", metavar="PATH", help="its tasks [those that come with it]")
     group.add_argument(
