@@ -154,7 +154,7 @@ async def test_a_share_of_conversations_is_answered_here(make_system: Any, conne
     async with both(make_system, connect, cloud) as (system, client):
         await learned(system, 0.5)
         here = 0
-        for number in range(60):
+        for number in range(24):
             first = {"role": "user", "content": f"question {number}"}
             versions = set()
             for said_so_far in ([first], [first, {"role": "assistant", "content": "x"}, first]):
@@ -163,7 +163,7 @@ async def test_a_share_of_conversations_is_answered_here(make_system: Any, conne
                 versions.add(answer.headers["x-policy-version"])
             assert len(versions) == 1, "a whole conversation"
             here += versions == {"1"}
-        assert 15 < here < 45
+        assert 4 < here < 20
 
 
 async def test_the_base_takes_nothing_over(make_system: Any, connect: Any, ask: Any) -> None:
