@@ -26,7 +26,9 @@ from openclaw_rl.types import EVERYONE, ScoreRequest
 from openclaw_rl.types.lora import ADAPTER_FILE
 
 ANN, BEN = "user:ann", "user:ben"
-ANYTHING = Bounds(9, 9, 9, 9, 9, 9, 9, specificity=-math.inf, strangeness=9, terse=-9, held_out=9)
+ANYTHING = Bounds(
+    9, 9, 9, 9, 9, 9, 9, off_topic=9, specificity=-math.inf, strangeness=9, terse=-9, held_out=9
+)
 
 
 def test_without_entries_everybody_shares_one_policy() -> None:

@@ -82,8 +82,8 @@ async def test_the_share_rises_while_people_stay_content(tmp_path: Path) -> None
         )  # fmt: skip
         worker, person = stack.worker(), Person(stack)
         takeovers = TakeOvers(stack.system.ledgers.learn)
-        take_over = TakeOver(takeovers, stack.policy_ledger, (0.25, 0.5, 1.0))
-        for _ in range(60):
+        take_over = TakeOver(takeovers, stack.policy_ledger, (0.5, 1.0))
+        for _ in range(40):
             await person.talk(12)
             await stack.judge()
             await run(worker)
@@ -91,7 +91,10 @@ async def test_the_share_rises_while_people_stay_content(tmp_path: Path) -> None
             await stack.system.follow()
             now, last = takeovers.current(EVERYONE), person.liked[-12:]
             serving = stack.policy_ledger.serving()
-            print(f"\n{person.number} conversations: {now.share:.0%} here, version {serving}: {last}")
+            print(
+                f"\n{person.number} conversations: {now.share:.0%} here, version {serving}: {last}",
+                flush=True,
+            )
             if now.share == 1.0:
                 break
         history = [(rung.share, rung.why) for rung in reversed(takeovers.history(EVERYONE))]

@@ -31,7 +31,9 @@ from openclaw_rl.train.worker import LearnWorker
 from openclaw_rl.types import ScoreRequest, TurnRecord
 
 #: Of a network that knows nothing, nothing can be asked but finite weights.
-ANYTHING = Bounds(9, 9, 9, 9, 9, 9, 9, specificity=-math.inf, strangeness=9, terse=-9, held_out=9)
+ANYTHING = Bounds(
+    9, 9, 9, 9, 9, 9, 9, off_topic=9, specificity=-math.inf, strangeness=9, terse=-9, held_out=9
+)
 
 
 class Stack:
