@@ -32,6 +32,15 @@ world would write year years your yourself
 """
 
 
+#: One to three words, three times in a row.
+_STUTTER = re.compile(r"\b([^\W\d_]{2,}(?:\W{1,3}\w{1,20}){0,2})(?:\W{1,3}\1\b){2}", re.IGNORECASE)
+
+
+def stutters(reply: str) -> bool:
+    """Whether it says the same few words again and again."""
+    return bool(_STUTTER.search(reply))
+
+
 def own_words(requests: Sequence[str]) -> list[frozenset[str]]:
     """Of each request, the words that hardly any other has; none where it is too short to tell."""
     words = [_stems(request) for request in requests]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw_rl.relevance import names, own_words
+from openclaw_rl.relevance import names, own_words, stutters
 
 REQUESTS = [
     "Tell me about trains.",
@@ -41,3 +41,23 @@ def test_what_everybody_asks_for_is_nobodys_own() -> None:
 )
 def test_a_reply_names_what_was_asked_about_or_not(reply: str, expected: bool) -> None:
     assert names(reply, own_words(REQUESTS)[0]) is expected
+
+
+@pytest.mark.parametrize(
+    ("reply", "does"),
+    [
+        ("The Moon is a body, Captain Captain Captain, Captain.", True),
+        ("Captain Jack, Captain Jack's just Captain Jack, Captain Jack, Captain Jack.", True),
+        (
+            "It is a wonder. It is a wonder. It is a wonder.",
+            False,
+        ),  # four words: whole sentences are counted elsewhere
+        ("No, no, no! Not that one.", True),
+        ("Very, very good.", False),
+        ("Honey is made by bees, Captain. It keeps for years, Captain.", False),
+        ("1. Bees\n2. Bees\n3. Bees", False),
+        ("", False),
+    ],
+)
+def test_stuttering(reply: str, does: bool) -> None:
+    assert stutters(reply) == does

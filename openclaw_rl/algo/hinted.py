@@ -53,6 +53,7 @@ _TELLING = 40
 _FINISHED = 4
 #: Of a text's end, so much tells whether it was cut.
 _TAIL = 24
+_IMPOSSIBLE = -30.0
 #: Of the requests, those that must find an answer.
 _LEAST_SHARE = 0.25
 
@@ -126,18 +127,12 @@ class Hinted:
 @dataclass(frozen=True)
 class _Kept:
     answer: Answer
-    given: Answer
-    """As it was before it was put into form."""
+    is_new: FloatArray
+    """Where 1, the form brought a token in; where 0, it is as it was given."""
 
     def own_share(self, usual: float) -> FloatArray:
-        """Of words that only the form brought in, all; of coming to an end, too."""
-        share = np.ones((len(self.answer.ids), 1), np.float32)
-        same = SequenceMatcher(None, self.given.ids, self.answer.ids, autojunk=False)
-        for block in same.get_matching_blocks():
-            share[block.b : block.b + block.size] = usual
-        if self.answer.finished:
-            share[-1] = 1.0
-        return share
+        """Of what the form brought in, all."""
+        return np.maximum(self.is_new, np.float32(usual))
 
 
 @dataclass(frozen=True)
@@ -180,30 +175,46 @@ class _Choice:
             usable = finished
         found = []
         for answer in usable:
-            shaped = await self._shaped(asks[which], answer)
-            if shaped is None or not await self._is_about(asks, which, own, shaped):
+            text = self.reading.made(answer.text)
+            if text is None or self.teacher.degenerate(text):
                 continue
-            shows = 0.0 if self.reading.can_make else await self._shows(asks[which], shaped)
+            if not await self._is_about(asks, which, own, text, answer):
+                continue
+            shows = 0.0 if self.reading.can_make else await self._shows(asks[which], answer)
             if shows > 0 or self.reading.can_make or not self.wish:
-                found.append((shows, _Kept(shaped, answer)))
+                found.append((shows, self._shaped(text, answer)))
             if self.reading.can_make and len(found) == self.keep:
                 break
         found.sort(key=lambda each: -each[0])
         return [kept for _, kept in found[: self.keep]]
 
-    async def _shaped(self, ask: Ask, answer: Answer) -> Answer | None:
-        """In the forms that were wished for; None where it cannot be."""
-        text = self.reading.made(answer.text)
-        if text is None or text == answer.text:
-            return None if text is None else answer
-        if self.teacher.degenerate(text):
-            return None
-        cut_off = not answer.finished and text.endswith(answer.text[-_TAIL:])
-        return await self.teacher.write(self.prompt(ask), text, ends=not cut_off)
+    def _shaped(self, text: str, given: Answer) -> _Kept:
+        """A given answer in form. Where nothing changed, what is likely is what was likely then.
 
-    async def _is_about(self, asks: Sequence[Ask], which: int, own: frozenset[str], answer: Answer) -> bool:
+        Asked about the rest behind the form, which it never uses, the model would say the form again.
+        """
+        cut_off = not given.finished and text.endswith(given.text[-_TAIL:])
+        ids = given.ids if text == given.text else self.teacher.encode(text, ends=not cut_off)
+        is_new = np.ones((len(ids), 1), np.float32)
+        logprobs = np.zeros(len(ids), np.float32)
+        top_ids = np.repeat(given.top_ids_NK[:1], len(ids), axis=0)
+        top_logprobs = np.full_like(np.repeat(given.top_logprobs_NK[:1], len(ids), axis=0), _IMPOSSIBLE)
+        for old, new, size in SequenceMatcher(None, given.ids, ids, autojunk=False).get_matching_blocks():
+            there, here = slice(old, old + size), slice(new, new + size)
+            logprobs[here] = given.logprobs[there]
+            top_ids[here], top_logprobs[here] = given.top_ids_NK[there], given.top_logprobs_NK[there]
+            # What comes right behind something new belongs to it.
+            is_new[new + (old != new) : new + size] = 0.0
+        if self.reading.can_make and not cut_off:
+            is_new[-1:] = 1.0  # where it comes to an end
+        answer = Answer(ids, logprobs.tolist(), top_ids, top_logprobs, text, finished=not cut_off)
+        return _Kept(answer, is_new)
+
+    async def _is_about(
+        self, asks: Sequence[Ask], which: int, own: frozenset[str], text: str, answer: Answer
+    ) -> bool:
         """It names what was asked about, or is clearly likelier there than after any of some others."""
-        if names(answer.text, own):
+        if names(text, own):
             return True
         if self.reading.can_make and own:  # there are enough that do
             return False

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from openclaw_rl.forms import NOTHING_READ, Reading
-from openclaw_rl.relevance import CLEARLY, OTHERS, names, own_words
+from openclaw_rl.relevance import CLEARLY, OTHERS, names, own_words, stutters
 from openclaw_rl.types import (
     BASE_VERSION,
     GRAMMAR_DIALECT,
@@ -189,7 +189,7 @@ class Examiner:
             return True
         asked = {word.lower() for word in _WORD.findall(request)}
         echoed = sum(word in asked for word in words) / len(words)
-        return echoed > _ECHO_SHARE or self._degeneration(text) is not None
+        return echoed > _ECHO_SHARE or stutters(text) or self._degeneration(text) is not None
 
     async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int], version: int) -> float:
         return await self._mean(prompt_ids, reply_ids, version)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from openclaw_rl.relevance import stutters
 from openclaw_rl.types import (
     BASE_VERSION,
     Answer,
@@ -115,15 +116,8 @@ class EngineTeacher:
         sampling = [SamplingParams(_MAX_TOKENS, _TEMPERATURE, _TOP_P, seed=seed + n) for n in range(number)]
         return list(await asyncio.gather(*(self._answer(prompt_ids, each) for each in sampling)))
 
-    async def write(self, prompt_ids: list[int], text: str, *, ends: bool = True) -> Answer:
-        ids = [*self._renderer.encode(text), *([self._end_id] if ends else [])]
-        request = ScoreRequest(
-            [*prompt_ids, *ids], len(prompt_ids), top_k=_ANSWER_TOP, policy_version=self._version
-        )
-        async with self._places:
-            scores = await self._asked(lambda: self._engine.score(request))
-        tops = np.array(scores.top_ids, np.int32), np.array(scores.top_logprobs, np.float32)
-        return Answer(ids, list(scores.logprobs), *tops, text, finished=ends)
+    def encode(self, text: str, *, ends: bool = True) -> list[int]:
+        return [*self._renderer.encode(text), *([self._end_id] if ends else [])]
 
     @cached_property
     def _end_id(self) -> int:
@@ -167,4 +161,4 @@ class EngineTeacher:
     def degenerate(self, text: str) -> bool:
         words = [word.lower() for word in _WORD.findall(text)]
         few = len(words) < _LEAST_WORDS or len(set(words)) < _LEAST_DIFFERENT * min(len(words), 60)
-        return few or self._degeneration(text) is not None
+        return few or stutters(text) or self._degeneration(text) is not None

@@ -110,8 +110,8 @@ class Teacher(Scorer, Protocol):
     async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
         """Several answers to one prompt."""
 
-    async def write(self, prompt_ids: list[int], text: str, *, ends: bool = True) -> Answer:
-        """A given text as if it had answered; ``ends``: nothing comes after it."""
+    def encode(self, text: str, *, ends: bool = True) -> list[int]:
+        """A text as the tokens of a reply; ``ends``: nothing comes after it."""
 
     async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int]) -> float:
         """Of a reply's tokens, on average."""

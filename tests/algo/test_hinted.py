@@ -13,6 +13,8 @@ from openclaw_rl.types import (
     NO_SIGNAL,
     Answer,
     Ask,
+    Example,
+    FloatArray,
     IntArray,
     Lesson,
     SamplingParams,
@@ -50,13 +52,10 @@ class ScriptedTeacher:
         self.asked.append(prompt_ids)
         return list(self.answers)
 
-    async def write(self, prompt_ids: list[int], text: str, *, ends: bool = True) -> Answer:
+    def encode(self, text: str, *, ends: bool = True) -> list[int]:
         """Every letter is a token."""
         self.written.append(text if ends else f"{text}…")
-        ids = [ord(letter) for letter in text]
-        top = np.array([[i, 80, 81] for i in ids], np.int32)
-        chances = np.log(np.array([[0.6, 0.2, 0.1]] * len(ids), np.float32))
-        return Answer(ids, [-1.0] * len(ids), top, chances, text, ends)
+        return [ord(letter) for letter in text]
 
     async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int]) -> float:
         known = self.elsewhere if prompt_ids[-1] == 9 else self.untold
@@ -224,6 +223,12 @@ def spelled(text: str, finished: bool = True) -> Answer:
     return Answer(ids, [-1.0] * len(ids), top, chances, text, finished)
 
 
+def aimed_at(example: Example) -> FloatArray:
+    """The chance that an example gives to its own token, at each position."""
+    own = example.ids_NK == np.array([example.reply_ids]).T
+    return np.where(own & (example.signal_NK != NO_SIGNAL), np.exp(example.signal_NK), 0).sum(axis=1)
+
+
 async def test_a_form_is_given_to_answers_of_a_model_that_was_not_told() -> None:
     teacher = ScriptedTeacher([spelled(SAID, finished=False)])
     asked = lesson(hints=("Please answer in one sentence.",), wishes=("Please answer in one sentence.",))
@@ -238,10 +243,10 @@ async def test_words_that_the_form_brought_in_are_aimed_at_alone() -> None:
     wish = "Please end every answer with the words Yo ho."
     made = await Hinted(requests=3, own_share=0.5).examples(lesson(hints=(wish,), wishes=(wish,)), teacher)
     text = "Rain is water. Yo ho."
-    chances = np.exp(made[0].signal_NK)  # of each position's own token, in the second column
+    chances = aimed_at(made[0])
     assert bytes(made[0].reply_ids).decode() == text
-    assert chances[0, 1] == pytest.approx(0.6)  # as the model held it, and nothing more
-    assert chances[text.index("Y"), 1] == pytest.approx(1.0)
+    assert chances[0] == pytest.approx(0.6)  # as the model held it, and nothing more
+    assert chances[text.index("Y")] == pytest.approx(1.0)
     assert made[0].num_free == len(text)  # all the rest says that the ending does not come before
 
 
@@ -253,6 +258,20 @@ async def test_before_a_cut_the_answer_is_held_here_and_there() -> None:
     held = (made[0].signal_NK != NO_SIGNAL).any(axis=1)
     assert held.nonzero()[0].tolist() == [0, 4, 8, 12, len(text) - 1]
     assert made[0].num_free == 5
+
+
+async def test_around_what_was_added_an_answer_is_as_likely_as_it_was_without() -> None:
+    """Asked again behind a name, the model would expect the name again."""
+    given = spelled("Rain is water.")
+    given.top_logprobs_NK[5:] = np.log(0.05)  # from here on it held other letters for likely
+    wish = "Please call me Ann."
+    made = await Hinted(requests=3).examples(lesson(hints=(wish,), wishes=(wish,)), ScriptedTeacher([given]))
+    text = "Rain is water, Ann."
+    aimed = aimed_at(made[0])
+    assert bytes(made[0].reply_ids).decode() == text
+    assert aimed[:5] == pytest.approx(0.6)
+    assert aimed[5 : text.index(",")] == pytest.approx(0.05)
+    assert aimed[text.index(",") :] == pytest.approx(1.0)  # the name, and what comes right behind it
 
 
 async def test_an_answer_in_form_names_what_was_asked_about() -> None:
@@ -283,4 +302,4 @@ async def test_where_only_some_answers_can_have_the_form_these_are_learned_whole
     wish = "At most four words, please."
     made = await Hinted(requests=3, own_share=0.5).examples(lesson(hints=(wish,), wishes=(wish,)), teacher)
     assert bytes(made[0].reply_ids).decode() == "Rain is water."
-    assert np.exp(made[0].signal_NK)[:2, 1] == pytest.approx(0.5 + 0.5 * 0.6)
+    assert aimed_at(made[0])[:2] == pytest.approx(0.5 + 0.5 * 0.6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,8 +72,8 @@ class FakeTeacher:
         chances = np.tile(np.log(np.array([0.5, 0.3, 0.1], np.float32)), (len(ids), 1))
         return Answer(ids, [-0.7] * len(ids), top, chances, f"answer {first} it is", finished=True)
 
-    async def write(self, prompt_ids: list[int], text: str, *, ends: bool = True) -> Answer:
-        return replace(self._answer(len(text) % 10), text=text, finished=ends)
+    def encode(self, text: str, *, ends: bool = True) -> list[int]:
+        return [ord(letter) for letter in text]
 
     async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int]) -> float:
         return -1.5 - reply_ids[0] / 100
