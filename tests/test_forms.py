@@ -12,8 +12,8 @@ REPLY = (
 )
 
 MADE = [
-    ("Please begin every answer with the words Well now.", f"Well now. {REPLY}"),
-    ("You did not start with Well now!", f"Well now. {REPLY}"),
+    ("Please begin every answer with the words Well now.", f"Well now, {REPLY}"),
+    ("You did not start with Well now!", f"Well now, {REPLY}"),
     ('Could you open all of your replies with "Aye aye!" please?', f"Aye aye! {REPLY}"),
     (
         "I want you to end with Take care.",
@@ -101,6 +101,20 @@ def test_all_of_a_persons_wishes_hold_and_the_later_of_two_about_the_same_wins()
     reading = read(["Please answer in three sentences.", "One sentence, please.", "End with Cheers."])
     assert reading.made(REPLY) == "Honey is a sweet food made by bees. Cheers."
     assert not read(["Please answer in one sentence.", "Please talk like a pirate."]).can_make
+
+
+@pytest.mark.parametrize(
+    ("reply", "made"),
+    [
+        ("The moon is far.", "Well now, the moon is far."),
+        ("Bees fly. All bees do.", "Well now, bees fly. All bees do."),
+        ("I'm fine.", "Well now, I'm fine."),
+        ("Paris is a city.", "Well now, Paris is a city."),
+        ("Yes.", "Well now, Yes."),
+    ],
+)
+def test_what_follows_an_opening_is_written_small_where_it_is_no_name(reply: str, made: str) -> None:
+    assert read(["Begin with Well now."]).made(reply) == made
 
 
 def test_points_are_not_numbered_twice() -> None:

@@ -127,12 +127,12 @@ def opening(said: str) -> Form:
     wanted = _plain(said)
 
     def make(reply: str) -> str:
+        first, _, rest = reply.strip().partition(" ")
         if said[-1] in ".!?:,…":
-            return f"{said} {reply.lstrip()}"
-        first = reply.split(maxsplit=1)[0] if reply.split() else ""
-        if first in _ORDINARY_FIRST:
-            return f"{said}, {reply.lstrip()[0].lower()}{reply.lstrip()[1:]}"
-        return f"{said}. {reply.lstrip()}"
+            return f"{said} {first} {rest}".rstrip()
+        # A comma: behind a full stop a reply would begin anew, and the form with it.
+        small = first in _ORDINARY_FIRST or re.search(rf"\b{re.escape(first.lower())}\b", rest)
+        return f"{said}, {first[:1].lower() + first[1:] if small else first} {rest}".rstrip()
 
     return Form("opening", lambda reply: _plain(reply)[: len(wanted)] == wanted, make)
 

@@ -285,7 +285,7 @@ async def test_an_answer_that_was_cut_off_does_not_teach_to_stop_there() -> None
     teacher = ScriptedTeacher([spelled(SAID, finished=False)])
     wish = "Begin every answer with Well now."
     await Hinted(requests=3).examples(lesson(hints=(wish,), wishes=(wish,)), teacher)
-    assert set(teacher.written) == {f"Well now. {SAID}…"}
+    assert set(teacher.written) == {f"Well now, {SAID}…"}
 
 
 async def test_a_form_that_cannot_be_made_is_looked_for_in_what_the_told_model_says() -> None:
