@@ -18,7 +18,8 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.scopes import is_environment
 from openclaw_rl.serve.choice import fraction
 from openclaw_rl.serve.exchange import Event
-from openclaw_rl.serve.model_answerer import ModelAnswerer, ModelReply
+from openclaw_rl.serve.model_answerer import ModelAnswerer
+from openclaw_rl.serve.model_reply import ModelReply
 from openclaw_rl.serve.upstream import UpstreamAnswerer, UpstreamReply
 from openclaw_rl.types import (
     BASE_VERSION,
