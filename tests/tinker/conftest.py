@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +26,6 @@ class SkyRL:
     folder: Path
     url: str
     process: subprocess.Popen[bytes] | None = None
-    more: Sequence[str] = ()
-    """Flags."""
 
     def start(self) -> None:
         """Checkpoints and database are kept between starts."""
@@ -36,7 +34,7 @@ class SkyRL:
             "--base-model", str(self.model), "--backend", "jax",
             "--backend-config", '{"max_lora_adapters": 16, "max_lora_rank": 8}',
             "--checkpoints-base", str(self.folder / "checkpoints"),
-            "--database-url", f"sqlite:///{self.folder / 'tinker.db'}", *self.more,
+            "--database-url", f"sqlite:///{self.folder / 'tinker.db'}",
         ]  # fmt: skip
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
         with (self.folder / "server.log").open("ab") as log:
