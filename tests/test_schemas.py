@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,12 @@ from openclaw_rl.schemas import moved, relax
 from openclaw_rl.testing import scripted_system
 
 TEXT = {"type": "string"}
+Ask = Callable[..., Awaitable[httpx.Response]]
+
+
+@pytest.fixture(scope="module")
+def grammars(model_path: Path) -> Grammars:
+    return Grammars(model_path, 49152, [2])
 
 
 @pytest.mark.parametrize(
@@ -46,11 +53,11 @@ TEXT = {"type": "string"}
     ],
 )
 def test_what_cannot_be_followed_is_named_and_left_out(
-    schema: Any, names: list[str], model_path: Path
+    schema: Any, names: list[str], grammars: Grammars
 ) -> None:
     relaxed, found = relax(schema)
     assert found == names
-    Grammars(model_path, 49152, [2]).check(json_grammar(relaxed))
+    grammars.check(json_grammar(relaxed))
 
 
 def test_names_of_properties_are_no_keywords() -> None:
@@ -66,25 +73,123 @@ def test_names_of_properties_are_no_keywords() -> None:
     }
 
 
-async def test_a_reply_says_what_was_relaxed(tmp_path: Any) -> None:
+@pytest.fixture
+async def ask(tmp_path: Path) -> AsyncIterator[Ask]:
+    """Ask for a reply of a schema, where the model says whatever the test wants it to."""
     system = scripted_system(tmp_path / "home")
     headers = {"authorization": f"Bearer {system.keys.key_of('default')}"}
-    schema = {"type": "array", "items": TEXT, "uniqueItems": True}
-    shape = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    ask = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}
-    tool = {
-        "type": "function",
-        "function": {"name": "f", "parameters": {"type": "object", "not": {"type": "null"}}},
-    }
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(system.app()), base_url="http://test", headers=headers
     ) as client:
-        shaped = await client.post("/v1/chat/completions", json={**ask, "response_format": shape})
-        forced = await client.post(
-            "/v1/chat/completions", json={**ask, "tools": [tool], "tool_choice": "required"}
-        )
-        free = await client.post("/v1/chat/completions", json=ask)
-    assert shaped.headers["x-schema-relaxed"] == "uniqueItems"
-    assert forced.headers["x-schema-relaxed"] == "not"
-    assert "x-schema-relaxed" not in free.headers
+
+        async def asking(reply: str, path: str = "chat/completions", **options: Any) -> httpx.Response:
+            system.engine.say(reply)  # type: ignore[attr-defined]
+            said = {"role": "user", "content": "Hi"}
+            named = {"input": [said]} if path == "responses" else {"messages": [said]}
+            answer = await client.post(f"/v1/{path}", json={"model": "scripted", **named, **options})
+            assert answer.status_code == 200, answer.text
+            return answer
+
+        yield asking
     await system.close()
+
+
+def shape(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
+
+
+def forced(parameters: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": "f", "parameters": parameters}
+    return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+
+
+SET = {"type": "array", "items": TEXT, "uniqueItems": True}
+
+
+async def test_a_reply_says_what_was_relaxed(ask: Ask) -> None:
+    assert (await ask("[]", **shape(SET))).headers["x-schema-relaxed"] == "uniqueItems"
+    parameters = {"type": "object", "not": {"type": "null"}}
+    assert (await ask("", **forced(parameters))).headers["x-schema-relaxed"] == "not"
+    free = await ask("Hello.")
+    followed = await ask('["a"]', **shape({"type": "array", "items": TEXT}))
+    for answer in (free, followed):
+        assert not [name for name in answer.headers if name.startswith("x-schema")]
+
+
+OBJECT = {"type": "object", "properties": {"a": TEXT, "b": TEXT}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad", "violation"),
+    [
+        (SET, '["a", "b"]', '["a", "a"]', "uniqueItems at /"),
+        ({"type": "object", "propertyNames": {"pattern": "^a"}}, '{"a": 1}', '{"b": 1}', "pattern at /"),
+        ({"type": "string", "pattern": "^(?=.*[0-9])[a-z0-9]+$"}, '"a1"', '"ab"', "pattern at /"),
+        ({**OBJECT, "not": {"required": ["a", "b"]}}, '{"a": "x"}', '{"a": "x", "b": "y"}', "not at /"),
+        (
+            {**OBJECT, "if": {"required": ["a"]}, "then": {"required": ["b"]}},
+            '{"b": "x"}',
+            '{"a": "x"}',
+            "required at /",
+        ),
+        ({**OBJECT, "dependentRequired": {"a": ["b"]}}, "{}", '{"a": "x"}', "dependentRequired at /"),
+        (
+            {"oneOf": [{"type": "integer", "minimum": 1}, {"type": "integer", "maximum": 5}]},
+            "9",
+            "3",
+            "oneOf at /",
+        ),
+        (
+            {"type": "object", "properties": {"tags": SET}},
+            "{}",
+            '{"tags": ["a", "a"]}',
+            "uniqueItems at /tags",
+        ),
+        ({"type": "array", "contains": TEXT}, '["a"]', "[1", "not JSON"),
+        ({"type": "string", "format": "idn-email"}, '"a@b.example"', '"nobody"', "format at /"),
+    ],
+)
+async def test_what_was_relaxed_is_checked(
+    schema: dict[str, Any], good: str, bad: str, violation: str, ask: Ask
+) -> None:
+    fine = (await ask(good, **shape(schema))).headers
+    assert (fine["x-schema-valid"], fine.get("x-schema-violations")) == ("true", None)
+    broken = (await ask(bad, **shape(schema))).headers
+    assert (broken["x-schema-valid"], broken["x-schema-violations"]) == ("false", violation)
+    streamed = await ask(bad, stream=True, **shape(schema))
+    assert "x-schema-valid" not in streamed.headers
+    said, _, end = streamed.text.partition("data: [DONE]")
+    assert f": x-schema-valid: false\n\n: x-schema-violations: {violation}\n\n" in said
+    assert not end.strip()
+
+
+async def test_a_forced_call_is_checked_in_every_dialect(ask: Ask) -> None:
+    parameters = {"type": "object", "properties": {"tags": SET}, "required": ["tags"]}
+    call = '<tool_call>\n{"name": "f", "arguments": {"tags": ["a", "a"]}}\n</tool_call>'
+    flat = {"type": "function", "name": "f", "parameters": parameters}
+    anthropic = {"name": "f", "input_schema": parameters}
+    for answer in (
+        await ask(call, **forced(parameters)),
+        await ask(call, "responses", tools=[flat], tool_choice="required"),
+        await ask(call, "messages", tools=[anthropic], tool_choice={"type": "any"}, max_tokens=64),
+    ):
+        assert answer.headers["x-schema-violations"] == "uniqueItems at /tags"
+    assert (await ask("Hello.", **forced(parameters))).headers["x-schema-violations"] == "no call"
+
+
+async def test_what_a_schema_refers_to_is_not_fetched(ask: Ask) -> None:
+    """The grammar refuses such a reference; one below a keyword that it never reads arrives at the check."""
+    schema = {"type": "object", "not": {"$ref": "http://127.0.0.1:9/schema"}}
+    assert (await ask("{}", **shape(schema))).headers["x-schema-valid"] == "unknown"
+
+
+async def test_a_pattern_that_never_ends_is_given_up(ask: Ask) -> None:
+    schema = {"type": "string", "pattern": "^(?=x*)(a|aa|aaa)+$(?!b)"}
+    answer = await ask('"' + "a" * 200 + '!"', **shape(schema))
+    assert answer.headers["x-schema-valid"] == "false"
+
+
+async def test_names_in_violations_fit_into_a_header(ask: Ask) -> None:
+    schema = {"type": "object", "properties": {"größe\r\n": SET}}
+    answer = await ask('{"größe\\r\\n": ["a", "a"]}', **shape(schema))
+    assert answer.headers["x-schema-violations"] == "uniqueItems at /gr%C3%B6%C3%9Fe%0D%0A"

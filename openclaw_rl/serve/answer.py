@@ -54,7 +54,7 @@ async def answer(gateway: Gateway, dialect: Dialect[Any], parsed: WireRequest, r
         return Response(status_code=499)
     finally:
         exchange.release()
-    return JSONResponse(reply, headers=exchange.headers)
+    return JSONResponse(reply, headers=exchange.headers | await exchange.check())
 
 
 def _let_go(opening: asyncio.Task[Exchange]) -> None:
@@ -80,6 +80,9 @@ async def _stream(exchange: Exchange, writer: Writer) -> AsyncIterator[bytes]:
             async for event in events:
                 for piece in writer.add(event):
                     yield piece
+        # The headers went out before the first token.
+        for name, value in (await exchange.check()).items():
+            yield sse.comment(f"{name}: {value}")
         for piece in writer.finish():
             yield piece
     except Exception as error:

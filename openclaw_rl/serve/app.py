@@ -39,6 +39,12 @@ from openclaw_rl.serve.wishes import wish_routes
 from openclaw_rl.types import EVERYONE, Json
 from openclaw_rl.users import Users
 
+#: Of an answer's headers, what pages of other origins may read.
+_EXPOSED = (
+    "x-session-id", "x-request-id", "x-policy-version", "x-schema-relaxed", "x-schema-valid",
+    "x-schema-violations",
+)  # fmt: skip
+
 
 def create_app(
     gateway: Gateway,
@@ -188,7 +194,7 @@ def create_app(
             allow_origins=list(origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["x-session-id", "x-request-id", "x-policy-version", "x-schema-relaxed"],
+            expose_headers=_EXPOSED,
         )
     return app
 

@@ -6,6 +6,7 @@ the reply. A client that leaves stops the work, and what there was is kept.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import string
@@ -18,6 +19,7 @@ from urllib.parse import quote
 
 from openclaw_rl.messages import NOTE
 from openclaw_rl.serve.metrics import Metrics
+from openclaw_rl.serve.schema_check import schema_headers
 from openclaw_rl.types import (
     Capture,
     ChatRequest,
@@ -144,6 +146,13 @@ class Exchange:
         """Prompt and completion tokens so far."""
         counted = len(self.source.prompt_ids), sum(len(choice.tokens) for choice in self._choices)
         return self.source.usage() or counted
+
+    async def check(self) -> dict[str, str]:
+        """Headers that say whether the reply is of the client's schema, where that is not certain."""
+        if not self.source.relaxed:
+            return {}
+        replies = [reply_message(choice.deltas, self.id) for choice in self._choices]
+        return await asyncio.to_thread(schema_headers, self.request, replies)
 
     def turn_id(self, index: int) -> str:
         return self.id if len(self._choices) == 1 else f"{self.id}.{index}"

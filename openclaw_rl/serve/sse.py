@@ -20,6 +20,11 @@ def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
     return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
+def comment(text: str) -> bytes:
+    """A line that clients pass over."""
+    return f": {text}\n\n".encode()
+
+
 class EventStream(Response):
     """Sends each piece as it comes; a client that leaves closes the source at once.
 
