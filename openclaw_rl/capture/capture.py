@@ -115,8 +115,11 @@ class LedgerCapture:
         """What this request tells about earlier turns."""
         now = time.time()
         learned = []
-        if reply and (following := next_state_after(request.messages, reply.index, side_replies)):
-            learned.append(TurnEvent(reply.turn_id, events.NEXT_STATE, now, following))
+        if reply and (
+            following := next_state_after(request.messages, reply.index, side_replies, found.own_words)
+        ):
+            kind = events.NEXT_STATE if reply.alike else events.UNSURE_STATE
+            learned.append(TurnEvent(reply.turn_id, kind, now, following))
         if found.again:
             created_at, delivered = await self._fate(found.again.turn_id)
             if not delivered or (found.retry and now - created_at < _REGENERATION_S):

@@ -31,18 +31,34 @@ _SIDE_MARKS = (
 )
 #: A summary of a transcript that stands in the message itself.
 _TRANSCRIPT = ("<conversation>", "</conversation>")
-#: How agents and chat windows ask for a title, a summary or suggestions about a conversation.
+#: How agents and chat windows ask for a title, a summary or suggestions about a conversation, and how nodes
+#: of graphs ask for a verdict about it or for who goes on. A person speaks to the model of "your answer".
 _NAMES = r"chat|conversation|dialog(?:ue)?|session|thread|transcript"
 _ABOUT = rf"(?:{_NAMES})\b"
+_TASK = r"^(?:#+\s*Task:?\s*)?(?:please\s+)?"
+_MODEL, _REPLY = "(?:assistant|ai|agent|model)", "(?:answer|response|reply|output)"
+_ABOVE = rf"(?:above (?:{_NAMES}|messages)|(?:{_NAMES}|messages) (?:above|so far|to date))\b"
 _SIDE_TASKS = re.compile(
-    r"^(?:#+\s*Task:?\s*)?(?:please\s+)?(?:generate|create|write|suggest|provide|give)\b.{0,60}\b"
-    r"(?:title|tags?|emoji|follow-?up questions?)\b.{0,80}\b"
-    + _ABOUT
-    + r"|^generate\b.{0,40}\b(?:chat|conversation|session|thread) title\b"
-    + r"|^(?:#+\s*Task:?\s*)?(?:please\s+)?(?:summari[sz]e|compact|condense)\b.{0,40}\b"
-    r"(?:this|the|our|above|following|preceding)\b.{0,30}\b" + _ABOUT,
+    "|".join((
+        _TASK + r"(?:generate|create|write|suggest|provide|give)\b.{0,60}\b"
+        r"(?:title|tags?|emoji|follow-?up questions?)\b.{0,80}\b" + _ABOUT,
+        r"^generate\b.{0,40}\b(?:chat|conversation|session|thread) title\b",
+        _TASK + r"(?:summari[sz]e|compact|condense)\b.{0,40}\b"
+        r"(?:this|the|our|above|following|preceding)\b.{0,30}\b" + _ABOUT,
+        _TASK + r"(?:generate|create|write|provide)\b.{0,30}\bsummary of (?:the|this|our) .{0,20}\b" + _ABOUT,
+        rf"^this is (?:a |the )?summary of the {_ABOVE}",
+        _TASK + rf"(?:read|given|based on|considering) the {_ABOVE}.{{0,80}}\b(?:select (?:the next|one of)"
+        r"|(?:who|which)\b.{0,40}\b(?:next|handle|act|respond)|classify|route|extract)\b",
+        _TASK + rf"extract\b.{{0,60}}\b(?:from|in) the {_ABOVE}",
+        _TASK + r"(?:critique|review|evaluate|grade|score|assess|rate|judge|verify|check|reflect on)"
+        rf"\b.{{0,40}}\b(?:(?:the|this) {_MODEL}['’]s\b.{{0,20}}\b{_REPLY}"
+        rf"|{_REPLY}\b.{{0,20}}\b(?:of|by|from) the {_MODEL})\b",
+        r"^recall we are working on the following request\b",
+        r"^we are working on the following task\b.*\bthe above messages contain\b",
+        r"^all (?:the )?above messages are\b",
+    )),
     re.IGNORECASE | re.DOTALL,
-)
+)  # fmt: skip
 
 #: What is made of a history, and how it is named: looser than above, for requests that lost their tools.
 _PRODUCT = re.compile(
@@ -110,12 +126,16 @@ def _is_about_history(text: str) -> bool:
 
 
 def next_state_after(
-    messages: Sequence[Message], index: int, side_replies: Container[int] = ()
+    messages: Sequence[Message],
+    index: int,
+    side_replies: Container[int] = (),
+    own_words: Container[int] = (),
 ) -> list[Message]:
     """What followed the reply at ``index``, up to the next reply, without injected context.
 
     Some agents keep what happened on the side in the history: such messages and the replies to them
-    (recognised, or known to stand at ``side_replies``) are passed over.
+    (recognised, or known to stand at ``side_replies``) are passed over, and so is what the model itself
+    said elsewhere (at ``own_words``).
     """
     following: list[Message] = []
     aside = False
@@ -126,7 +146,7 @@ def next_state_after(
             following, aside = [], True
         elif is_aside(message):  # injected context too: of some reports nothing else is left
             aside = aside or not following
-        elif message["role"] == "system" or is_ephemeral(message):
+        elif message["role"] == "system" or position in own_words or is_ephemeral(message):
             continue
         elif message["role"] == "user" or not aside:
             following.append({**message, "content": strip_ephemeral(message.get("content") or "")})

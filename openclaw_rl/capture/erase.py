@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from openclaw_rl.capture import database, schema
 from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.database import batched
-from openclaw_rl.capture.events import NEXT_STATE
+from openclaw_rl.capture.events import REACTIONS
 from openclaw_rl.capture.learn_ledger import tasks
 from openclaw_rl.capture.left_out import count_left_out
 from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, attempts, policies, samples
@@ -64,7 +64,7 @@ def erase_turns(ledger: ServeLedger, chosen: Chosen) -> int:
     for batch in batched(chosen.before):
         with ledger.writing() as connection:
             seqs = list(connection.scalars(sa.select(turns.c.seq).where(turns.c.id.in_(batch))))
-            quoting = sa.and_(events.c.turn.in_(seqs), events.c.kind == NEXT_STATE)
+            quoting = sa.and_(events.c.turn.in_(seqs), events.c.kind.in_(REACTIONS))
             counters, left = lock_counters(connection), turns.c.seq.in_(seqs)
             counters.subtract(count_left_out(connection, left))
             connection.execute(events.delete().where(quoting))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -18,6 +18,9 @@ from openclaw_rl.types import Json, Message
 
 NEXT_STATE = "next_state"
 """What followed the reply in the first main-line request that continues it."""
+UNSURE_STATE = "unsure_state"
+"""The same, of a request with other instructions, tools or form than the one that was answered: perhaps of a
+node that looks at the answer. A ``NEXT_STATE`` takes its place."""
 REGENERATED = "regenerated"
 """The same was asked again although the reply had been delivered."""
 RETRIED = "retried"
@@ -42,9 +45,10 @@ FLUSH = "flush"
 """Work off now what waits; about no turn in particular."""
 
 #: Kinds that make a turn judgeable. All but what people may say again are stored once per turn.
-READY_KINDS = (NEXT_STATE, REGENERATED, CLOSED)
+READY_KINDS = (NEXT_STATE, UNSURE_STATE, REGENERATED, CLOSED)
+REACTIONS = (NEXT_STATE, UNSURE_STATE)
 #: Kinds that say whether a turn is judged at all.
-_MATTER = {NEXT_STATE, FEEDBACK, SECRET, RETRIED}
+_MATTER = {*REACTIONS, FEEDBACK, SECRET, RETRIED}
 REPEATABLE = (FEEDBACK, FLUSH, EXCLUDE, INCLUDE, EXCLUDE_SESSION, INCLUDE_SESSION)
 
 
@@ -90,6 +94,8 @@ def store_events(
         once = None if event.kind in REPEATABLE else event.kind
         if turn is None or (once is not None and (turn, once) in known):
             continue
+        if event.kind == UNSURE_STATE and (turn, NEXT_STATE) in known:
+            continue
         known.add((turn, once))
         counters.update({"last_event": 1, f"event_{event.kind}": 1})
         text = to_json({"messages": event.messages, "data": event.data})
@@ -124,6 +130,12 @@ def load_events(
         content = json.loads(zlib.decompress(data))
         found.append(StoredEvent(seq, turn_id or "", kind, at, content["messages"], content["data"]))
     return found
+
+
+def reaction(of_turn: Iterable[StoredEvent]) -> StoredEvent | None:
+    """What followed the reply, as far as it is known."""
+    known = {event.kind: event for event in of_turn if event.kind in REACTIONS}
+    return known.get(NEXT_STATE) or known.get(UNSURE_STATE)
 
 
 def excluded_sessions(db: sa.Engine, sessions: Sequence[int]) -> set[int]:

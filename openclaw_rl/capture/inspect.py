@@ -49,7 +49,7 @@ def _describe(ledgers: Ledgers, summary: Json, session_excluded: bool) -> Json:
     known = {event.kind: event for event in reversed(happened)}
     verdict, lesson = ledgers.learn.verdict(summary["id"]), ledgers.policies.of_turn(summary["id"])
     state, reason = _state(summary, known, verdict, ledgers.learn.task(summary["id"]), lesson)
-    following = known.get(events.NEXT_STATE)
+    following = events.reaction(happened)
     return {
         "id": summary["id"],
         "session_id": summary["session_id"],

@@ -19,8 +19,8 @@ class LedgerJudgeQueue:
 
     def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger, idle_s: float) -> None:
         self._serve_ledger, self._learn_ledger, self._idle_s = serve_ledger, learn_ledger, idle_s
-        self._alone: set[str] = set()
-        """Turns being judged that nothing had followed when their case was read."""
+        self._unsure: set[str] = set()
+        """Turns being judged whose reaction was not known for certain when their case was read."""
 
     def pull(self) -> None:
         """Everything new, page by page."""
@@ -60,7 +60,7 @@ class LedgerJudgeQueue:
             known = [event.kind for event in self._serve_ledger.events_of(turn_id)]
             if turn is None or events.RETRIED in known:
                 continue
-            if _is_judgeable(turn) or events.NEXT_STATE in known:
+            if _is_judgeable(turn) or any(kind in known for kind in events.REACTIONS):
                 ready = next((kind for kind in known if kind in events.READY_KINDS), None)
                 tasks[turn_id] = Task(turn_id, turn["created_at"], ready)
         return tasks
@@ -72,21 +72,22 @@ class LedgerJudgeQueue:
         turn = self._serve_ledger.load_turn(turn_id)
         if turn is None:
             return None
-        known = {event.kind: event for event in reversed(self._serve_ledger.events_of(turn_id))}
-        following = known.get(events.NEXT_STATE)
-        (self._alone.discard if following else self._alone.add)(turn_id)
+        happened = self._serve_ledger.events_of(turn_id)
+        following = events.reaction(happened)
+        sure = following is not None and following.kind == events.NEXT_STATE
+        (self._unsure.discard if sure else self._unsure.add)(turn_id)
         return JudgeCase(
             messages=_without_context(stored_messages(turn.messages)),
             reply=turn.reply,
             next_state=following.messages if following else None,
             finish_reason=turn.finish_reason,
-            regenerated=events.REGENERATED in known and following is None,
+            regenerated=following is None and any(event.kind == events.REGENERATED for event in happened),
             own_limit=_is_own_limit(turn),
         )
 
     def settle(self, turn_id: str, verdict: Verdict) -> None:
-        self._learn_ledger.settle(turn_id, verdict, alone=turn_id in self._alone)
-        self._alone.discard(turn_id)
+        self._learn_ledger.settle(turn_id, verdict, unsure=turn_id in self._unsure)
+        self._unsure.discard(turn_id)
 
     def fail(self, turn_id: str, error: str, now: float) -> None:
         self._learn_ledger.fail(turn_id, error, now)

@@ -29,6 +29,7 @@ from openclaw_rl.capture.events import (
     INCLUDE,
     INCLUDE_SESSION,
     NEXT_STATE,
+    REACTIONS,
     READY_KINDS,
     REWARD,
     SECRET,
@@ -175,12 +176,12 @@ class LearnLedger:
             connection.execute(tasks.update().where(tasks.c.ready.is_not(None)).values(next_try_at=0.0))
             self.set_mark(connection, f"flush_asked{_whose(event.data.get('scope'))}", event.at)
         elif event.kind in READY_KINDS:
-            # The first thing that made it judgeable stays, unless it was that nothing followed.
+            # The first thing that made it judgeable stays, unless it was that nothing certain followed.
             waits = sa.true() if event.kind == NEXT_STATE else tasks.c.ready.is_(None)
             connection.execute(
                 tasks.update().where(tasks.c.turn_id == event.turn_id, waits).values(ready=event.kind)
             )
-            if event.kind == NEXT_STATE:
+            if event.kind in REACTIONS:
                 self._promote(connection, event)
         else:
             connection.execute(tasks.delete().where(tasks.c.turn_id == event.turn_id))
@@ -232,14 +233,14 @@ class LearnLedger:
         with self.db.connect() as connection:
             return list(connection.scalars(query))
 
-    def settle(self, turn_id: str, verdict: Verdict, *, alone: bool = False) -> None:
+    def settle(self, turn_id: str, verdict: Verdict, *, unsure: bool = False) -> None:
         """The verdict, and the end of the task; nothing if a user's word came first.
 
-        ``alone``: no reaction was known when it was judged. If one came meanwhile, it is judged again.
+        ``unsure``: no certain reaction was known then. If one came meanwhile, it is judged again.
         """
         with database.writing(self.db) as connection:
             row = connection.execute(sa.select(tasks.c.ready).where(tasks.c.turn_id == turn_id)).first()
-            if alone and row is not None and row.ready == NEXT_STATE:
+            if unsure and row is not None and row.ready == NEXT_STATE:
                 return
             if connection.execute(tasks.delete().where(tasks.c.turn_id == turn_id)).rowcount:
                 self._add_verdict(connection, turn_id, verdict)

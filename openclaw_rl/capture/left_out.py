@@ -21,7 +21,7 @@ SIDE = "a side request (heartbeat, summary, title …), not part of the conversa
 #: In words for a person -> the counter.
 COUNTERS = {CANCELLED: "out_cancelled", RETRIED: "out_retried", SIDE: "out_side"}
 #: Kinds of events after which a turn is judged all the same.
-_JUDGED = ("next_state", "feedback", "secret")
+_JUDGED = ("next_state", "unsure_state", "feedback", "secret")
 
 
 def why_left_out(kind: str, finish_reason: str, secrets: str, known: Collection[str]) -> str | None:

@@ -16,11 +16,11 @@ from typing import Any
 from openclaw_rl.capture.content import digest, to_json
 from openclaw_rl.types import Message
 
-#: What OpenClaw, Claude Code and Codex put into a user's message beside their words; the last is OpenClaw's
-#: whole message when nothing of a reply could be shown, and is gone from later histories.
+#: What OpenClaw, Claude Code, Codex and graphs put into a user's message beside their words; the last is
+#: OpenClaw's whole message when nothing of a reply could be shown, and is gone from later histories.
 _EPHEMERAL = re.compile(
     r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
-    r"|<(?P<tag>system-reminder|environment_context)>.*?</(?P=tag)>"
+    r"|<(?P<tag>(?:system-)?reminder|environment_context)>.*?</(?P=tag)>"
     r"|\A(?:\[[^\]\n]*\] )?The previous (?:attempt|assistant turn)\b[^.]{0,80}"
     r"\bdid not produce a user-visible answer\. Continue .*\Z",
     re.DOTALL,
@@ -46,6 +46,9 @@ _MAX_REPLIES = 8
 #: How clients mark what they cut off, and below how many characters a text is no evidence by itself.
 _CUT_MARK = re.compile(r"(?:\.{3,}|…|[\[(<][^\])>]{0,40}(?:truncat|omitt|cut)[^\])>]{0,40}[\])>])\s*\Z")
 _SHORT = 16
+#: How AutoGen says in the text whose words they are, and below how many characters people say the same.
+_SPEAKER = re.compile(r"\A[\w .-]{1,60} said:\n")
+_COMMON = 32
 #: Replies that a client rewrote or left out are looked for among this many of the newest.
 _MAX_CHANGED = 3
 
@@ -230,6 +233,21 @@ def reply_keys(
     called = call_key(user, reply)
     named = {"call": called} if called else {}
     return {**own, **named, **asdict(fold_conversation(user, messages, setting).asked)}
+
+
+def own_words_keys(user: str, messages: Sequence[Message]) -> dict[int, str]:
+    """For users' messages after the last reply: where each stands, the key of a reply that says the same.
+
+    Agents that talk to each other through one model are users to each other.
+    """
+    found = {}
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index]["role"] == "assistant":
+            break
+        text = _SPEAKER.sub("", messages[index].get("content") or "")
+        if messages[index]["role"] == "user" and len(text) >= _COMMON:
+            found[index] = _pair(_encode(user), b"", meaning({"role": "assistant", "content": text}))
+    return found
 
 
 def opening_key(user: str, session_id: str, messages: Sequence[Message]) -> str | None:

@@ -29,6 +29,7 @@ from openclaw_rl.capture.normalise import (
     fold_conversation,
     is_rewritten,
     opening_key,
+    own_words_keys,
     said_key,
     setting_of,
     shared_key,
@@ -61,6 +62,8 @@ class KnownReply:
     """Where the reply stands in the request's messages."""
     left_out: bool = False
     """It does not: it would have been after the message at ``index``."""
+    alike: bool = False
+    """The request asks of the model what the one that it answered did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ class Found:
     retry: bool = False
     """The client says that it has got no reply to this request so far."""
     claim: Claim | None = None
+    own_words: frozenset[int] = frozenset()
+    """Where messages of users stand that the model wrote, as another agent."""
 
     @property
     def continues(self) -> str | None:
@@ -125,7 +130,7 @@ class SessionFinder:
         while len(self._asked) > _RECENT:
             self._asked.popitem(last=False)
         again = again if again and again.session_id == session_id else None
-        return Found(session_id, own, again, retry, known.claim)
+        return Found(session_id, own, again, retry, known.claim, known.own_words)
 
     def release(self, claim: Claim) -> None:
         """The request was on the side, so its conversation still waits to be continued."""
@@ -240,6 +245,8 @@ class SessionFinder:
         lookup += [key for key in calls.values() if key]
         lookup += [key for asked in keys.before.values() for key in (asked.asked, asked.context)]
         lookup += [keys.asked.asked, *(asked.asked for _, asked in keys.unanswered)]
+        own_words = own_words_keys(user, messages)
+        lookup += own_words.values()
         known: dict[str, tuple[str, str]] = {}
         newest = keys.replies[0][1]["chain"] if keys.replies else keys.asked.asked
         # If the newest is on the side, the one before it counts, and may be older than this process.
@@ -248,8 +255,9 @@ class SessionFinder:
             known = self._ledger.find_by_keys(lookup)
         known = self._merged(lookup, known)
         result = _Known(again=_known_reply(known.get(keys.asked.asked), -1))
+        result.own_words = frozenset(index for index, key in own_words.items() if key in known)
         left_out = ((index, known.get(asked.asked)) for index, asked in keys.unanswered)
-        result.replies += [KnownReply(*hit, index, left_out=True) for index, hit in left_out if hit][:1]
+        result.replies += [KnownReply(*hit, index, True, alike=True) for index, hit in left_out if hit][:1]
         for index, at in keys.replies:
             # A whole conversation is known by all that was said; of a cut one, others may have as much.
             shared = {name for name, key in at.items() if shared_key(key) in known}
@@ -266,7 +274,8 @@ class SessionFinder:
                 answered = (known.get(asked.asked), known.get(asked.context))
                 hit = None if memory_only else self._rewritten(messages[index], answered)
             if hit:
-                result.replies.append(KnownReply(*hit, index))
+                alike = index in keys.before and keys.before[index].asked in known
+                result.replies.append(KnownReply(*hit, index, alike=alike))
             elif shared:
                 result.unsure.append(index)
         return result
@@ -300,6 +309,7 @@ class _Known:
     unsure: list[int] = field(default_factory=list)
     """Where those replies stand that several sessions have."""
     claim: Claim | None = None
+    own_words: frozenset[int] = frozenset()
 
 
 def _known_reply(hit: tuple[str, str] | None, index: int) -> KnownReply | None:
