@@ -1,4 +1,4 @@
-"""What every driver does: run one scenario with its client, and say as JSON what came of it.
+"""What every driver does: run scenarios with its client, and say as JSON what came of them.
 
 Scenarios: plain, streamed, tools, structured, turns, wrong_key, unknown_model, too_long. A driver has a
 function for each of the first five; the last three are ``plain`` with something wrong.
@@ -22,20 +22,28 @@ Scenario = Callable[..., Any]
 
 
 def main(plain: Scenario, **others: Scenario) -> None:
-    """``plain(text, key, model)`` answers one message; the others take nothing."""
-    scenario = sys.argv[1]
+    """Runs the scenarios that the command line names and says, a line each, what came of them.
+
+    ``plain(text, key, model)`` answers one message; the others take nothing.
+    """
     wrong: dict[str, tuple[str, str, str]] = {
         "plain": (HELLO, KEY, MODEL),
         "wrong_key": (HELLO, "wrong", MODEL),
         "unknown_model": (HELLO, KEY, "gpt-9"),
         "too_long": (TOO_LONG, KEY, MODEL),
     }
-    try:
-        result = plain(*wrong[scenario]) if scenario in wrong else others[scenario]()
-        print(json.dumps({"result": result}))
-    except Exception as error:
-        causes, now = [], error
-        while now is not None:
-            causes.append(f"{type(now).__name__}: {now}"[:2000])
-            now = now.__cause__ or now.__context__  # type: ignore[assignment]
-        print(json.dumps({"error": " | ".join(causes)}))
+    for scenario in sys.argv[1:]:
+        try:
+            result = plain(*wrong[scenario]) if scenario in wrong else others[scenario]()
+            said = {"result": result}
+        except Exception as error:
+            said = {"error": _causes(error)}
+        print(json.dumps({"scenario": scenario, **said}), flush=True)
+
+
+def _causes(error: BaseException) -> str:
+    causes, now = [], error
+    while now is not None:
+        causes.append(f"{type(now).__name__}: {now}"[:2000])
+        now = now.__cause__ or now.__context__  # type: ignore[assignment]
+    return " | ".join(causes)

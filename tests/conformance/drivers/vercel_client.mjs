@@ -42,8 +42,11 @@ const scenarios = {
   },
 };
 
-try {
-  console.log(JSON.stringify({ result: await scenarios[process.argv[2]]() }));
-} catch (error) {
-  console.log(JSON.stringify({ error: `${error.name} ${error.statusCode}: ${error.message} ${error.responseBody}` }));
+for (const scenario of process.argv.slice(2)) {
+  try {
+    console.log(JSON.stringify({ scenario, result: await scenarios[scenario]() }));
+  } catch (error) {
+    const said = `${error.name} ${error.statusCode}: ${error.message} ${error.responseBody}`;
+    console.log(JSON.stringify({ scenario, error: said }));
+  }
 }
