@@ -50,6 +50,16 @@ def _relax_one(part: Json, relaxed: set[str]) -> Json:
     return kept
 
 
+def end_patterns(schema: Json, max_chars: int) -> Json:
+    """The schema with an end to texts that have a pattern: many of them let anything stand around a match."""
+
+    def end(part: Json) -> Json:
+        is_open = part.get("type") == "string" and "pattern" in part and "maxLength" not in part
+        return {**part, "maxLength": max(max_chars, part.get("minLength", 0))} if is_open else part
+
+    return _map(schema, end)  # type: ignore[no-any-return]
+
+
 def _asks(name: str, value: Any) -> bool:
     if name == "propertyNames":
         return value not in _ANY_NAME

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -11,7 +13,7 @@ import pytest
 
 from openclaw_rl.engine.grammar import Grammars
 from openclaw_rl.render.grammar import json_grammar
-from openclaw_rl.schemas import moved, relax
+from openclaw_rl.schemas import end_patterns, moved, relax
 from openclaw_rl.testing import scripted_system
 
 TEXT = {"type": "string"}
@@ -58,6 +60,52 @@ def test_what_cannot_be_followed_is_named_and_left_out(
     relaxed, found = relax(schema)
     assert found == names
     grammars.check(json_grammar(relaxed))
+
+
+def landed(grammars: Grammars, schema: Any, max_tokens: int, seed: int) -> str | None:
+    """A reply by somebody who never ends what may go on; None if it did not end in time."""
+    state, chance, said = grammars.start(json_grammar(schema, max_tokens // 2), max_tokens), Random(seed), b""
+    for num_left in range(max_tokens, 0, -1):
+        allowed = state.allowed(num_left).nonzero().flatten().tolist()
+        texts = {token: grammars._table.written[token] for token in allowed if token != 2}
+        going_on = [token for token, text in texts.items() if not set(b'"}]') & set(text)]
+        if not texts:
+            return said.decode()
+        token = chance.choice(going_on or list(texts))
+        said += texts[token]
+        state.consume(token)
+    return None
+
+
+OPEN: dict[str, Any] = {
+    "number": {"type": "number"},
+    "above zero": {"type": "number", "exclusiveMinimum": 0},
+    "date-time": {"type": "string", "format": "date-time"},
+    "duration": {"type": "string", "format": "duration"},
+    "email": {"type": "string", "format": "email"},
+    "uri": {"type": "string", "format": "uri"},
+    "anything": {},
+    "open object": {"type": "object"},
+    "record": {"type": "object", "additionalProperties": {"type": "number"}},
+    "pattern": {"type": "string", "pattern": "^[a-z]+$"},
+    "loose pattern": {"type": "string", "pattern": "[0-9]+"},
+    "nullable": {"type": ["string", "null"]},
+    "itself": {"type": "array", "items": {"$ref": "#"}},
+}
+
+
+@pytest.mark.parametrize("schema", OPEN.values(), ids=list(OPEN))
+def test_what_a_schema_leaves_open_ends_within_the_tokens(schema: Any, grammars: Grammars) -> None:
+    for seed in range(2):
+        said = landed(grammars, end_patterns(schema, 64), 128, seed)
+        assert said is not None
+        json.loads(said)
+
+
+async def test_a_pattern_may_ask_for_more_than_the_limit(ask: Ask) -> None:
+    schema = {"type": "string", "pattern": "^[a-z]{200}$"}
+    answer = await ask('"' + "a" * 200 + '"', **shape(schema), max_tokens=300)
+    assert answer.json()["choices"][0]["message"]["content"] == '"' + "a" * 200 + '"'
 
 
 def test_names_of_properties_are_no_keywords() -> None:

@@ -3,106 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.messages import internal_message, internal_tools, thinking
-from openclaw_rl.serve import legacy_functions, sse
-from openclaw_rl.serve.dialect import Call, Dialect, Open, WireRequest, openai_error
+from openclaw_rl.serve import custom_tools, legacy_functions, sse
+from openclaw_rl.serve.chat_wire import ChatCompletionRequest, NamedTool, SomeTools
+from openclaw_rl.serve.dialect import Call, Dialect, openai_error
 from openclaw_rl.serve.exchange import Event, Exchange, reply_message, tool_call_id
 from openclaw_rl.text import well_formed
 from openclaw_rl.types import ChatRequest, Delta, Json, Message, Renderer, Token, Tool
-
-
-class ContentPart(Open):
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-
-
-class FunctionCall(Open):
-    name: str
-    arguments: str = "{}"
-
-
-class ToolCallIn(Open):
-    id: str = ""
-    function: FunctionCall
-
-
-class MessageIn(Open):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[ContentPart] | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[ToolCallIn] | None = None
-    tool_call_id: str | None = None
-    name: str | None = None
-
-
-class FunctionDefinition(Open):
-    name: Annotated[str, Field(min_length=1, max_length=256)]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-
-class ToolIn(Open):
-    type: str = "function"
-    function: FunctionDefinition | None = None
-
-
-class NamedFunction(Open):
-    name: str
-
-
-class NamedTool(Open):
-    type: Literal["function"] = "function"
-    function: NamedFunction
-
-
-class AllowedTools(Open):
-    mode: Literal["auto", "required"] = "auto"
-    tools: list[NamedTool]
-
-
-class SomeTools(Open):
-    type: Literal["allowed_tools"]
-    allowed_tools: AllowedTools
-
-
-class StreamOptions(Open):
-    include_usage: bool | None = None
-
-
-TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
-
-
-class ChatCompletionRequest(WireRequest):
-    model: str
-    messages: Annotated[list[MessageIn], Field(min_length=1)]
-    stream_options: StreamOptions | None = None
-    tools: list[ToolIn] | None = None
-    tool_choice: Literal["none", "auto", "required"] | SomeTools | NamedTool | None = None
-    functions: list[FunctionDefinition] | None = None
-    function_call: Literal["none", "auto"] | NamedFunction | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
-    n: Annotated[int, Field(ge=1, le=16)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    return_token_ids: bool | None = None
-    response_format: dict[str, Any] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
 
 
 def to_internal(
@@ -156,8 +68,7 @@ def _refuse(request: ChatCompletionRequest) -> None:
     for index, tool in enumerate(request.tools or []):
         if tool.type != "function" or tool.function is None:
             raise RequestError(
-                f"Only functions can be called here, no tool of type '{tool.type}'; send one, with a "
-                "string parameter if you want free text.",
+                f"Only functions and custom tools can be called here, no tool of type '{tool.type}'.",
                 code="invalid_value",
                 param=f"tools[{index}]",
             )
@@ -234,6 +145,8 @@ class ChatDialect(Dialect[ChatCompletionRequest]):
     async def read(self, parsed: ChatCompletionRequest, call: Call) -> ChatRequest:
         if legacy_functions.is_legacy(call.body):
             return translated(legacy_functions.modern(call.body), call, self.name)
+        if custom_tools.has_custom(call.body):
+            return translated(custom_tools.with_functions(call.body), call, self.name)
         return to_internal(parsed, call.body, call.user, call.headers)
 
     def writer(self, exchange: Exchange, parsed: ChatCompletionRequest) -> ChatWriter:
@@ -258,6 +171,7 @@ class ChatWriter:
         self._num_shown, self._num_ids = [0] * count, [0] * count
         self._reasons = [""] * count
         self._started: set[int] = set()
+        self._custom = custom_tools.custom_names(exchange.request.body.get("tools"))
 
     def begin(self) -> list[bytes]:
         return []
@@ -274,14 +188,16 @@ class ChatWriter:
         elif event.delta is None and event.finish_reason is None:
             return []
         if event.delta:
-            wire |= _wire_delta(event.delta, self._exchange.turn_id(i))
             self._deltas[i].append(event.delta)
+            if not self._is_custom(i, event.delta):
+                wire |= _wire_delta(event.delta, self._exchange.turn_id(i))
         wire = legacy_functions.reworded(wire) if self._legacy else wire
         choice: Json = {"index": i, "delta": wire, "logprobs": None, "finish_reason": None}
         if shown := self._entries[i][self._num_shown[i] :]:
             choice["logprobs"] = {"content": shown, "refusal": None}
             self._num_shown[i] = len(self._entries[i])
         if event.finish_reason:
+            wire |= self._custom_calls(i)
             reason = finish_reason(event, self._deltas[i])
             reason = "function_call" if self._legacy and reason == "tool_calls" else reason
             choice["finish_reason"] = self._reasons[i] = reason
@@ -289,6 +205,18 @@ class ChatWriter:
             choice["token_ids"] = self._ids[i][self._num_ids[i] :]
             self._num_ids[i] = len(self._ids[i])
         return [self._chunk(choices=[choice], usage=None, **(self._prompt() if "role" in wire else {}))]
+
+    def _is_custom(self, choice: int, delta: Delta) -> bool:
+        """Part of a call whose text is known only once its arguments are complete."""
+        names = (
+            {d.tool_index: d.tool_name for d in self._deltas[choice] if d.tool_name} if self._custom else {}
+        )
+        return delta.tool_index is not None and names.get(delta.tool_index) in self._custom
+
+    def _custom_calls(self, choice: int) -> Json:
+        calls = self._message(self._deltas[choice], self._exchange.turn_id(choice)).get("tool_calls") or []
+        found = [{"index": index, **call} for index, call in enumerate(calls) if call["type"] == "custom"]
+        return {"tool_calls": found} if found else {}
 
     def finish(self) -> list[bytes]:
         last = [self._chunk(choices=[], usage=usage(self._exchange))] if self._include_usage else []
@@ -317,6 +245,10 @@ class ChatWriter:
 
     def _message(self, deltas: list[Delta], turn_id: str) -> Json:
         message = wire_message(reply_message(deltas, turn_id))
+        if self._custom and "tool_calls" in message:
+            message["tool_calls"] = [
+                custom_tools.reworded(call, self._custom) for call in message["tool_calls"]
+            ]
         return legacy_functions.reworded(message) if self._legacy else message
 
     def _chunk(self, choices: list[Json], usage: Json | None, **more: Any) -> bytes:

@@ -13,7 +13,8 @@ from pydantic import Field
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import sse
-from openclaw_rl.serve.chat import StreamOptions, translated, usage, wire_logprobs
+from openclaw_rl.serve.chat import translated, usage, wire_logprobs
+from openclaw_rl.serve.chat_wire import StreamOptions
 from openclaw_rl.serve.dialect import Call, Dialect, WireRequest, given, openai_error, remaining
 from openclaw_rl.serve.exchange import Event, Exchange
 from openclaw_rl.types import ChatRequest, Json

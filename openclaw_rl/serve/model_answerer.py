@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import cast
 
 from openclaw_rl.errors import RequestError
-from openclaw_rl.schemas import relax
+from openclaw_rl.schemas import end_patterns, relax
 from openclaw_rl.serve.choice import Choice
 from openclaw_rl.serve.model_reply import ModelReply
 from openclaw_rl.serve.public_prefix import PublicPrefix
@@ -25,6 +25,7 @@ from openclaw_rl.types import (
     FollowsGrammars,
     Generate,
     GenerateRequest,
+    Json,
     Message,
     Renderer,
     SamplingParams,
@@ -203,16 +204,22 @@ class ModelAnswerer:
     def _checked_grammar(self, request: ChatRequest, max_chars: int) -> tuple[str, tuple[str, ...]]:
         schemas = [tool["parameters"] for tool in request.must_call] or [request.json_schema or {}]
         relaxed = [relax(schema) for schema in schemas]
+        followed, names = [schema for schema, _ in relaxed], {name for _, found in relaxed for name in found}
+        try:
+            ending = [end_patterns(schema, max_chars) for schema in followed]
+            return self._compiled(request, ending, max_chars), tuple(sorted(names))
+        except ValueError:  # a pattern may ask for more than that, or the fault is another
+            return self._compiled(request, followed, max_chars), tuple(sorted(names))
+
+    def _compiled(self, request: ChatRequest, schemas: Sequence[Json], max_chars: int) -> str:
         if request.must_call:
-            tools = [
-                {**tool, "parameters": schema}
-                for tool, (schema, _) in zip(request.must_call, relaxed, strict=True)
-            ]
+            asked = zip(request.must_call, schemas, strict=True)
+            tools = [{**tool, "parameters": schema} for tool, schema in asked]
             grammar = self.renderer.tool_grammar(tools, max_chars)
         else:
-            grammar = self.renderer.json_grammar(relaxed[0][0], max_chars)
+            grammar = self.renderer.json_grammar(schemas[0], max_chars)
         cast(FollowsGrammars, self.engine).check_grammar(grammar)
-        return grammar, tuple(sorted({name for _, names in relaxed for name in names}))
+        return grammar
 
     def _pick_version(self, request: ChatRequest, prompt_ids: list[int]) -> int:
         if self._choice is not None:

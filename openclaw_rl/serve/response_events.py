@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from openclaw_rl.serve import sse
 from openclaw_rl.serve.chat import event_logprobs
+from openclaw_rl.serve.custom_tools import custom_names, text_of
 from openclaw_rl.serve.exchange import Event, Exchange, bare_id, tool_call_id
-from openclaw_rl.types import Delta, FinishReason, Json, Message
+from openclaw_rl.types import Delta, FinishReason, Json, TurnRecord
 
 #: What a reply repeats of its request, and what it says where the request was silent.
 _ECHOED: Json = {
@@ -47,11 +48,20 @@ def response_body(
         "max_output_tokens": body.get("max_completion_tokens"),
         "text": {"format": _format(body.get("response_format"))},
         "tool_choice": _choice(body.get("tool_choice")),
-        "tools": [
-            {"type": "function", "strict": False, **tool["function"]} for tool in body.get("tools") or []
-        ],
+        "tools": _tools(body.get("tools") or []),
         "usage": None if usage is None else _usage(*usage),
     }
+
+
+def _tools(tools: Sequence[Json]) -> list[Json]:
+    custom = custom_names(tools)
+    functions = [tool["function"] for tool in tools]
+    return [
+        {"type": "custom", "name": function["name"], "description": function["description"]}
+        if function["name"] in custom
+        else {"type": "function", "strict": False, **function}
+        for function in functions
+    ]
 
 
 def _sayable(value: Any, default: Any) -> Any:
@@ -85,18 +95,18 @@ def _usage(prompt: int, completion: int) -> Json:
     }
 
 
-def output_items(turn_id: str, reply: Message, reason: FinishReason) -> list[Json]:
+def output_items(turn: TurnRecord) -> list[Json]:
     """The items of a reply that is known as a whole."""
-    return _replay(turn_id, reply, reason)[0].output
+    return _replay(turn)[0].output
 
 
-def stored_events(turn_id: str, reply: Message, reason: FinishReason, response: Json) -> list[Json]:
+def stored_events(turn: TurnRecord, response: Json) -> list[Json]:
     """The events of a reply that is known as a whole, each piece of it in one."""
     begun = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None}
     happened = [
         ("response.created", {"response": begun}),
         ("response.in_progress", {"response": begun}),
-        *_replay(turn_id, reply, reason)[1],
+        *_replay(turn)[1],
         (f"response.{response['status']}", {"response": response}),
     ]
     return [
@@ -104,8 +114,8 @@ def stored_events(turn_id: str, reply: Message, reason: FinishReason, response: 
     ]
 
 
-def _replay(turn_id: str, reply: Message, reason: FinishReason) -> tuple[_Items, list[tuple[str, Json]]]:
-    items = _Items(turn_id, {})
+def _replay(turn: TurnRecord) -> tuple[_Items, list[tuple[str, Json]]]:
+    reply, items = turn.reply, _Items(turn.id, {}, custom_names(turn.tools))
     happened = []
     for delta in (
         Delta(reasoning=reply.get("reasoning", "")),
@@ -116,14 +126,18 @@ def _replay(turn_id: str, reply: Message, reason: FinishReason) -> tuple[_Items,
         ),
     ):
         happened += items.add(delta)
-    return items, [*happened, *items.end(reason)]
+    return items, [*happened, *items.end(turn.finish_reason)]
 
 
 class _Items:
     """Output items, and what happens to them, as (event name, fields)."""
 
-    def __init__(self, turn_id: str, namespaces: Mapping[str, tuple[str, str]]) -> None:
-        self._turn_id, self._namespaces = turn_id, namespaces
+    def __init__(
+        self, turn_id: str, namespaces: Mapping[str, tuple[str, str]], custom: Collection[str]
+    ) -> None:
+        self._turn_id, self._namespaces, self._custom = turn_id, namespaces, custom
+        self._arguments = ""
+        """Of a custom tool's call, whose text is known only once they are complete."""
         self.output: list[Json] = []
         self._logprobs: list[Json] = []
         self._open: str | None = None
@@ -144,6 +158,9 @@ class _Items:
     def _grow(self, kind: str, text: str, delta: Delta) -> list[tuple[str, Json]]:
         begun = [] if self._open == kind else self._start(kind, delta)
         item = self.output[-1]
+        if item["type"] == "custom_tool_call":
+            self._arguments += text
+            return begun
         if item["type"] == "function_call":
             item["arguments"] += text
             grown = self._at("response.function_call_arguments.delta", delta=text)
@@ -165,6 +182,10 @@ class _Items:
             call_id = tool_call_id(self._turn_id, delta.tool_index)
             item: Json = {"id": f"fc_{bare}{number}", "type": "function_call", "status": "in_progress"}
             item |= {"call_id": call_id, "name": delta.tool_name, "arguments": ""}
+            if delta.tool_name in self._custom:
+                self._arguments = ""
+                item = {"id": f"ctc_{bare}{number}", "type": "custom_tool_call", "status": "in_progress"}
+                item |= {"call_id": call_id, "name": delta.tool_name, "input": ""}
             if found := self._namespaces.get(delta.tool_name or ""):
                 item["namespace"], item["name"] = found
         elif kind == "reasoning":
@@ -176,7 +197,7 @@ class _Items:
         self.output.append(item)
         self._open = kind
         added = [self._at("response.output_item.added", item=item)]
-        if item["type"] != "function_call":
+        if "content" in item:
             part: Json = {"type": "reasoning_text", "text": ""}
             if item["type"] == "message":
                 part = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
@@ -189,7 +210,13 @@ class _Items:
             return []
         item, self._open = self.output[-1], None
         item["status"] = status
-        if item["type"] == "function_call":
+        if item["type"] == "custom_tool_call":
+            text = item["input"] = text_of(self._arguments)
+            done = [
+                self._at("response.custom_tool_call_input.delta", delta=text),
+                self._at("response.custom_tool_call_input.done", input=text),
+            ]
+        elif item["type"] == "function_call":
             name, text = item["name"], item["arguments"]
             done = [self._at("response.function_call_arguments.done", name=name, arguments=text)]
         else:
@@ -224,7 +251,8 @@ class ResponseWriter:
         self, exchange: Exchange, namespaces: Mapping[str, tuple[str, str]], logprobs: bool = False
     ) -> None:
         """``namespaces``: of functions that have one, by the name that the model knows."""
-        self._exchange, self._items = exchange, _Items(exchange.turn_id(0), namespaces)
+        custom = custom_names(exchange.request.body.get("tools"))
+        self._exchange, self._items = exchange, _Items(exchange.turn_id(0), namespaces, custom)
         self._logprobs, self._entries = logprobs, list[Json]()
         self._reason: FinishReason | None = None
         self._sequence = 0

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve.chat import translated, wire_message
+from openclaw_rl.serve.custom_tools import arguments_of, as_function
 from openclaw_rl.serve.dialect import Call, Dialect, Open, WireRequest, given, remaining
 from openclaw_rl.serve.exchange import Exchange
 from openclaw_rl.serve.gateway import Gateway
@@ -42,6 +43,7 @@ class Item(Open):
     name: str | None = None
     namespace: str | None = None
     arguments: str | None = None
+    input: str | None = None
     output: str | list[Part] | None = None
 
 
@@ -50,6 +52,8 @@ class ToolIn(Open):
     name: Annotated[str, Field(max_length=256)] | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    format: dict[str, Any] | None = None
+    """Of a custom tool."""
     tools: list[ToolIn] | None = None
     """Of a namespace: how Codex sends its sub-agents and MCP servers."""
 
@@ -147,7 +151,10 @@ def _wants_logprobs(parsed: ResponsesRequest) -> bool:
 def _refuse(parsed: ResponsesRequest) -> None:
     for name in _REFUSED:
         if (parsed.model_extra or {}).get(name) is not None:
-            raise RequestError(f"{name} is not supported here; send the items as input.", param=name)
+            raise RequestError(
+                f"{name} is not supported here; send the items as input, or go on with previous_response_id.",
+                param=name,
+            )
     if parsed.background:
         raise RequestError("Replies are not made in the background here.", param="background")
 
@@ -212,7 +219,11 @@ def to_messages(given_input: str | list[Item] | None) -> list[Json]:
             function = {"name": name or "", "arguments": item.arguments or "{}"}
             call = {"id": item.call_id or "", "type": "function", "function": function}
             _assistant(messages, lambda last: False).setdefault("tool_calls", []).append(call)
-        elif kind == "function_call_output":
+        elif kind == "custom_tool_call":
+            function = {"name": item.name or "", "arguments": arguments_of(item.input or "")}
+            call = {"id": item.call_id or "", "type": "function", "function": function}
+            _assistant(messages, lambda last: False).setdefault("tool_calls", []).append(call)
+        elif kind in ("function_call_output", "custom_tool_call_output"):
             result = {"role": "tool", "tool_call_id": item.call_id or "", "content": _content(item.output)}
             messages.append(result)
         else:
@@ -270,7 +281,7 @@ def _tools(parsed: ResponsesRequest) -> tuple[list[Json], Any]:
             allowed = {tool.get("name") for tool in choice.tools or []}
             tools = [tool for tool in tools if tool.name in allowed]
             choice = choice.mode or "auto"
-        elif choice.type == "function":
+        elif choice.type in ("function", "custom"):
             choice = {"type": "function", "function": {"name": choice.name or ""}}
         else:
             raise RequestError(
@@ -292,6 +303,8 @@ def _functions(tool: ToolIn) -> list[ToolIn]:
     """A function, or those of a namespace under names that are theirs alone."""
     if tool.type == "function":
         return [tool]
+    if tool.type == "custom":
+        return [ToolIn.model_validate(as_function(tool.model_dump(exclude_none=True)))]
     inner = (tool.tools or []) if tool.type == "namespace" else []
     return [
         one.model_copy(update={"name": _in_namespace(tool.name, one.name)})

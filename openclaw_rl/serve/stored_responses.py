@@ -20,7 +20,7 @@ from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.response_events import output_items, response_body, stored_events
 from openclaw_rl.types import Json, TurnRecord
 
-_ITEM_ID = re.compile(r"(?:msg|fc|rs)_([0-9a-f]{24})\d+")
+_ITEM_ID = re.compile(r"(?:msg|fc|ctc|rs)_([0-9a-f]{24})\d+")
 Recall = Callable[[str], Awaitable[TurnRecord | None]]
 
 
@@ -29,7 +29,7 @@ async def referred_item(item_id: str, user: str, recall: Recall, where: str) -> 
     match = _ITEM_ID.fullmatch(item_id)
     turn = await recall(f"resp_{match[1]}") if match else None
     if turn is not None and turn.user == user:
-        for item in output_items(turn.id, turn.reply, turn.finish_reason):
+        for item in output_items(turn):
             if item["id"] == item_id:
                 return item
     raise RequestError(
@@ -40,7 +40,7 @@ async def referred_item(item_id: str, user: str, recall: Recall, where: str) -> 
 
 
 def stored_response(turn: TurnRecord) -> Json:
-    output = output_items(turn.id, turn.reply, turn.finish_reason)
+    output = output_items(turn)
     usage = len(turn.prompt_ids), len(turn.tokens)
     body = {**turn.params, "tools": turn.tools}
     return response_body(
@@ -94,7 +94,7 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
         turn = await owned(response_id, request)
         if not stream:
             return stored_response(turn)
-        events = stored_events(turn.id, turn.reply, turn.finish_reason, stored_response(turn))
+        events = stored_events(turn, stored_response(turn))
         after = -1 if starting_after is None else starting_after
         told = [sse.event(event, event["type"]) for event in events if event["sequence_number"] > after]
         return StreamingResponse(iter(told), media_type="text/event-stream")

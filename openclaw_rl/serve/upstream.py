@@ -17,7 +17,7 @@ import httpx
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.messages import NOTE, with_note
-from openclaw_rl.serve.chat import ChatCompletionRequest
+from openclaw_rl.serve.chat_wire import ChatCompletionRequest
 from openclaw_rl.serve.exchange import Event
 from openclaw_rl.types import (
     BASE_VERSION,

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from openclaw_rl.capture.stored import stored_request
-from openclaw_rl.serve.chat import ChatCompletionRequest, to_internal
+from openclaw_rl.serve.chat import to_internal
+from openclaw_rl.serve.chat_wire import ChatCompletionRequest
 from openclaw_rl.types import SamplingParams, TurnRecord
 
 TOOL = {"type": "function", "function": {"name": "look", "description": None}}

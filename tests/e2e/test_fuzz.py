@@ -30,7 +30,7 @@ ROUTES = [
     ("GET", "/v1/responses/{response_id}", 20), ("DELETE", "/v1/responses/{response_id}", 20),
     ("POST", "/v1/responses/{response_id}/cancel", 20), ("POST", "/v1/responses/input_tokens", 50),
     ("GET", "/v1/responses/{response_id}/input_items", 20), ("POST", "/v1/feedback", 50),
-    ("POST", "/v1/flush", 5), ("POST", "/v1/embeddings", 5),
+    ("POST", "/v1/flush", 5), ("POST", "/v1/embeddings", 5), ("POST", "/v1/conversations", 5),
     ("POST", "/v1/sessions/{session_id}/close", 20), ("GET", "/v1/sessions", 40),
     ("GET", "/v1/sessions/{session_id}", 20), ("GET", "/v1/turns/{turn_id}", 20),
     ("GET", "/v1/models/{name}", 20), ("GET", "/v1/models", 5), ("GET", "/v1/policies", 5),

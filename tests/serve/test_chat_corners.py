@@ -43,12 +43,11 @@ async def test_only_some_tools_may_be_called(
 async def test_a_tool_that_is_no_function_is_refused_with_a_way_out(
     client: httpx.AsyncClient, ask: Ask
 ) -> None:
-    custom = {"type": "custom", "custom": {"name": "sql", "format": {"type": "text"}}}
-    answer = await client.post(URL, json=ask(tools=[tool("f"), custom]))
+    answer = await client.post(URL, json=ask(tools=[tool("f"), {"type": "web_search"}]))
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "tools[1]")
-    assert "'custom'" in error["message"]
-    assert "send one, with a string parameter" in error["message"]
+    assert "Only functions and custom tools" in error["message"]
+    assert "'web_search'" in error["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -148,6 +147,12 @@ async def test_embeddings_are_refused_by_name(client: httpx.AsyncClient) -> None
     answer = await client.post("/v1/embeddings", json={"model": "scripted", "input": "Hi"})
     assert answer.status_code == 404
     assert "embedding model" in answer.json()["error"]["message"]
+
+
+async def test_conversations_are_refused_with_a_way_out(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/v1/conversations", json={})
+    assert answer.status_code == 404
+    assert "previous_response_id" in answer.json()["error"]["message"]
 
 
 async def test_pages_of_an_allowed_origin_may_ask(make_system: Any, connect: Any, ask: Ask) -> None:

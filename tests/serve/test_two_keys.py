@@ -35,6 +35,7 @@ ROUTES: dict[tuple[str, str], tuple[Any, tuple[int, ...]]] = {
     ("POST", "/v1/responses/{response_id}/cancel"): (None, (404,)),
     ("GET", "/v1/responses/{response_id}/input_items"): (None, (404,)),
     ("POST", "/v1/embeddings"): ({"model": "scripted", "input": "Hi"}, (400, 404, 501)),
+    ("POST", "/v1/conversations"): ({}, (404,)),
     ("GET", "/v1/models"): (None, (200,)),
     ("GET", "/v1/models/{name:path}"): (None, (404,)),
     ("GET", "/v1/sessions"): (None, (200,)),
