@@ -25,6 +25,17 @@ def test_ten_languages_in_equal_parts(half: str) -> None:
     assert set(Counter(row["label"] for row in rows)) == {1, 0, -1}
 
 
+def test_idioms_are_told_in_every_language() -> None:
+    """Those that the tables were written for; how little they know of others is in docs/lab/judge.md."""
+    rows = read_cases("languages-idioms")
+    assert set(Counter(row["tags"][0] for row in rows).values()) == {5}
+    said = {
+        row["next_state"][-1]["content"]: (reaction(row["next_state"][-1]["content"]), row["label"])
+        for row in rows
+    }
+    assert {text: both for text, both in said.items() if both[0] != both[1]} == {}
+
+
 def test_the_halves_share_no_reaction() -> None:
     one, other = ({row["next_state"][-1]["content"] for row in read_cases(half)} for half in HALVES)
     assert not one & other
@@ -75,7 +86,20 @@ def test_what_is_personal_is_so_in_every_language(text: str) -> None:
         ('Übersetze "Das ist falsch" ins Englische.', None),
         ("Kannst du das kürzer machen?", -1),
         ("Tu pourrais le faire rimer ?", None),
-        ("Ahora sí que suena natural.", None),
+        ("Ahora sí que suena natural.", 1),
+        ("Wie läuft das ab?", 0),
+        ("Was passt dazu?", None),
+        ("Das mag ich nicht.", None),
+        ("Quel chapeau acheter ?", 0),
+        ("Busca hoteles de lujo.", None),
+        ("Come ho detto, siamo in tre.", None),
+        ("Quando ci siamo incontrati?", 0),
+        ("Como fazer carne ao ponto?", 0),
+        ("Wie zit naast mij?", 0),
+        ("Kiedy miał być pociąg?", 0),
+        ("Мы проехали мимо дома.", None),
+        ("怎么换一个灯泡？", 0),
+        ("何を買いますか？", 0),
         ("Et combien ça coûte ?", 0),
         ("Je ne sais pas encore.", None),
         ("No, the answer is Paris.", None),
