@@ -76,11 +76,11 @@ class GrammarState:
     """Where one reply stands in its grammar."""
 
     def __init__(self, matcher: LLMatcher, table: _Table, landing: int) -> None:
-        """``landing``: with so many tokens left, values are ended."""
+        """``landing``: with so many tokens left, and what open lists and objects need, values are ended."""
         self._matcher, self._table, self._landing = matcher, table, landing
         self._vocab = len(table.written)
         self._mask = allocate_token_bitmask(1, self._vocab)
-        self._in_text = False
+        self._in_text, self._depth = False, 0
 
     def allowed(self, num_left: int) -> torch.Tensor:
         """A boolean per token; never all false."""
@@ -89,7 +89,7 @@ class GrammarState:
         allowed_V = torch.from_numpy(bits).bool()
         if self._matcher.is_error() or not allowed_V.any():
             raise GrammarFailed
-        if num_left > self._landing:
+        if num_left > self._landing + 2 * self._depth:
             return allowed_V
         ends = (allowed_V & ending_V for ending_V in self._table.endings[self._in_text])
         return next((end_V for end_V in ends if end_V.any()), allowed_V)
@@ -97,5 +97,8 @@ class GrammarState:
     def consume(self, token_id: int) -> None:
         if not self._matcher.consume_token(token_id):
             raise GrammarFailed
-        quotes = _ESCAPED.sub(b"", self._table.written[token_id]).count(b'"')
-        self._in_text ^= bool(quotes % 2)
+        for number, piece in enumerate(_ESCAPED.sub(b"", self._table.written[token_id]).split(b'"')):
+            self._in_text ^= bool(number)
+            if not self._in_text:
+                self._depth += sum(piece.count(mark) for mark in (b"[", b"{"))
+                self._depth -= sum(piece.count(mark) for mark in (b"]", b"}"))
