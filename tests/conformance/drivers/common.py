@@ -38,12 +38,14 @@ def main(plain: Scenario, **others: Scenario) -> None:
             said = {"result": result}
         except Exception as error:
             said = {"error": _causes(error)}
-        print(json.dumps({"scenario": scenario, **said}), flush=True)
+        print("\n" + json.dumps({"scenario": scenario, **said}), flush=True)  # some clients print, too
 
 
 def _causes(error: BaseException) -> str:
-    causes, now = [], error
-    while now is not None:
-        causes.append(f"{type(now).__name__}: {now}"[:2000])
-        now = now.__cause__ or now.__context__  # type: ignore[assignment]
-    return " | ".join(causes)
+    """Some clients' errors are each other's cause."""
+    causes: dict[int, str] = {}
+    now: BaseException | None = error
+    while now is not None and id(now) not in causes:
+        causes[id(now)] = f"{type(now).__name__}: {now}"[:2000]
+        now = now.__cause__ or now.__context__
+    return " | ".join(causes.values())
