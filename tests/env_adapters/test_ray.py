@@ -1,11 +1,10 @@
-"""Environments on a real Ray, of this machine and through its client."""
+"""Environments on a real Ray of this machine."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -39,26 +38,6 @@ def check(found: Any) -> None:
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 def test_on_this_machine() -> None:
     check(episodes("ray"))
-
-
-@pytest.mark.ray
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
-def test_through_the_client_of_a_cluster() -> None:
-    ports = []
-    for _ in range(2):
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            ports.append(found.getsockname()[1])
-    head = [PYTHON.with_name("ray"), "start", "--head", f"--port={ports[0]}", "--num-cpus=2", "--block"]
-    more = [f"--ray-client-server-port={ports[1]}", "--include-dashboard=false", "--disable-usage-stats"]
-    cluster = subprocess.Popen(
-        [*head, *more], env=VARIABLES, stdout=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        check(episodes(f"ray://127.0.0.1:{ports[1]}"))
-    finally:
-        cluster.terminate()
-        cluster.wait(60)
 
 
 def test_what_it_needs_is_said() -> None:
