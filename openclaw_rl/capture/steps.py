@@ -122,6 +122,24 @@ class Steps(Shares):
             self._count(connection, CLAIMED, None, len(ids))
             return self._policy(connection, version)
 
+    def reserve(self, parent: int, metrics: Json, scope: Scope = EVERYONE) -> int:
+        """A number for weights that come from elsewhere; they never serve unless ``reserved`` says so."""
+        with database.writing(self.db) as connection:
+            version = self._next_version(connection)
+            connection.execute(
+                policies.insert().values(
+                    version=version, parent=parent, status=REJECTED, created_at=time.time(), num_samples=0,
+                    config_hash="imported", metrics=to_json(metrics), scope=scope,
+                    gate=to_json({"passed": False, "reason": "its import was not finished", "checks": []}),
+                )
+            )  # fmt: skip
+            return version
+
+    def reserved(self, version: int) -> None:
+        """Its weights are there: it waits for the gate."""
+        with database.writing(self.db) as connection:
+            self._update(connection, version, status=CANDIDATE, gate="{}")
+
     def _next_version(self, connection: sa.Connection | None = None) -> int:
         newest = sa.select(sa.func.max(policies.c.version))
         if connection is not None:

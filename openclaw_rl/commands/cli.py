@@ -16,7 +16,7 @@ from typing import Any
 import shtab
 
 from openclaw_rl import __version__
-from openclaw_rl.commands import train_arguments
+from openclaw_rl.commands import import_arguments, train_arguments
 from openclaw_rl.commands.flags import Parser, add_server, add_settings, complete_files, parse, read_config
 from openclaw_rl.config import Config
 from openclaw_rl.connect import CLIENTS
@@ -118,6 +118,11 @@ def _parser() -> Parser:
     data.add_argument("--max-gb", type=float, metavar="GB", help="prune the oldest sessions above this size")
     data.add_argument("--dry-run", action="store_true", help="prune nothing, only say what would go")
     add_settings(data, only=("home", "ledger_url", *_SCORING))
+    brought = _command(
+        commands, "import", "conversations of other programs, or an adapter", _terminal("imports", "run")
+    )
+    import_arguments.add_arguments(brought)
+    add_settings(brought, only=(*import_arguments.SETTINGS, *_SCORING))
     return parser
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,22 +14,14 @@ from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.prune import keep_unfinished, prune
 from openclaw_rl.capture.redact import create_redactor
 from openclaw_rl.capture.search import renew_index
-from openclaw_rl.capture.serve_ledger import Entry, ServeLedger
-from openclaw_rl.commands import trajectories
+from openclaw_rl.capture.serve_ledger import ServeLedger
+from openclaw_rl.commands import imports
 from openclaw_rl.config import Config
-from openclaw_rl.models import fingerprint
 from openclaw_rl.processes.parts import (
-    build_engine,
-    build_renderer,
-    model_folder,
     open_learn_ledger,
     open_serve_ledger,
 )
-from openclaw_rl.types import TurnRecord
 from openclaw_rl.users import Users
-
-#: An exported session says so in the beginning of its line.
-_LOOK = 300
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
@@ -75,32 +66,15 @@ def _export_person(options: argparse.Namespace, config: Config, serve_ledger: Se
 
 
 def _import(path: str, config: Config, serve_ledger: ServeLedger) -> None:
-    """Exported sessions as they are; hand-written conversations are scored first."""
+    """Exported sessions as they are; conversations from elsewhere are scored first."""
     with nullcontext(sys.stdin) if path == "-" else open(path, encoding="utf-8") as file:
         text = file.read()
-    redact = create_redactor(config.ledger.redact)
-    if '"turns"' in text.lstrip()[:_LOOK]:
+    if '"exact"' in text:
+        redact = create_redactor(config.ledger.redact)
         number = transfer.import_sessions(serve_ledger, text.splitlines(), redact)
+        print(f"{number} turns imported", file=sys.stderr)
     else:
-        entries = asyncio.run(_scored(text, config, serve_ledger))
-        serve_ledger.append([kept for entry in entries for kept in redact(entry)])
-        number = sum(isinstance(entry, TurnRecord) for entry in entries)
-    print(f"{number} turns imported", file=sys.stderr)
-
-
-async def _scored(text: str, config: Config, ledger: ServeLedger) -> list[Entry]:
-    """With the model that the settings name, loaded here for as long as it takes; what is there stays."""
-    found = trajectories.read_conversations(text)
-    conversations = [each for each in found if not ledger.turn_summaries(trajectories.session_of(each))]
-    if not conversations:
-        return []
-    path = model_folder(config)
-    renderer = build_renderer(config, path)
-    engine = await asyncio.to_thread(build_engine, config, path)
-    try:
-        return await trajectories.score_conversations(conversations, engine, renderer, fingerprint(path))
-    finally:
-        await engine.close()
+        imports.store(imports.read_text(text)[1], config, serve_ledger)
 
 
 def _prune(options: argparse.Namespace, config: Config, serve_ledger: ServeLedger) -> str:

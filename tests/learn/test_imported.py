@@ -1,0 +1,56 @@
+"""Old complaints from elsewhere: judged, turned into wishes, learned, and known before that."""
+
+from __future__ import annotations
+
+import json
+
+from openclaw_rl.commands.trajectories import score_conversation
+from openclaw_rl.imports import read_text
+from openclaw_rl.processes.serving_system import ServingSystem
+from openclaw_rl.types import EVERYONE, OFF_POLICY
+
+from .conftest import Speaker
+from .test_changed_wishes import publish
+from .test_wishes import LISTS, judge, sampler_of, wishes_of
+
+
+def old_conversations(number: int) -> str:
+    said = [
+        [("user", f"question {n}"), ("assistant", f"a paragraph {n}"), ("user", f"bad: {LISTS}"),
+         ("assistant", "1. so"), ("user", "good")]
+        for n in range(number)
+    ]  # fmt: skip
+    return "\n".join(json.dumps({"messages": [{"role": r, "content": c} for r, c in one]}) for one in said)
+
+
+async def test_thirty_old_complaints_are_a_wish_that_is_learned_and_known_at_once(
+    system: ServingSystem,
+) -> None:
+    renderer = system.gateway.renderer
+    assert renderer is not None
+    for conversation in read_text(old_conversations(30))[1]:
+        entries, left_out = await score_conversation(conversation, system.engine, renderer, "")
+        assert left_out == 0
+        system.ledgers.serve.append(entries)
+    await judge(system)
+    await sampler_of(system).run()
+    [wish] = wishes_of(system).of_user("default", EVERYONE)
+    assert wish.text == LISTS
+    assert system.ledgers.policies.waiting(EVERYONE)[0] > 0
+    assert publish(system) == 1
+    [turn] = system.ledgers.serve.list_sessions(1, None, None)
+    [first, *_] = (await Speaker(system).http.get(f"/v1/sessions/{turn['id']}")).json()["turns"]
+    stored = system.ledgers.serve.load_turn(first["id"])
+    assert stored is not None
+    assert stored.params == {OFF_POLICY: True}
+    # The first request of the person, before any version has learned it, is told of the wish already.
+    system.memory.refresh()
+    assert LISTS in (system.memory.note("default") or "")
+
+
+async def test_what_does_not_fit_the_context_is_left_out(system: ServingSystem) -> None:
+    renderer = system.gateway.renderer
+    assert renderer is not None
+    said = [{"role": "user", "content": "x" * 5000}, {"role": "assistant", "content": "y"}]
+    entries, left_out = await score_conversation({"messages": said}, system.engine, renderer, "")
+    assert (entries, left_out) == ([], 1)
