@@ -238,7 +238,11 @@ def _add_terminal(commands: Any) -> None:
     wished.add_argument("id", nargs="?", help="of a wish; 'forget wish ID' makes it go for good")
     wished.add_argument("text", nargs="?", help="edit: its new words")
     wished.add_argument("--json", action="store_true", help="print the API's own JSON")
-    for command in (status, chat, sessions, turn, verdict, exclude, include, wished):
+    told = _command(
+        commands, "mcp", "what it has learned, as tools for agents (MCP)", _terminal("mcp", "run")
+    )
+    told.add_argument("--skill", action="store_true", help="print a SKILL.md that tells agents of the tools")
+    for command in (status, chat, sessions, turn, verdict, exclude, include, wished, told):
         add_server(command)
     completion = _command(commands, "completion", "a script for your shell's completion", _completion)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))

@@ -46,6 +46,9 @@ class Server:
     def patch(self, path: str, body: Json) -> Json:
         return self._send("PATCH", path, json=body)
 
+    def delete(self, path: str) -> Json:
+        return self._send("DELETE", path)
+
     def _send(self, method: str, path: str, **more: Any) -> Json:
         try:
             answer = self._http.request(method, path, **more)
