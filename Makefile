@@ -90,7 +90,7 @@ test-envs: $(STAMP) system-packages ## solve every task of the environments, and
 
 .PHONY: test-env-adapters
 test-env-adapters: $(STAMP) ## try MCP servers, verifiers and OpenEnv in venvs of their own (700 MB)
-	@scripts/env-venvs mcp verifiers openenv
+	@scripts/env-venvs mcp own_mcp verifiers openenv
 	@$(BIN)/python -m pytest -m env_adapters tests/env_adapters $(ARGS)
 
 .PHONY: test-ray

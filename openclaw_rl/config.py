@@ -88,8 +88,10 @@ class ServeConfig(_Section):
     """Whose policy: user (each their own), group, everyone; auto is user as soon as there is a second key."""
     store_false: Literal["not-retrievable", "off-the-record"] = "not-retrievable"
     """What store: false in a request means: kept and learned from but not given out, or not kept at all."""
-    hint_memory: bool = False
-    """Add what was learned of a user to the system prompt of their later requests."""
+    notes: Literal["off", "ask", "on"] = "off"
+    """Tell a person's wishes to the model in their system prompt until a version has learned them."""
+    note_tokens: int = Field(default=256, ge=16)
+    """At most so long is such a note; the newest wishes come first."""
     elsewhere: Literal["base", "learned"] = "base"
     """Who answers under a system prompt that nobody complained under: the base, or what was learned."""
     canary_share: float = Field(default=0.05, ge=0, le=0.5)

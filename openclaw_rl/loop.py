@@ -26,7 +26,6 @@ from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.capture.learned import tokens_since
 from openclaw_rl.capture.leases import Leases
 from openclaw_rl.capture.ledgers import Ledgers
-from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.normalise import is_ephemeral
 from openclaw_rl.capture.off_the_record import OffTheRecord
 from openclaw_rl.capture.policy_ledger import PolicyLedger
@@ -86,7 +85,7 @@ def wire_serving(
 ) -> ServingSystem:
     """Whatever keeps the protocols may stand in for the engine and for who answers."""
     recorder = Recorder(ledgers.serve, redact=create_redactor(config.ledger.redact))
-    memory = HintMemory(ledgers.serve, ledgers.learn, is_wish)
+    memory = parts.build_memory(config, ledgers, answerer, is_wish)
     keys = KeyRing.in_home(config.people)
     users, store_false = Users.in_home(config.people), config.serve.store_false == "off-the-record"
     slots = Slots(config.engine.max_running + config.serve.max_waiting, lambda: len(keys.users))
@@ -103,7 +102,7 @@ def wire_serving(
         capture,
         slots=slots,
         metrics=Metrics(),
-        note=memory.note if config.serve.hint_memory else lambda user: None,
+        note=memory.note if config.serve.notes != "off" else lambda user: None,
         scope_of=(scopes or people).of,
         quotas=Quotas(users.of, partial(tokens_since, ledgers.serve)),
     )

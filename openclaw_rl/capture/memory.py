@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from openclaw_rl.capture.learn_ledger import LearnLedger, verdicts
-from openclaw_rl.capture.serve_ledger import ServeLedger
-from openclaw_rl.capture.wishes import CURRENT, ON_HOLD, REPLACED, TAKEN_BACK, wishes
+from openclaw_rl.capture.learn_ledger import verdicts
+from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.notes import ASK, GIVEN, ON, held_by_weights, learned_in, note_state
+from openclaw_rl.capture.wishes import CURRENT, ON_HOLD, REPLACED, TAKEN_BACK, Wish, wishes
 
 _PAGE = 500
 _NUM_HINTS = 5
@@ -24,24 +25,37 @@ _HEAD = "What this person asked for before, and still wants:"
 
 
 class HintMemory:
-    """The newest wishes of each user, each once."""
+    """The newest wishes of each user, each once, as far as they are to be told (``notes.py``)."""
 
     def __init__(
-        self, serve_ledger: ServeLedger, learn_ledger: LearnLedger, is_wish: Callable[[str], bool]
+        self,
+        ledgers: Ledgers,
+        is_wish: Callable[[str], bool],
+        ask: bool = False,
+        max_tokens: int = 256,
+        num_tokens: Callable[[str], int] = len,
     ) -> None:
-        """``is_wish`` tells what somebody asked for from what is said of one reply or of a tool."""
-        self._serve_ledger, self._db, self._is_wish = serve_ledger, learn_ledger.db, is_wish
+        """``is_wish`` tells what somebody asked for from what is said of one reply or of a tool.
+
+        ``ask``: only what its person said yes to.
+        """
+        self._serve_ledger, self._policies, self._db = ledgers.serve, ledgers.policies, ledgers.learn.db
+        self._is_wish, self._mode = is_wish, ASK if ask else ON
+        self._max_tokens, self._num_tokens = max_tokens, num_tokens
         self._last = self._generation = 0
         #: Replaced, never changed: a request may be reading while the background writes.
         self._hints: OrderedDict[str, tuple[str, ...]] = OrderedDict()
-        #: Likewise: what a person said -> how they word it now; empty where they no longer want it.
+        #: Likewise: what a person said -> how they word it now; empty where it is not to be told.
         self._now: dict[tuple[str, str], str] = {}
 
     def note(self, user: str) -> str | None:
-        """For the system prompt; None while there is nothing to say."""
-        hints = [self._now.get((user, hint), hint) for hint in self._hints.get(user, ())]
-        hints = list(dict.fromkeys(filter(None, hints)))
-        return "\n".join([_HEAD, *(f"- {hint}" for hint in hints)]) if hints else None
+        """For the system prompt, the newest wishes that fit; None while there is nothing to say."""
+        unasked = self._mode == ON
+        hints = [self._now.get((user, hint), hint if unasked else "") for hint in self._hints.get(user, ())]
+        lines = [f"- {hint}" for hint in dict.fromkeys(filter(None, hints))]
+        while lines and self._num_tokens("\n".join([_HEAD, *lines])) > self._max_tokens:
+            lines = lines[1:]
+        return "\n".join([_HEAD, *lines]) if lines else None
 
     def refresh(self) -> None:
         """Take up verdicts that came since the last time; anew after something was pruned or forgotten."""
@@ -62,14 +76,17 @@ class HintMemory:
                 return
 
     def _changed(self) -> dict[tuple[str, str], str]:
-        """Wishes that are worded anew, paused, replaced or taken back; where it is asked for again, not."""
+        """Wishes that are worded anew, over, refused or learned; where it is asked for again, not."""
         over, current = (ON_HOLD, REPLACED, TAKEN_BACK), wishes.c.status.in_(CURRENT)
         with self._db.connect() as connection:
             rows = connection.execute(sa.select(wishes).where(wishes.c.status.in_(over) | current)).all()
-        now = {(row.user, _line(row.said or row.text)): "" for row in rows if row.status in over}
-        for row in rows:
-            if row.status in CURRENT:
-                now[row.user, _line(row.said or row.text)] = _line(row.text)
+        found = [Wish(**row._mapping) for row in rows]
+        now = {(wish.user, _line(wish.said or wish.text)): "" for wish in found if wish.status in over}
+        wanted = [wish for wish in found if wish.status in CURRENT]
+        held = held_by_weights(self._policies, learned_in(self._policies, wanted)) if wanted else set()
+        for wish in wanted:
+            told = note_state(wish, self._mode, wish.turn_id in held) == GIVEN
+            now[wish.user, _line(wish.said or wish.text)] = _line(wish.text) if told else ""
         return now
 
     def _learn(self, turn_id: str, hints: list[str]) -> None:

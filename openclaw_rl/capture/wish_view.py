@@ -12,11 +12,10 @@ import sqlalchemy as sa
 from openclaw_rl.capture import schema
 from openclaw_rl.capture.database import batched
 from openclaw_rl.capture.ledgers import Ledgers
-from openclaw_rl.capture.policy_ledger import PolicyLedger
-from openclaw_rl.capture.samples import TRAINED, policies, samples
+from openclaw_rl.capture.notes import held_by_weights, learned_in, note_state
 from openclaw_rl.capture.texts import plain_text, turn_texts
 from openclaw_rl.capture.wishes import CURRENT, NOT_LEARNABLE, ON_HOLD, PAUSED, Wish, list_wishes, wish_turns
-from openclaw_rl.types import Json, Scope
+from openclaw_rl.types import Json
 
 LEARNED, NOT_YET, NOT_POSSIBLE, IS_PAUSED, OVER = "learned", "not yet", "not possible", "paused", "over"
 _STATES = {NOT_LEARNABLE: NOT_POSSIBLE, "giving up": NOT_POSSIBLE, PAUSED: IS_PAUSED, "pausing": IS_PAUSED,
@@ -25,10 +24,11 @@ _STATES = {NOT_LEARNABLE: NOT_POSSIBLE, "giving up": NOT_POSSIBLE, PAUSED: IS_PA
 _MAX_CHARS = 1000
 
 
-def view_wishes(ledgers: Ledgers, user: str | None, limit: int = 100) -> list[Json]:
-    """Newest first, with what became of each."""
+def view_wishes(ledgers: Ledgers, user: str | None, notes: str = "off", limit: int = 100) -> list[Json]:
+    """Newest first, with what became of each; ``notes``: whether they are told to the model besides."""
     found = list_wishes(ledgers.learn, user, limit)
-    asked, learned = _asked(ledgers, found), _learned(ledgers.policies, found)
+    asked, learned = _asked(ledgers, found), learned_in(ledgers.policies, found)
+    held = held_by_weights(ledgers.policies, learned)
     after = {wish.turn_id: _answer_since(ledgers, wish, learned[wish.turn_id])
              for wish in found if wish.turn_id in learned}  # fmt: skip
     texts = turn_texts(ledgers.serve, [*(w.turn_id for w in found), *filter(None, after.values())])
@@ -42,6 +42,7 @@ def view_wishes(ledgers: Ledgers, user: str | None, limit: int = 100) -> list[Js
             "turns": asked[wish.turn_id],
             "learned_at": learned[wish.turn_id][1] if wish.turn_id in learned else None,
             "learned_in": learned[wish.turn_id][0] if wish.turn_id in learned else None,
+            "note": note_state(wish, notes, wish.turn_id in held),
             "before": _answer(texts, wish.turn_id),
             "after": _answer(texts, after.get(wish.turn_id)),
         }
@@ -64,30 +65,6 @@ def _asked(ledgers: Ledgers, found: list[Wish]) -> dict[str, list[str]]:
             for row in connection.execute(query):
                 asked[row.wish].append(row.turn_id)
     return asked
-
-
-def _learned(ledger: PolicyLedger, found: list[Wish]) -> dict[str, tuple[int, float]]:
-    """The first version that learned it, among those that the one being served was made from; and when."""
-    versions = {scope: set(_served(ledger, scope)) for scope in {wish.scope for wish in found}}
-    learned: dict[str, tuple[int, float]] = {}
-    query = (
-        sa.select(wish_turns.c.wish, policies.c.version, policies.c.published_at)
-        .join(samples, samples.c.turn_id == wish_turns.c.turn_id)
-        .join(policies, policies.c.version == samples.c.step)
-        .where(samples.c.status == TRAINED)
-        .order_by(policies.c.version)
-    )
-    with ledger.db.connect() as connection:
-        for batch in batched([wish.turn_id for wish in found]):
-            scopes = {wish.turn_id: wish.scope for wish in found}
-            for row in connection.execute(query.where(wish_turns.c.wish.in_(batch))):
-                if row.version in versions[scopes[row.wish]]:
-                    learned.setdefault(row.wish, (row.version, row.published_at))
-    return learned
-
-
-def _served(ledger: PolicyLedger, scope: Scope) -> list[int]:
-    return ledger.lineage(ledger.serving(scope), scope)
 
 
 def _answer_since(ledgers: Ledgers, wish: Wish, learned: tuple[int, float]) -> str | None:

@@ -68,6 +68,7 @@ wishes = sa.Table(
         "kept", sa.Integer, nullable=False, server_default="0", comment="accepted without being told again"
     ),
     sa.Column("said", sa.Text, nullable=False, server_default="", comment="its first words, before an edit"),
+    sa.Column("noted", sa.Integer, comment="whether its person wants it in a note: 1, 0, or null"),
     sa.Index("wishes_by_user", "user", "created_at"),
 )
 
@@ -98,6 +99,8 @@ class Wish:
     kept: int = 0
     said: str = ""
     """Its first words, before a person changed them."""
+    noted: int | None = None
+    """1: its person wants it told to the model until it is learned; 0: does not; None: has not said."""
 
     @property
     def is_unwanted(self) -> bool:

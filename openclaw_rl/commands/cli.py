@@ -139,6 +139,7 @@ def _add_run(commands: Any) -> None:
 
 #: With what hand-written conversations are scored.
 _SCORING = ("engine", "engine_options", "model", "renderer", "device", "kernel", "num_threads")
+_WISHES = ("list", "edit", "pause", "resume", "note", "unnote")
 _CONNECT = ("home", "host", "port", "model", "served_model_name", "default_max_tokens", "store_false")
 
 
@@ -234,7 +235,7 @@ def _add_terminal(commands: Any) -> None:
     wished = _command(
         commands, "wishes", "what people asked for, for good: list, edit, pause", _terminal("wishes", "run")
     )
-    wished.add_argument("action", nargs="?", choices=("list", "edit", "pause", "resume"), default="list")
+    wished.add_argument("action", nargs="?", choices=_WISHES, default="list")
     wished.add_argument("id", nargs="?", help="of a wish; 'forget wish ID' makes it go for good")
     wished.add_argument("text", nargs="?", help="edit: its new words")
     wished.add_argument("--json", action="store_true", help="print the API's own JSON")

@@ -91,7 +91,7 @@ def _told(message: Json) -> Json:
 async def _store(conversations: list[Json], config: Config, ledger: ServeLedger) -> tuple[int, int]:
     path = model_folder(config)
     renderer, redact = build_renderer(config, path), create_redactor(config.ledger.redact)
-    keys, users = KeyRing.in_home(config.home), Users.in_home(config.home)
+    keys, users = KeyRing.in_home(config.people), Users.in_home(config.people)
     scopes = PolicyScopes(config.serve.policy_scope, DEFAULT_USER, users, lambda: keys.users)
     number = left_out = 0
     async with _scoring(config, path) as engine:

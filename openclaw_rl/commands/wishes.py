@@ -19,7 +19,13 @@ def run(options: argparse.Namespace, config: Config) -> int:
             lines = [_line(wish) for wish in found["data"]]
             print(json.dumps(found, indent=2) if options.json else "\n".join(lines) or "none")
             return 0
-        changes = {"edit": {"text": options.text}, "pause": {"paused": True}, "resume": {"paused": False}}
+        changes: Json = {
+            "edit": {"text": options.text},
+            "pause": {"paused": True},
+            "resume": {"paused": False},
+            "note": {"noted": True},
+            "unnote": {"noted": False},
+        }
         if options.id is None or (options.action == "edit" and not options.text):
             words = " TEXT" if options.action == "edit" else ""
             raise ValueError(f"say which: openclaw-rl wishes {options.action} ID{words}")
@@ -32,5 +38,6 @@ def _line(wish: Json) -> str:
     learned = f" in version {wish['learned_in']}" if wish["state"] == "learned" else ""
     why = f" ({wish['reason']})" if wish["reason"] else ""
     times = f"{wish['times']} times" if wish["times"] != 1 else "once"
-    asked = f"asked {times} since {since}; {wish['state']}{learned}{why}"
+    note = "" if wish["note"] == "none" else f"; note {wish['note']}"
+    asked = f"asked {times} since {since}; {wish['state']}{learned}{why}{note}"
     return f"{wish['id']}  {wish['user']}  {wish['text']}  {asked}"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openclaw_rl.capture import events
 from openclaw_rl.capture.inspect import view_policies, view_policy, view_session, view_sessions, view_turn
@@ -135,11 +135,10 @@ class Dashboard:
         return read_replay(self._config.home, name, session_id)
 
     def wishes(self, user: str | None) -> Json:
-        return {"object": "list", "data": view_wishes(self._ledgers, user)}
+        return {"object": "list", "data": view_wishes(self._ledgers, user, self._config.serve.notes)}
 
-    def change_wish(self, wish_id: str, user: str | None, text: str | None, paused: bool | None) -> bool:
-        forgetting = Forgetting(self._config.home, self._ledgers, self._store)
-        return forgetting.change_wish(wish_id, user, text, paused)
+    def change_wish(self, wish_id: str, user: str | None, **changes: Any) -> bool:
+        return Forgetting(self._config.home, self._ledgers, self._store).change_wish(wish_id, user, **changes)
 
     def take_over(self, scope: Scope = EVERYONE) -> Json | None:
         return TakeOvers(self._ledgers.learn).view(scope) if self._config.serve.take_over else None

@@ -18,6 +18,7 @@ from pathlib import Path
 from openclaw_rl.capture import database, schema
 from openclaw_rl.capture.erase import Chosen, choose, erase_turns
 from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.notes import decide_note
 from openclaw_rl.capture.prune import PruneReport, give_back, sweep
 from openclaw_rl.capture.search import renew_index
 from openclaw_rl.capture.wishes import CHANGEABLE, ON_HOLD
@@ -54,8 +55,16 @@ class Forgetting:
         self._write(note)
         return self._finish(note)
 
-    def change_wish(self, wish_id: str, user: str | None, text: str | None, paused: bool | None) -> bool:
-        """Other words, a pause, or its end; False if there is no such wish, or it is not this user's.
+    def change_wish(
+        self,
+        wish_id: str,
+        user: str | None,
+        *,
+        text: str | None = None,
+        paused: bool | None = None,
+        noted: bool | None = None,
+    ) -> bool:
+        """Other words, a pause or its end, a note or none; False if there is no such wish of this user's.
 
         What was learned for it is undone at once and taught again in the background, in its new words.
         """
@@ -64,6 +73,8 @@ class Forgetting:
             return False
         if wish.status not in CHANGEABLE:
             raise ValueError(f"this wish is {wish.status}; ask for it again to have it back")
+        if noted is not None:
+            decide_note(self._ledgers.learn, wish_id, noted)
         hold = wish.status == ON_HOLD if paused is None else paused
         new = text or wish.text
         if (new, hold) != (wish.text, wish.status == ON_HOLD) or (paused is False and wish.problem):

@@ -11,6 +11,7 @@ from typing import Any
 
 from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.config import Config
 from openclaw_rl.engine import EngineParts, create_engine
@@ -25,6 +26,7 @@ from openclaw_rl.models import (
 from openclaw_rl.plugins import load_object
 from openclaw_rl.render import create_renderer
 from openclaw_rl.serve.choice import Choice
+from openclaw_rl.serve.gateway import Answerer
 from openclaw_rl.serve.model_answerer import ModelAnswerer
 from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.serve.upstream import UpstreamAnswerer
@@ -174,3 +176,12 @@ def engine_socket(config: Config) -> Path:
     if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
         raise ValueError(f"{folder} is open to others; remove it, or use a data folder with a shorter path")
     return folder / f"{hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:16]}.sock"
+
+
+def build_memory(
+    config: Config, ledgers: Ledgers, answerer: Answerer, is_wish: Callable[[str], bool]
+) -> HintMemory:
+    """What is told to the model of people's wishes; where another server answers, by characters."""
+    renderer = answerer.renderer
+    count = (lambda text: len(renderer.encode(text))) if renderer else (lambda text: len(text) // 3)
+    return HintMemory(ledgers, is_wish, config.serve.notes == "ask", config.serve.note_tokens, count)

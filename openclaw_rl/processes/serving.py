@@ -87,7 +87,7 @@ def _public_server(config: Config, system: ServingSystem) -> uvicorn.Server:
 
 def _background_jobs(config: Config, system: ServingSystem) -> list[Coroutine[None, None, None]]:
     jobs = [_follow(system), system.dashboard.follow(), _serve_engine_socket(config, system)]
-    if config.serve.hint_memory:
+    if config.serve.notes != "off":
         jobs.append(_refresh_hints(system))
     if config.learn.learn:
         supervisor = Supervisor(["learn"], {**os.environ, **to_environment(config)})

@@ -89,8 +89,16 @@ class Inspection(Protocol):
     def wishes(self, user: str | None) -> Json:
         """What people asked for, for good, and what became of it."""
 
-    def change_wish(self, wish_id: str, user: str | None, text: str | None, paused: bool | None) -> bool:
-        """Other words, a pause or its end; False if there is none, ValueError if it is over."""
+    def change_wish(
+        self,
+        wish_id: str,
+        user: str | None,
+        *,
+        text: str | None,
+        paused: bool | None,
+        noted: bool | None,
+    ) -> bool:
+        """Other words, a pause, its end, a note or none; False: no such wish, ValueError: it is over."""
 
     def take_over(self, scope: Scope = EVERYONE) -> Json | None:
         """How much is answered here in the place of a model elsewhere; None where there is none."""

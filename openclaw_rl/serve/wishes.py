@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Request
@@ -23,6 +24,7 @@ class WishChange(WellFormed):
 
     text: _Words | None = None
     paused: bool | None = None
+    noted: bool | None = None
 
 
 def wish_routes(inspection: Inspection) -> APIRouter:
@@ -35,13 +37,15 @@ def wish_routes(inspection: Inspection) -> APIRouter:
     @router.patch("/v1/wishes/{wish_id}", tags=["wishes"])
     async def change(wish_id: str, parsed: WishChange, request: Request) -> Json:
         """What was learned for it is undone, and taught again in its new words unless it is paused."""
-        if parsed.text is None and parsed.paused is None:
-            raise RequestError("Say what to change: text, paused, or both.", param="text")
+        if parsed.text is None and parsed.paused is None and parsed.noted is None:
+            raise RequestError("Say what to change: text, paused or noted.", param="text")
         if parsed.text is not None and find_secrets(parsed.text):
             raise RequestError("This looks like a secret; a wish is learned by heart.", param="text")
         user = limited_to(request)
         try:
-            known = await asyncio.to_thread(inspection.change_wish, wish_id, user, parsed.text, parsed.paused)
+            known = await asyncio.to_thread(
+                partial(inspection.change_wish, wish_id, user, **parsed.model_dump())
+            )
         except ValueError as error:
             raise RequestError(f"{error}.", status=409, code="conflict") from None
         if not known:

@@ -12,9 +12,11 @@ import json
 import logging
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import resources
 from typing import Protocol
 
+from openclaw_rl.messages import NOTE
 from openclaw_rl.train.exam import gate_requests
 from openclaw_rl.types import Ask, Message, Renderer, Tool, TurnRecord
 
@@ -91,6 +93,7 @@ class Prompts:
         for turn in turns:
             if longest is not None and (turn.tools or len(turn.prompt_ids) > longest):
                 continue
+            turn = self._untold(turn)
             told = self.hinted(turn, wish)
             prompt = turn.prompt_ids or self.hinted(turn, "")
             ask = None if told is None or prompt is None else Ask(prompt, told, self._asked(turn))
@@ -112,6 +115,17 @@ class Prompts:
         # As the chat template ends a reply.
         ends = (each for each in whole[len(prompt) + len(reply) :] if each in self._renderer.stop_ids)
         return prompt, [*reply, *([end] if (end := next(ends, None)) is not None else [])]
+
+    def _untold(self, turn: TurnRecord) -> TurnRecord:
+        """Without the note that it was answered with: what is learned has to hold without one."""
+        if NOTE not in turn.params:
+            return turn
+        plain = replace(turn, params={name: value for name, value in turn.params.items() if name != NOTE})
+        if not turn.prompt_ids:
+            return plain
+        request = self._stored_request(plain)
+        prompt_ids = self._renderer.render(request.messages, request.tools, thinking=request.thinking)
+        return replace(plain, prompt_ids=prompt_ids)
 
     def gate_asks(self, turns: Sequence[TurnRecord], wish: str, seed: int) -> list[Ask]:
         """A person's own requests, and some others that nothing is taught on."""

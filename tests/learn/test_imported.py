@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
 
 from openclaw_rl.commands.trajectories import score_conversation
 from openclaw_rl.imports import read_text
 from openclaw_rl.processes.serving_system import ServingSystem
+from openclaw_rl.testing import scripted_system
 from openclaw_rl.types import EVERYONE, OFF_POLICY
 
 from .conftest import Speaker
@@ -23,7 +28,14 @@ def old_conversations(number: int) -> str:
     return "\n".join(json.dumps({"messages": [{"role": r, "content": c} for r, c in one]}) for one in said)
 
 
-async def test_thirty_old_complaints_are_a_wish_that_is_learned_and_known_at_once(
+@pytest.fixture
+async def system(tmp_path: Path) -> AsyncIterator[ServingSystem]:
+    system = scripted_system(tmp_path / "home", notes="on")
+    yield system
+    await system.close()
+
+
+async def test_thirty_old_complaints_are_a_wish_known_at_once_and_learned(
     system: ServingSystem,
 ) -> None:
     renderer = system.gateway.renderer
@@ -37,15 +49,15 @@ async def test_thirty_old_complaints_are_a_wish_that_is_learned_and_known_at_onc
     [wish] = wishes_of(system).of_user("default", EVERYONE)
     assert wish.text == LISTS
     assert system.ledgers.policies.waiting(EVERYONE)[0] > 0
+    # Before any version has learned it, the person's next request is told of the wish.
+    system.memory.refresh()
+    assert LISTS in (system.memory.note("default") or "")
     assert publish(system) == 1
     [turn] = system.ledgers.serve.list_sessions(1, None, None)
     [first, *_] = (await Speaker(system).http.get(f"/v1/sessions/{turn['id']}")).json()["turns"]
     stored = system.ledgers.serve.load_turn(first["id"])
     assert stored is not None
     assert stored.params == {OFF_POLICY: True}
-    # The first request of the person, before any version has learned it, is told of the wish already.
-    system.memory.refresh()
-    assert LISTS in (system.memory.note("default") or "")
 
 
 async def test_what_does_not_fit_the_context_is_left_out(system: ServingSystem) -> None:

@@ -122,7 +122,7 @@ def bytes_of(live: Live, ids: list[int]) -> bytes:
 
 
 def test_what_is_remembered_of_a_person_is_no_public_part(make_live: Callable[..., Live]) -> None:
-    live = make_live(hint_memory=True)
+    live = make_live(notes="on")
     live.system.memory._hints["default"] = ("answer in French",)
     with live.client() as client:
         client.post("/v1/chat/completions", json=chat())

@@ -24,7 +24,7 @@ SECRETS = [
 
 @pytest.mark.parametrize(("said", "secret"), SECRETS)
 async def test_a_secret_in_a_complaint_is_no_lesson(tmp_path: Path, said: str, secret: str) -> None:
-    system = scripted_system(tmp_path / "home", hint_memory=True)
+    system = scripted_system(tmp_path / "home", notes="on")
     headers = {"authorization": f"Bearer {system.keys.key_of('default')}"}
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(system.app()), base_url="http://127.0.0.1", headers=headers

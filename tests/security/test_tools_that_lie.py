@@ -96,7 +96,7 @@ def test_what_people_say_behind_an_output_counts() -> None:
 @pytest.mark.parametrize("text", TEXTS)
 async def test_nothing_of_it_is_remembered_as_a_persons_wish(tmp_path: Path, text: str) -> None:
     """From the request over HTTP to the system prompt of the next one."""
-    system = scripted_system(tmp_path / "home", hint_memory=True)
+    system = scripted_system(tmp_path / "home", notes="on")
     system.engine.say('<tool_call>\n{"name": "fetch", "arguments": {}}\n</tool_call>')  # type: ignore[attr-defined]
     headers = {"authorization": f"Bearer {system.keys.key_of('default')}"}
     async with httpx.AsyncClient(

@@ -205,7 +205,7 @@ async def test_a_remembered_hint_is_said_and_its_prompt_can_be_rebuilt(
 ) -> None:
     from openclaw_rl.capture.stored import stored_request
 
-    system = make_system(hint_memory=True)
+    system = make_system(notes="on")
     system.memory._hints["default"] = ("answer in French",)
     async with connect(system) as client:
         for path in PATHS[:3]:

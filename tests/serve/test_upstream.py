@@ -285,7 +285,7 @@ async def test_images_and_unknown_fields_pass_and_ours_do_not(tmp_path: Path, co
     image = {"type": "image_url", "image_url": {"url": "data:,"}}
     async with (
         listening(answering(look)) as url,
-        passing(tmp_path / "front", url, hint_memory=True) as front,
+        passing(tmp_path / "front", url, notes="on") as front,
         connect(front) as client,
     ):
         body = ask([{"type": "text", "text": "What is this?"}, image], session_id="s", wibble=1)

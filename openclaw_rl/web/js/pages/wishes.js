@@ -30,6 +30,8 @@ function card(wish, me, load) {
     h("p", { class: "small muted" }, me.owner && wish.user !== "default" && `${wish.user} · `, `asked for ${times(wish.times)}, first `, when(wish.created_at),
       wish.state === "learned" && [` · works since version ${wish.learned_in}, `, when(wish.learned_at)], wish.said && ` · first said as “${wish.said}”`),
     wish.reason && h("p", {}, wish.state === "not possible" ? "The model does not manage this even when told, so it is not taught." : cap(wish.reason)),
+    NOTES[wish.note] && h("p", { class: "small" }, NOTES[wish.note], " ", wish.note !== "withdrawn" && h("button", { type: "button", class: "link",
+      onclick: () => change({ noted: wish.note !== "given" }, wish.note === "given" ? "It is not told any more." : "It is told from the next message on.") }, wish.note === "given" ? "Do not tell it" : "Tell it")),
     (wish.before || wish.after) && answerPair(wish),
     turns.length > 0 && h("p", { class: "small" }, "Asked for in: ", turns.map((id, index) => [index ? ", " : "", h("button", { type: "button", class: "link", onclick: () => open(id) }, `reply ${index + 1}`)])),
     h("div", { class: "turn-actions" },
@@ -60,6 +62,8 @@ function card(wish, me, load) {
   return place;
 }
 
+const NOTES = { given: "Told to the model with each of your messages until it is learned.", proposed: "Shall it be told with each message until it is learned?",
+  withdrawn: "No longer told: the weights hold it.", refused: "Not told with your messages." };
 const times = (count) => count === 1 ? "once" : `${count} times`;
 const cap = (text) => text[0].toUpperCase() + text.slice(1);
 

@@ -1,0 +1,1 @@
+ALTER TABLE wishes ADD COLUMN noted INTEGER;

@@ -1,0 +1,69 @@
+"""A wish is told to the model before any version has learned it: a note in its person's system prompt.
+
+``--notes on`` gives it at once, ``ask`` proposes it and waits for a yes. It is withdrawn once the version
+that serves has learned the wish, and comes back if its person complains about the same thing again.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture import database
+from openclaw_rl.capture.database import batched
+from openclaw_rl.capture.learn_ledger import LearnLedger
+from openclaw_rl.capture.policy_ledger import PolicyLedger
+from openclaw_rl.capture.samples import TRAINED, policies, samples
+from openclaw_rl.capture.wishes import CURRENT, Wish, wish_turns, wishes
+
+OFF, ASK, ON = "off", "ask", "on"
+GIVEN, PROPOSED, WITHDRAWN, REFUSED, NONE = "given", "proposed", "withdrawn", "refused", "none"
+
+
+def note_state(wish: Wish, mode: str, is_withdrawn: bool) -> str:
+    """What becomes of a wish's note; a person's own word comes first."""
+    if mode == OFF or wish.status not in CURRENT:
+        return NONE
+    if wish.noted == 0:
+        return REFUSED
+    if is_withdrawn:
+        return WITHDRAWN
+    return GIVEN if mode == ON or wish.noted else PROPOSED
+
+
+def decide_note(ledger: LearnLedger, wish_id: str, noted: bool) -> None:
+    with database.writing(ledger.db) as connection:
+        connection.execute(wishes.update().where(wishes.c.turn_id == wish_id).values(noted=int(noted)))
+
+
+def learned_in(ledger: PolicyLedger, found: list[Wish]) -> dict[str, tuple[int, float]]:
+    """The first version that learned it, among those that the one being served was made from; and when."""
+    served = {scope: set(ledger.lineage(ledger.serving(scope), scope)) for scope in {w.scope for w in found}}
+    scopes = {wish.turn_id: wish.scope for wish in found}
+    learned: dict[str, tuple[int, float]] = {}
+    query = (
+        sa.select(wish_turns.c.wish, policies.c.version, policies.c.published_at)
+        .join(samples, samples.c.turn_id == wish_turns.c.turn_id)
+        .join(policies, policies.c.version == samples.c.step)
+        .where(samples.c.status == TRAINED)
+        .order_by(policies.c.version)
+    )
+    with ledger.db.connect() as connection:
+        for batch in batched(list(scopes)):
+            for row in connection.execute(query.where(wish_turns.c.wish.in_(batch))):
+                if row.version in served[scopes[row.wish]]:
+                    learned.setdefault(row.wish, (row.version, row.published_at))
+    return learned
+
+
+def held_by_weights(ledger: PolicyLedger, learned: dict[str, tuple[int, float]]) -> set[str]:
+    """Those of the learned wishes that nobody complained about since, told or not."""
+    said_again: set[str] = set()
+    with ledger.db.connect() as connection:
+        for batch in batched(list(learned)):
+            query = sa.select(wish_turns.c.wish, sa.func.max(wish_turns.c.at)).where(
+                wish_turns.c.wish.in_(batch)
+            )
+            for wish, at in connection.execute(query.group_by(wish_turns.c.wish)):
+                if at > learned[wish][1]:
+                    said_again.add(wish)
+    return learned.keys() - said_again
