@@ -69,7 +69,8 @@ def _import(path: str, config: Config, serve_ledger: ServeLedger) -> None:
     """Exported sessions as they are; conversations from elsewhere are scored first."""
     with nullcontext(sys.stdin) if path == "-" else open(path, encoding="utf-8") as file:
         text = file.read()
-    if '"exact"' in text:
+    # Trajectories of other programs have turns, too, with replies and without our exact tokens.
+    if '"exact"' in text or ('"turns"' in text and '"response"' not in text):
         redact = create_redactor(config.ledger.redact)
         number = transfer.import_sessions(serve_ledger, text.splitlines(), redact)
         print(f"{number} turns imported", file=sys.stderr)
