@@ -42,7 +42,7 @@ def test_variables_are_read_and_ours_win(tmp_path: Path) -> None:
         3001,
     )
     assert (config.serve.served_model_name, config.judge.judge_model) == ("mine", "Qwen/Qwen3-8B")
-    assert config.learn.policies == Path("/models/versions")
+    assert config.learn.policies == "/models/versions"
     ours = load_config(environment={**environment, "OPENCLAW_RL_MODEL": "ours", "PORT": "3002"})
     assert (ours.engine.model, ours.serve.port) == ("ours", 3002)
 

@@ -143,11 +143,12 @@ class ChatDialect(Dialect[ChatCompletionRequest]):
     )  # fmt: skip
 
     async def read(self, parsed: ChatCompletionRequest, call: Call) -> ChatRequest:
-        if legacy_functions.is_legacy(call.body):
-            return translated(legacy_functions.modern(call.body), call, self.name)
-        if custom_tools.has_custom(call.body):
-            return translated(custom_tools.with_functions(call.body), call, self.name)
-        return to_internal(parsed, call.body, call.user, call.headers)
+        body = legacy_functions.modern(call.body) if legacy_functions.is_legacy(call.body) else call.body
+        if custom_tools.has_custom(body):
+            body = custom_tools.with_functions(body)
+        if body is not call.body:
+            return translated(body, call, self.name)
+        return to_internal(parsed, body, call.user, call.headers)
 
     def writer(self, exchange: Exchange, parsed: ChatCompletionRequest) -> ChatWriter:
         usage, ids = parsed.stream_options, bool(parsed.return_token_ids)

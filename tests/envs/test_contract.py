@@ -56,9 +56,7 @@ async def test_a_tool_gives_its_result(my_env: Any) -> None:
 def test_an_unknown_environment_is_named(monkeypatch: pytest.MonkeyPatch, my_env: Any) -> None:
     monkeypatch.setitem(ENVIRONMENTS, "sums", my_env.Sums)
     assert isinstance(create_environment("sums"), my_env.Sums)
-    with pytest.raises(
-        ValueError, match="unknown environment 'sum'; known: toolcall, terminal, swe, gui, sums, or pkg"
-    ):
+    with pytest.raises(ValueError, match=r"unknown environment 'sum'; known: toolcall, .*, sums, or pkg"):
         create_environment("sum")
 
 

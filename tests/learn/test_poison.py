@@ -107,7 +107,7 @@ async def test_another_models_samples_are_not_trained_on(make: Make) -> None:
     stack = make(**HYBRID)
     ours = fingerprint(stack.model)
     turns = await learned(stack)
-    stack.system.gateway.fingerprint = "another"
+    stack.system.gateway.answerer.fingerprint = "another"
     foreign = await learned(stack, 1)
     await run(worker_of(stack))
     assert "another model" in (await stack.get(f"/v1/turns/{foreign[0]}"))["reason"]

@@ -230,7 +230,7 @@ async def test_while_another_wish_is_pursued_its_version_serves_on(make: Make) -
 
 async def test_another_model_learns_the_same_wishes_again(system: ServingSystem) -> None:
     policies, wishes = system.ledgers.policies, wishes_of(system)
-    policies.fingerprint = system.gateway.fingerprint = "old"
+    policies.fingerprint = system.gateway.answerer.fingerprint = "old"
     first, _ = await converse(system, "question", f"bad: {LISTS}")
     await sampler_of(system).run()
     policy = policies.claim(8, 0, "", 0, EVERYONE)
@@ -239,7 +239,7 @@ async def test_another_model_learns_the_same_wishes_again(system: ServingSystem)
     assert policies.publish(policy.version, {})
     wishes.count_version("default", EVERYONE)
     assert await sampler_of(system).relearn() == 0, "the model is the same"
-    policies.fingerprint = system.gateway.fingerprint = "new"
+    policies.fingerprint = system.gateway.answerer.fingerprint = "new"
     assert await sampler_of(system).relearn() == 1
     assert (await looked_at(system, first))[0] == "sampled"
     [wish] = wishes.of_user("default", EVERYONE)
@@ -255,7 +255,7 @@ async def test_another_model_learns_the_same_wishes_again(system: ServingSystem)
 
 async def test_what_the_old_model_could_not_do_is_tried_again(system: ServingSystem) -> None:
     policies, wishes = system.ledgers.policies, wishes_of(system)
-    policies.fingerprint = system.gateway.fingerprint = "old"
+    policies.fingerprint = system.gateway.answerer.fingerprint = "old"
     await converse(system, "question", f"bad: {LISTS}")
     await sampler_of(system).run()
     for wish in wishes.of_user("default", EVERYONE):
@@ -269,7 +269,7 @@ async def test_what_the_old_model_could_not_do_is_tried_again(system: ServingSys
 
 async def test_a_complaint_about_the_old_models_reply_teaches_the_new_one(system: ServingSystem) -> None:
     policies = system.ledgers.policies
-    policies.fingerprint = system.gateway.fingerprint = "old"
+    policies.fingerprint = system.gateway.answerer.fingerprint = "old"
     first, _ = await converse(system, "question", f"bad: {LISTS}")
     policies.fingerprint = "new"
     await sampler_of(system).run()

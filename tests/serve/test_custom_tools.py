@@ -87,6 +87,20 @@ async def test_a_forced_call_in_chat_follows_a_regular_expression(
     assert "look_up" not in grammar
 
 
+async def test_a_custom_call_in_the_history_of_a_client_with_legacy_functions(
+    client: httpx.AsyncClient,
+) -> None:
+    call = {"id": "call_1", "type": "custom", "custom": {"name": "sql", "input": SQL}}
+    messages = [
+        {"role": "user", "content": "Which rivers?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "Rhine"},
+    ]
+    body = {"model": "scripted", "messages": messages, "functions": [FUNCTION]}
+    answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+
+
 async def test_a_choice_of_a_tool_that_is_not_there(client: httpx.AsyncClient) -> None:
     body = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}], "tools": CHAT_TOOLS[:1]}
     choice = {"type": "custom", "custom": {"name": "sql"}}

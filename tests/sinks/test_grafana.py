@@ -17,7 +17,8 @@ from openclaw_rl.types import StepReport
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana.json"
 #: Checks of the gate, as ``train/gate.py`` names them.
-CHECKS = ("finite", "tool calls", "calls right", "broken replies", "on topic", "on topic at once", "length",
+CHECKS = ("finite", "tool calls", "calls right", "broken replies", "on topic", "on topic at once", "in form",
+          "length",
           "specificity", "strangeness", "held-out turns", "facts", "jobs")  # fmt: skip
 
 

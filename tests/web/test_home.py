@@ -15,6 +15,7 @@ from openclaw_rl.capture.database import writing
 from openclaw_rl.capture.samples import samples
 from openclaw_rl.capture.wishes import Wishes
 from openclaw_rl.testing import wait_until
+from openclaw_rl.types import Verdict
 
 pytestmark = pytest.mark.browser
 
@@ -31,7 +32,9 @@ def ask(live: Any, text: str, key: str | None = None) -> str:
 def rate(live: Any, turn_id: str, score: int, user: str = "default") -> None:
     row = {"turn_id": turn_id, "verdict": 1, "user": user, "created_at": time.time(), "policy_version": 0,
            "score": score, "status": "excluded", "strength": 0.0}  # fmt: skip
-    with writing(live.system.ledgers.policies.db) as connection:
+    learn = live.system.ledgers.learn
+    with writing(learn.db) as connection:
+        learn._add_verdict(connection, turn_id, Verdict(score, 1.0, "votes"))
         connection.execute(samples.insert().values(row))
 
 
