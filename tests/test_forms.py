@@ -81,6 +81,21 @@ def test_what_is_not_exactly_a_form_is_left_to_the_teacher(wish: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "wish",
+    [
+        "Please use small words.",
+        "Always mention the capital.",
+        "Compare it with Spanish food.",
+        "Tell me the German point of view, too.",
+        "Say how many words you used.",
+        "End with a sentence about bees.",
+    ],
+)
+def test_words_that_forms_are_made_of_are_not_forms(wish: str) -> None:
+    assert read([wish]).forms == ()
+
+
+@pytest.mark.parametrize(
     ("wish", "good", "bad"),
     [
         ("Please answer in German.", "Der Honig ist süß und wird von den Bienen gemacht.", REPLY),

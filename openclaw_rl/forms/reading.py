@@ -108,34 +108,37 @@ def read(wishes: Sequence[str]) -> Reading:
     return Reading(tuple(sorted(found, key=lambda form: _ORDER.index(form.name))), whole)
 
 
-_LEAD = (
-    r"(?:(?:no|and|but|okay|ok|now|again|also|so|from now on|next time|in (?:the )?future|always|"
-    r"please|just|only|"
-    r"simply|still|instead|could you|can you|would you|will you|you|i|we|want|would like|'d like|"
-    r"need|prefer|asked|"
-    r"told|said|wish|for|to|did not|didn't|forgot|should|must|have|were|are|do|make sure|remember|"
-    r"try|that|your|"
-    r"the|all|every|answers?|repl(?:y|ies)|responses?|be|keep|it|write|give|me|answer|reply|"
-    r"respond|say it|use|"
-    r"using|with|in|as|of|speak|talk|everything|limit|yourself|a|stick|format|them|every time|"
-    r"each time)\b[,: ]*)*"
-)
-_TAIL = (
-    r"(?:[,; ]*(?:please|from now on|next time|always|in (?:the )?future|(?:every|each) time|for "
-    r"me|okay|ok|thanks|"
-    r"thank you|again|instead|only|when(?:ever)? you (?:answer|reply|talk to me|speak to me)|"
-    r"in (?:your|every|each|all|the)(?: \w+)? (?:answers?|repl(?:y|ies)|responses?)|at all))*[\s.!?]*"
-)
+#: What may stand before a form and after it without asking for anything else.
+_BEFORE = """
+no|and|but|okay|ok|now|again|also|so|from now on|next time|in the future|in future|always|please|just|only
+simply|still|instead|could you|can you|would you|will you|you|i|we|want|would like|'d like|need|prefer|asked
+told|said|wish|for|to|did not|didn't|forgot|should|must|have|were|are|do|make sure|remember|try|that|your|the
+all|every|answers|answer|replies|reply|responses|response|respond|be|keep|it|write|give|me|say it|use|using
+with|in|as|of|speak|talk|everything|limit|yourself|a|stick|format|them|every time|each time
+"""
+_AFTER = """
+please|from now on|next time|always|in the future|in future|every time|each time|for me|okay|ok|thanks
+thank you|again|instead|only|at all
+"""
+_IN_REPLIES = r"in (?:your|every|each|all|the)(?: \w+)? (?:answers?|repl(?:y|ies)|responses?)"
+_WHEN = r"when(?:ever)? you (?:answer|reply|talk to me|speak to me)"
+
+
+def _any(phrases: str) -> str:
+    return "|".join(sorted(re.split(r"[|\n]", phrases.strip()), key=len, reverse=True))
+
+
+_LEAD = rf"(?:(?:{_any(_BEFORE)})\b[,: ]*)*"
+_TAIL = rf"(?:[,; ]*(?:{_any(_AFTER)}|{_WHEN}|{_IN_REPLIES}))*[\s.!?]*"
 _REPLIES = (
-    r"(?: (?:it|this|that|them|everything|(?:(?:every|each|all|your|the|any|an?)(?: one)?(?: "
-    r"of)?(?: your| my| the)?"
-    r"(?: single)? )(?:answers?|repl(?:y|ies)|messages?|responses?|explanations?)))?"
+    r"(?: (?:it|this|that|them|everything|"
+    r"(?:(?:every|each|all|your|the|any|an?)(?: one)?(?: of)?(?: your| my| the)?(?: single)? )"
+    r"(?:answers?|repl(?:y|ies)|messages?|responses?|explanations?)))?"
 )
 #: Words that are named: in quotes, after "the words", or with a capital letter.
 _NAMED = (
-    r"(?:(?:the |this |these )?(?:words?|phrase|sentence|saying|greeting|line|term)[: "
-    r"]+[\"“‘'«]?(?P<a>[^\"”»\n]+?)"
-    r"[\"”’'»]?|[\"“‘«'](?P<b>[^\"”»\n]+?)[\"”’»']|(?P<c>(?-i:[A-Z])[^\"”»\n]*?))"
+    r"(?:(?:the |this |these )?(?:words?|phrase|sentence|saying|greeting|line|term)[: ]+"
+    r"[\"“‘'«]?(?P<a>[^\"”»\n]+?)[\"”’'»]?|[\"“‘«'](?P<b>[^\"”»\n]+?)[\"”’»']|(?P<c>(?-i:[A-Z])[^\"”»\n]*?))"
 )
 _SHORTLY = r"(?:(?P<short>short|brief|simple|quick)[, ]+)?(?:and (?:short|simple) )?"
 _LIMIT = (
@@ -147,20 +150,18 @@ _LANGUAGE = "|".join(LANGUAGES)
 #: name of the group(s) → a form. The whole of what was said must match for it to be all that is wished for.
 _PATTERNS: tuple[tuple[str, Callable[[re.Match[str]], Form | None]], ...] = (
     (
-        rf"(?:begin|start|open)(?:s|ing|ning)?{_REPLIES} (?:with|by (?:saying|writing)|off with)[: "
-        rf"]+{_NAMED}",
+        rf"(?:begin|start|open)(?:s|ing|ning)?{_REPLIES} "
+        rf"(?:with|by (?:saying|writing)|off with)[: ]+{_NAMED}",
         lambda m: _of_named(m, opening),
     ),
     (
-        rf"(?:say|put|write|add) {_NAMED} (?:first|at the (?:very )?(?:beginning|start)(?: of (?:every|"
-        rf"each|your|all) "
-        r"\w+)?|before (?:you answer|answering|anything else))",
+        rf"(?:say|put|write|add) {_NAMED} (?:first|before (?:you answer|answering|anything else)|"
+        r"at the (?:very )?(?:beginning|start)(?: of (?:every|each|your|all) \w+)?)",
         lambda m: _of_named(m, opening),
     ),
     (
-        rf"(?:end|finish|close|conclude)(?:s|ing|ish)?{_REPLIES} (?:with|by (?:saying|writing))[: "
-        rf"]+(?:a |one )?"
-        r"(?:\w+ )?question(?: (?:to|for) me)?",
+        rf"(?:end|finish|close|conclude)(?:s|ing)?{_REPLIES} (?:with|by (?:saying|writing))[: ]+"
+        r"(?:a |one )?(?:\w+ )?question(?: (?:to|for) me)?",
         lambda m: asking(),
     ),
     (
@@ -176,8 +177,8 @@ _PATTERNS: tuple[tuple[str, Callable[[re.Match[str]], Form | None]], ...] = (
         lambda m: _of_named(m, ending),
     ),
     (
-        r"(?:call|address) me(?: as)?[: ]+[\"“‘']?(?!(?:an?|the|when|if|back|later|again|by|that|"
-        r"tomorrow|names?)\b)"
+        r"(?:call|address) me(?: as)?[: ]+[\"“‘']?"
+        r"(?!(?:an?|the|when|if|back|later|again|by|that|tomorrow|names?)\b)"
         r"(?P<c>(?-i:[A-Z])[^\W\d_]+ (?-i:[A-Z])[^\W\d_]+|[^\W\d_]+)[\"”’']?",
         lambda m: addressed(m["c"]),
     ),
@@ -201,12 +202,12 @@ _PATTERNS: tuple[tuple[str, Callable[[re.Match[str]], Form | None]], ...] = (
         lambda m: as_list("-"),
     ),
     (
-        r"(?:only )?(?:capital|upper ?case|block)(?: letters| capitals)?|all caps|capitals",
+        r"(?:only )?(?:(?:capital|block) letters|upper ?case(?: letters)?)|all caps|capitals",
         lambda m: letters(True),
     ),
-    (r"(?:only )?(?:small|lower ?case)(?: letters)?", lambda m: letters(False)),
+    (r"(?:only )?(?:small letters|lower ?case(?: letters)?)", lambda m: letters(False)),
     (r"(?:some |more |many |lots of )?exclamation (?:marks|points)", lambda m: exclaimed()),
-    (rf"(?P<l>{_LANGUAGE})", lambda m: in_language(m["l"].lower())),
+    (rf"in (?P<l>{_LANGUAGE})", lambda m: in_language(m["l"].lower())),
 )
 #: Forms are given in this order: what cuts first, what adds words last.
 _ORDER = ("language", "length", "layout", "marks", "address", "opening", "ending", "letters")
