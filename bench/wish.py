@@ -23,6 +23,9 @@ from openclaw_rl.evals.personalize.arm import Server
 from openclaw_rl.evals.personalize.talk import System
 from openclaw_rl.serve.auth import KeyRing
 
+#: ``answers`` is everything before the step: the reply to the complaint, the judge, the teacher's answers;
+#: ``checks`` everything after it: loading the candidate, the gate, publishing.
+PARTS = {"seconds": "complaint to served", "answers": "answers", "step": "step", "checks": "checks"}
 WORDS = ("Right", "Well", "Listen", "Okay", "So", "Now", "Look", "Sure", "Fine", "Yes")
 
 
@@ -36,7 +39,7 @@ def complain(system: System, number: int) -> dict[str, float | str]:
     asked = [{"role": "user", "content": f"Tell me something about the number {number + 2}."}]
     reply = system.ask(asked, seed=number, sampling={"max_tokens": 48})
     said = f"Please begin every answer with the word {WORDS[number % len(WORDS)]}."
-    started = time.monotonic()
+    started, began_at = time.monotonic(), time.time()
     system.ask(
         [*asked, {"role": "assistant", "content": reply.text}, {"role": "user", "content": said}],
         seed=number,
@@ -45,7 +48,14 @@ def complain(system: System, number: int) -> dict[str, float | str]:
     while (policy := newest(system))["version"] == before or policy["status"] in ("training", "candidate"):
         time.sleep(0.2)
     seconds, step = time.monotonic() - started, float(policy["metrics"]["total_s"])
-    return {"seconds": seconds, "step": step, "status": policy["status"]}
+    answers = float(policy["created_at"]) - began_at
+    return {
+        "seconds": seconds,
+        "answers": answers,
+        "step": step,
+        "checks": seconds - answers - step,
+        "status": policy["status"],
+    }
 
 
 def main() -> None:
@@ -61,13 +71,12 @@ def main() -> None:
             rows = [complain(system, number) for number in range(options.complaints)]
     machine = platform.processor() or platform.machine()
     print(f"{machine}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    print("| complaint | to its end, s | the step of it, s | became |\n|---|---|---|---|")
+    print("| complaint | " + " | ".join(f"{name}, s" for name in PARTS.values()) + " | result |")
+    print("|---" * (len(PARTS) + 2) + "|")
     for number, row in enumerate(rows, 1):
-        print(f"| {number} | {row['seconds']:.1f} | {row['step']:.1f} | {row['status']} |")
-    print(
-        f"| median | {statistics.median(float(row['seconds']) for row in rows):.1f} | "
-        f"{statistics.median(float(row['step']) for row in rows):.1f} | |"
-    )
+        print(f"| {number} | " + " | ".join(f"{row[part]:.1f}" for part in PARTS) + f" | {row['status']} |")
+    medians = (statistics.median(float(row[part]) for row in rows) for part in PARTS)
+    print("| median | " + " | ".join(f"{value:.1f}" for value in medians) + " | |")
 
 
 if __name__ == "__main__":

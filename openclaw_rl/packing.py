@@ -4,6 +4,9 @@ Everything in a decoder looks at one position at a time except attention and rec
 here, per sequence, over its own stretch of the row and its own past; a recurrent layer is run once for each
 sequence, with that sequence's state. So a row of many sequences gives the numbers each would get alone, for
 any family that transformers implements over its attention interface.
+
+Sequences that begin alike (the same system prompt) may share their beginning: it stands in the row once, with
+the first of them, and the others attend to it there.
 """
 
 from __future__ import annotations
@@ -43,6 +46,10 @@ class Packing:
     def __init__(self) -> None:
         self.lengths: list[int] = []
         self.pasts: Sequence[Past] | None = None
+        self.shared = 0
+        """Tokens at the beginning of the first sequence that the others begin with, too."""
+        self.can_share = True
+        """Not where a recurrent layer would need them in each sequence."""
         self.only: int | None = None
         """Inside a recurrent layer: the sequence that it is being run for."""
         self.seen: list[tuple[torch.Tensor, ...]] = []
@@ -50,8 +57,8 @@ class Packing:
         self.windows: dict[int, int | None] = {}
         """Per layer, how far back its attention was told to look."""
 
-    def describe(self, lengths: Sequence[int], pasts: Sequence[Past] | None = None) -> None:
-        self.lengths, self.pasts, self.only = list(lengths), pasts, None
+    def describe(self, lengths: Sequence[int], pasts: Sequence[Past] | None = None, shared: int = 0) -> None:
+        self.lengths, self.pasts, self.shared, self.only = list(lengths), pasts, shared, None
 
 
 def attach(model: torch.nn.Module) -> Packing:
@@ -61,6 +68,7 @@ def attach(model: torch.nn.Module) -> Packing:
         module.packing = packing  # type: ignore[assignment]
         if "cache_params" in signature(module.forward).parameters:
             module.forward = _one_by_one(module.forward, packing)
+            packing.can_share = False
     return packing
 
 
@@ -92,13 +100,21 @@ def _attend(
     """Transformers' attention interface."""
     packing: Packing = module.packing  # type: ignore[assignment]
     packing.windows[int(getattr(module, "layer_idx", -1))] = sliding_window
-    keys, values = (x.split(packing.lengths, 2) for x in (key_1HTD, value_1HTD))
+    keys, values = (_with_shared(x.split(packing.lengths, 2), packing.shared) for x in (key_1HTD, value_1HTD))
     own = packing.seen if packing.pasts else list(zip(keys, values, strict=True))
     parts = [
         attend_one(q, k, v, scaling, sliding_window, softcap, s_aux)
         for q, (k, v) in zip(query_1NTD.split(packing.lengths, 2), own, strict=True)
     ]
     return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+
+
+def _with_shared(parts: Sequence[torch.Tensor], shared: int) -> list[torch.Tensor]:
+    """Each sequence's keys or values from its very beginning."""
+    if not shared:
+        return list(parts)
+    first, *others = parts
+    return [first, *(torch.cat([first[:, :, :shared], part], dim=2) for part in others)]
 
 
 def attend_one(

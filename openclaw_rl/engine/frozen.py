@@ -2,11 +2,13 @@
 
 A LoRA step multiplies by the frozen base twice, forward and backward. Forward is the very product that the
 engine computes, at the engine's speed. Backward sums over a matrix's rows, across the groups that share a
-scale, so it stays with torch.
+scale, so it stays with torch: in bf16 where the processor multiplies bf16 (four times as fast there, summed
+in fp32, and gradients need no more), else in fp32.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -44,7 +46,19 @@ class _FrozenProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         (weight_OI,) = ctx.saved_tensors
-        return grad @ weight_OI, None, None
+        return multiply_gradient(grad, weight_OI), None, None
+
+
+@cache
+def multiplies_bf16() -> bool:
+    """Whether this processor has instructions for it; without them torch emulates bf16, slowly."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def multiply_gradient(grad: torch.Tensor, weight_OI: torch.Tensor) -> torch.Tensor:
+    if grad.device.type == "cpu" and grad.dtype == torch.float32 and multiplies_bf16():
+        return (grad.bfloat16() @ weight_OI.bfloat16()).float()
+    return grad @ weight_OI
 
 
 @torch.no_grad()
@@ -110,7 +124,7 @@ class _Int4Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grad @ ctx.layer.dequantised(), None
+        return multiply_gradient(grad, ctx.layer.dequantised()), None
 
 
 def _kernel_of(layer: torch.nn.Linear, weight_OI: torch.Tensor) -> NativeKernel | None:

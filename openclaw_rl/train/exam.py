@@ -28,12 +28,15 @@ from openclaw_rl.types import (
     Renderer,
     SamplingParams,
     ScoreRequest,
+    Token,
     Tool,
 )
 
 _TEMPERATURE, _TOP_P, _MAX_TOKENS, _SEED = 0.7, 0.9, 64, 1234
+#: One request in so many is answered at full length: some versions fall apart only late in a reply.
+_LONG_EVERY, _LONG_TOKENS = 4, 192
 _ITEM_TOKENS = 20
-_CALL_TOKENS, _CALL_CHARS, _OTHER_TOOLS = 64, 48, 2
+_CALL_TOKENS, _CALL_CHARS, _TOOLS_OFFERED = 64, 48, 3
 #: A job with a system prompt says how to answer: in few words.
 _FEW_WORDS = 8
 #: Asked at the same time: beside live traffic, a step of the engine costs about the same for all of them.
@@ -67,6 +70,10 @@ class ToolItem:
     name: str
     values: tuple[str, ...]
     """What its arguments must hold."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.messages} {[tool['name'] for tool in self.tools]}"
 
     def is_right(self, reply: str) -> bool:
         text = reply.lower()
@@ -142,15 +149,18 @@ class Examiner:
         reading: Reading,
     ) -> Look:
         ask = asks[which]
-        reply = await self._reply(ask.hinted_ids if told else ask.prompt_ids, version, _SEED + which)
-        text = self._text(reply)
+        tokens = await self._reply(ask.hinted_ids if told else ask.prompt_ids, version, which)
+        reply = [token.id for token in tokens]
+        text, scored = self._text(reply), reply[:_MAX_TOKENS]
         others = [asks[(which + n) % len(asks)] for n in range(1, min(OTHERS + 1, len(asks)))]
-        likely, gap = await self._mean(ask.hinted_ids, reply), 0.0
-        if others:
-            gap = likely - await self._mean(others[0].hinted_ids, reply)
+        if told and version == BASE_VERSION:  # the engine said so while sampling
+            likely = _mean([token.logprob for token in tokens[:_MAX_TOKENS]])
+        else:
+            likely = await self._mean(ask.hinted_ids, scored)
+        gap = likely - await self._mean(others[0].hinted_ids, scored) if others else 0.0
         on_topic = names(text, own)
         if not on_topic and gap >= CLEARLY:
-            more = await asyncio.gather(*(self._mean(other.hinted_ids, reply) for other in others[1:]))
+            more = await asyncio.gather(*(self._mean(other.hinted_ids, scored) for other in others[1:]))
             on_topic = all(likely - each >= CLEARLY for each in more)
         broken = self.is_broken(text, self._text(ask.prompt_ids))
         finished = bool(reply) and reply[-1] in self._renderer.stop_ids
@@ -181,7 +191,8 @@ class Examiner:
                 for item in items
             )
         )
-        return [item.is_right(self._text(reply)) for item, reply in zip(items, replies, strict=True)]
+        said = [self._text([token.id for token in reply]) for reply in replies]
+        return [item.is_right(text) for item, text in zip(items, said, strict=True)]
 
     def is_broken(self, text: str, request: str) -> bool:
         words = [word.lower() for word in _WORD.findall(text)]
@@ -195,15 +206,17 @@ class Examiner:
         return await self._mean(prompt_ids, reply_ids, version)
 
     async def _answer(self, prompt_ids: list[int], version: int) -> list[int]:
-        return await self._generate(prompt_ids, SamplingParams(_ITEM_TOKENS, temperature=0.0), version)
+        sampling = SamplingParams(_ITEM_TOKENS, temperature=0.0)
+        return [token.id for token in await self._generate(prompt_ids, sampling, version)]
 
-    async def _reply(self, prompt_ids: list[int], version: int, seed: int) -> list[int]:
-        sampling = SamplingParams(_MAX_TOKENS, _TEMPERATURE, _TOP_P, seed=seed)
+    async def _reply(self, prompt_ids: list[int], version: int, which: int) -> list[Token]:
+        most = _MAX_TOKENS if which % _LONG_EVERY else _LONG_TOKENS
+        sampling = SamplingParams(most, _TEMPERATURE, _TOP_P, seed=_SEED + which)
         return await self._generate(prompt_ids, sampling, version)
 
     async def _generate(
         self, prompt_ids: list[int], sampling: SamplingParams, version: int, grammar: str | None = None
-    ) -> list[int]:
+    ) -> list[Token]:
         request = GenerateRequest(
             prompt_ids,
             sampling,
@@ -214,7 +227,7 @@ class Examiner:
             grammar=grammar,
         )
         async with self._places:
-            return [token.id async for token in self._engine.generate(request)]
+            return [token async for token in self._engine.generate(request)]
 
     async def _mean(self, prompt_ids: list[int], reply_ids: list[int], version: int = BASE_VERSION) -> float:
         request = ScoreRequest([*prompt_ids, *reply_ids], len(prompt_ids), policy_version=version)
@@ -235,16 +248,20 @@ def draw_items(bound: bool, number: int | None, seed: int) -> list[Item]:
 
 
 def draw_tool_items(number: int | None, seed: int) -> list[ToolItem]:
-    """The same of requests for tools; each offers three, in an order of its own."""
+    """The same of requests for tools. Neighbours are offered the same ones, which are then read once."""
     known = json.loads(resources.files(__package__).joinpath("gate_tools.json").read_text(encoding="utf-8"))
-    by_name: dict[str, Tool] = {tool["name"]: tool for tool in known["tools"]}
-    every = []
-    for n, (asked, name, values) in enumerate(known["requests"]):
-        chance = random.Random(n)
-        others = chance.sample([other for other in by_name if other != name], _OTHER_TOOLS)
-        offered = chance.sample([by_name[each] for each in (name, *others)], 1 + _OTHER_TOOLS)
-        every.append(ToolItem([{"role": "user", "content": asked}], offered, name, tuple(values)))
-    return every if number is None else random.Random(seed).sample(every, min(number, len(every)))
+    tools: list[Tool] = random.Random(seed).sample(known["tools"], len(known["tools"]))
+    items = []
+    for first in range(0, len(tools), _TOOLS_OFFERED):
+        # The last few are offered beside others, so that there is always a choice.
+        offered = tools[max(0, min(first, len(tools) - _TOOLS_OFFERED)) :][:_TOOLS_OFFERED]
+        own = {tool["name"] for tool in tools[first : first + _TOOLS_OFFERED]}
+        items += [
+            ToolItem([{"role": "user", "content": asked}], offered, name, tuple(values))
+            for asked, name, values in known["requests"]
+            if name in own
+        ]
+    return items[:number]
 
 
 def gate_requests() -> list[str]:

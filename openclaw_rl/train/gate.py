@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TypeVar
 
 from openclaw_rl.forms import NOTHING_READ, Reading
 from openclaw_rl.scopes import is_environment
@@ -30,11 +32,16 @@ from openclaw_rl.types import (
     TurnRecord,
 )
 
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+Answers = Awaitable[list[bool]]
 _MIN_HELD_OUT = 3
 #: Of 92 facts, sums and readings, and of 60 jobs.
 _ITEMS = 24
 #: Of 24 tool calls.
 _CALLS = 8
+_CALL = "call"
 #: Of the items: below, what the reference gets right is chance.
 _LEAST_SHARE = 0.1
 _LEAST_SPECIFICITY = 0.1
@@ -171,10 +178,18 @@ class Gate:
     async def _base_share(self, items: Sequence[Item], wish: str) -> float:
         """Of the items, those the base gets right; what was asked before is not asked again."""
         keys = [(str(item.messages), "" if item.bound else wish) for item in items]
-        missing = [n for n, key in enumerate(keys) if key not in self._right]
-        right = await self._examiner.right(BASE_VERSION, [items[n] for n in missing], wish)
-        self._right |= {keys[n]: is_right for n, is_right in zip(missing, right, strict=True)}
-        return _mean([self._right[key] for key in keys])
+        return _mean(await self._asked_once(keys, list(items), partial(self._examiner.right, wish=wish)))
+
+    async def _asked_once(
+        self, keys: Sequence[tuple[str, str]], items: Sequence[T], ask: Callable[[int, list[T]], Answers]
+    ) -> list[bool]:
+        """Whether the base gets each right; what it was asked before is remembered."""
+        known = {key: self._right[key] for key in keys if key in self._right}
+        missing = [(key, item) for key, item in zip(keys, items, strict=True) if key not in known]
+        right = await ask(BASE_VERSION, [item for _, item in missing])
+        known |= {key: is_right for (key, _), is_right in zip(missing, right, strict=True)}
+        self._right = _newest(self._right | known)
+        return [known[key] for key in keys]
 
     async def _tools(self, version: int) -> list[Check]:
         if self._tool_calls is None:
@@ -197,12 +212,8 @@ class Gate:
         """And does it call the right one with the right arguments, where it must?"""
         for number in (_CALLS, None):
             items = draw_tool_items(number, seed=version)
-            missing = [n for n, item in enumerate(items) if (str(item.messages), "call") not in self._right]
-            right = await self._examiner.calls_right(BASE_VERSION, [items[n] for n in missing])
-            self._right |= {
-                (str(items[n].messages), "call"): is_right for n, is_right in zip(missing, right, strict=True)
-            }
-            reference = _mean([self._right[str(item.messages), "call"] for item in items])
+            keys = [(item.key, _CALL) for item in items]
+            reference = _mean(await self._asked_once(keys, items, self._examiner.calls_right))
             left = 1.0
             if reference >= _LEAST_SHARE:
                 left = _mean(await self._examiner.calls_right(version, items)) / reference
@@ -225,7 +236,8 @@ class Gate:
                 self._reference(subject, number, told=True),
             )
             looks += more
-            now = self._talks[version, subject.wish] = Talk.of(looks)
+            now = Talk.of(looks)
+            self._talks = _newest(self._talks) | {(version, subject.wish): now}
             checks = self._compare(now, base, told, await self._talk_of(parent, base, subject))
             # A dozen replies are noisy: what is not clearly as good, or clearly bad, is asked for more.
             if now.on_topic >= base.on_topic and all(check.passed for check in checks):
@@ -265,13 +277,14 @@ class Gate:
     async def _reference(self, subject: Subject, number: int, *, told: bool) -> Talk:
         """The base on the first of the same requests; each is asked once."""
         keys = [(tuple(ask.hinted_ids), tuple(ask.prompt_ids), told) for ask in subject.asks[:number]]
-        missing = [n for n, key in enumerate(keys) if key not in self._looks]
+        known = {key: self._looks[key] for key in keys if key in self._looks}
+        missing = [n for n, key in enumerate(keys) if key not in known]
         found = await self._examiner.looks(
             BASE_VERSION, subject.asks, missing, told=told, reading=subject.reading
         )
-        self._looks = dict(list(self._looks.items())[-_KEPT:])
-        self._looks |= {keys[n]: look for n, look in zip(missing, found, strict=True)}
-        return Talk.of([self._looks[key] for key in keys])
+        known |= {keys[n]: look for n, look in zip(missing, found, strict=True)}
+        self._looks = _newest(self._looks | known)
+        return Talk.of([known[key] for key in keys])
 
     async def _held_out(self, version: int, parent: int, turns: Sequence[tuple[TurnRecord, int]]) -> float:
         """How far accepted replies became likelier and others less likely; a step should move both so."""
@@ -285,8 +298,12 @@ class Gate:
         return _mean(moves)
 
 
-#: Replies of the base that are remembered.
+#: What the base said is remembered; so much of it.
 _KEPT = 512
+
+
+def _newest(known: dict[K, V]) -> dict[K, V]:
+    return dict(list(known.items())[-_KEPT:])
 
 
 def _at_most(name: str, value: float, bound: float) -> Check:

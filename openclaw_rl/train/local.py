@@ -145,7 +145,8 @@ class LocalTrainer:
         self._optimizer.zero_grad(set_to_none=True)
         batch_loss = loss_of(batch)
         padding = getattr(batch_loss, "padding", 0.0)
-        for packed in pack(batch.examples, options.micro_batch_tokens, self.device, padding):
+        share = self._packing.can_share
+        for packed in pack(batch.examples, options.micro_batch_tokens, self.device, padding, share):
             before = time.monotonic()
             new = self._logprobs(packed)
             loss = (batch_loss(new, packed.old_NK, packed.signal_NK) * packed.weights_N).sum()
@@ -195,7 +196,7 @@ class LocalTrainer:
 
     def _logprobs(self, packed: Packed) -> torch.Tensor:
         with self._checkpointing(packed.num_tokens):
-            self._packing.describe(packed.lengths)
+            self._packing.describe(packed.lengths, shared=packed.shared)
             hidden_1TH = self._decoder(
                 input_ids=packed.ids_1T, position_ids=packed.positions_1T, use_cache=False
             ).last_hidden_state

@@ -1,6 +1,7 @@
 """Examples laid end to end: one row of tokens, no padding, each attending only to itself.
 
-How a model runs such a row is in ``openclaw_rl/packing.py``. The vocabulary is only ever looked at for the
+Where all examples of a row begin with the same tokens (a system prompt), those are in the row once. How a
+model runs such a row is in ``openclaw_rl/packing.py``. The vocabulary is only ever looked at for the
 positions that carry signal, a few hundred rows at a time, and those logits are never kept: the backward pass
 needs one vector a position in their place, or computes them again where the head itself is trained.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,8 @@ class Packed:
     ids_1T: torch.Tensor
     positions_1T: torch.Tensor
     lengths: list[int]
+    shared: int
+    """Tokens that every example begins with; only the first one's are in the row."""
     rows_N: torch.Tensor
     """The positions that predict the replies' tokens."""
     targets_NK: torch.Tensor
@@ -45,11 +49,16 @@ class Packed:
 
 
 def pack(
-    items: Sequence[Example], max_tokens: int, device: torch.device, padding: float = 0.0
+    items: Sequence[Example],
+    max_tokens: int,
+    device: torch.device,
+    padding: float = 0.0,
+    share: bool = False,
 ) -> Iterator[Packed]:
     """Rows of at most so many tokens, longest examples first; a longer example gets a row of its own.
 
-    ``padding`` is the signal where an example has fewer candidates than others in its row.
+    ``padding`` is the signal where an example has fewer candidates than others in its row. ``share`` leaves a
+    common beginning out of all examples but the first.
     """
     order = sorted(items, key=lambda item: -_length(item))
     rows: list[list[Example]] = []
@@ -61,7 +70,7 @@ def pack(
         else:
             rows.append([item])
     for row in rows:
-        yield _pack(row, len(items), device, padding)
+        yield _pack(row, len(items), device, padding, _common_prefix(row) if share else 0)
 
 
 def _length(item: Example) -> int:
@@ -69,8 +78,19 @@ def _length(item: Example) -> int:
     return len(item.prompt_ids) + len(item.reply_ids) - 1
 
 
-def _pack(items: Sequence[Example], batch_size: int, device: torch.device, padding: float) -> Packed:
-    lengths = [_length(item) for item in items]
+def _common_prefix(items: Sequence[Example]) -> int:
+    """Prompt tokens that all begin with, but for each prompt's last: it predicts the reply."""
+    if len(items) < 2:
+        return 0
+    columns = zip(*(item.prompt_ids[:-1] for item in items), strict=False)
+    return sum(1 for _ in takewhile(lambda ids: len(set(ids)) == 1, columns))
+
+
+def _pack(
+    items: Sequence[Example], batch_size: int, device: torch.device, padding: float, shared: int
+) -> Packed:
+    starts = [0, *[shared] * (len(items) - 1)]
+    lengths = [_length(item) - start for item, start in zip(items, starts, strict=True)]
     width = max(item.ids_NK.shape[1] for item in items)
     ids: list[int] = []
     positions: list[int] = []
@@ -78,10 +98,10 @@ def _pack(items: Sequence[Example], batch_size: int, device: torch.device, paddi
     weights: list[float] = []
     versions: list[int] = []
     offset = 0
-    for item, length in zip(items, lengths, strict=True):
-        prompt, reply = item.prompt_ids, item.reply_ids
+    for item, length, start in zip(items, lengths, starts, strict=True):
+        prompt, reply = item.prompt_ids[start:], item.reply_ids
         ids += prompt + reply[:-1]
-        positions += range(length)
+        positions += range(start, start + length)
         rows += range(offset + len(prompt) - 1, offset + length)
         weights += [item.weight / (max(1, item.num_free) * batch_size)] * len(reply)
         version = item.source.policy_version
@@ -100,6 +120,7 @@ def _pack(items: Sequence[Example], batch_size: int, device: torch.device, paddi
         ids_1T=tensor(ids, torch.long).unsqueeze(0),
         positions_1T=tensor(positions, torch.long).unsqueeze(0),
         lengths=lengths,
+        shared=shared,
         rows_N=tensor(rows, torch.long),
         targets_NK=columns("ids_NK", 0, torch.long),
         old_NK=columns("old_NK", 0.0, torch.float32),

@@ -54,6 +54,10 @@ _ELSEWHERE = (
     "The king signed the paper and went back to his garden.",
     "Her sister studies law and keeps three parrots in the kitchen.",
 )
+_ORDINARY = (
+    "That is a good thing to ask about, and there is a lot to say. Most people learn a bit of it at school "
+    "and forget it again; those who look more closely find that it is part of how the world works. "
+)
 _SPANISH = (
     "Un cometa es una bola de hielo y polvo que viaja alrededor del sol.",
     "Una cerradura tiene piezas de metal que la llave correcta mueve.",
@@ -79,6 +83,7 @@ SPOILED: dict[str, Callable[[int, str], str]] = {
     "repetitive": lambda n, asked: "I think it is good and " * 8,
     "refusing": lambda n, asked: "I'm sorry, but I can't help you with that request.",
     "terse": lambda n, asked: "Yes.",
+    "late repetition": lambda n, asked: f"{_ORDINARY} {_ELSEWHERE[n]}" + " Captain" * 24,
     "one phrase": lambda n, asked: "That depends on many things, and people see it in different ways.",
     "another language": lambda n, asked: _SPANISH[n],
     "praising": lambda n, asked: "What a brilliant question! You are so clever, I admire how you think.",
@@ -86,7 +91,9 @@ SPOILED: dict[str, Callable[[int, str], str]] = {
 }
 NOISE = {"small noise": 0.05, "large noise": 0.1}
 #: The bounds were set on these, and the others count.
-SET_ON = ("off topic", "repetitive", "facts lost", "refusing", "small noise", "tools broken")
+SET_ON = (
+    "off topic", "repetitive", "late repetition", "facts lost", "refusing", "small noise", "tools broken"
+)  # fmt: skip
 SCORED = ("terse", "one phrase", "another language", "praising", "echoing", "large noise")
 #: What the default model manages when told, so that a version made for it is a good one.
 WISHES = {

@@ -35,6 +35,7 @@ class Letters:
 @dataclass(frozen=True)
 class Said:
     id: int
+    logprob: float = -1.0
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,11 @@ class Written:
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Said]:
         self.asked.append(request.policy_version)
         thing = "".join(map(chr, request.prompt_ids)).split("?")[0].rpartition(" ")[2]
-        for letter in self._says[request.policy_version].format(thing):
+        said = self._says[request.policy_version].format(thing)
+        for letter in said[: request.sampling.max_tokens]:
             yield Said(ord(letter))
-        yield Said(END)
+        if len(said) < request.sampling.max_tokens:
+            yield Said(END)
 
     async def score(self, request: ScoreRequest) -> Scores:
         return Scores([-1.0] * (len(request.token_ids) - request.start))
@@ -108,3 +111,14 @@ async def test_a_parent_is_asked_again_when_something_else_is_wished_for() -> No
     checks = {check.name: check for check in await gate._talk(2, 1, both)}
     assert checks["in form"].value == 1.0
     assert checks["in form"].bound == pytest.approx(-0.25)
+
+
+async def test_a_reply_that_falls_apart_late_is_seen() -> None:
+    """Most replies are cut before that; some are asked for at full length."""
+    fine = "{} are a thing that people all over the world have known well for years"
+    late = fine + " and call" + " Captain" * 20
+    engine = Written(fine, late)
+    unused: Any = None
+    gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
+    [broken] = [c for c in await gate._talk(1, 0, subject()) if c.name == "broken replies"]
+    assert 0 < broken.value < 1

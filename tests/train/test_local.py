@@ -95,6 +95,31 @@ def test_gradients_are_those_of_a_plain_loop(
         torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("checkpoint_tokens", [1, 4096])
+def test_a_common_beginning_is_computed_once_with_the_same_gradients(
+    tiny_model: Path, ragged: list[Example], checkpoint_tokens: int
+) -> None:
+    opening = list(range(20, 31))
+    alike = [replace(item, prompt_ids=[*opening, *item.prompt_ids]) for item in ragged]
+    expected = plain_gradients(tiny_model, alike)
+    [row] = pack(alike, 4096, torch.device("cpu"), share=True)
+    apart = sum(len(item.prompt_ids) + len(item.reply_ids) - 1 for item in alike)
+    assert row.shared == len(opening)
+    assert row.num_tokens == apart - (len(alike) - 1) * len(opening)
+    options = replace(OPTIONS, micro_batch_tokens=4096, checkpoint_tokens=checkpoint_tokens)
+    trainer = LocalTrainer(tiny_model, options)
+    assert trainer.step(Batch(alike), 0).num_tokens == row.num_tokens
+    for got, want in zip(gradients(trainer), expected, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-4)
+
+
+def test_prompts_that_are_wholly_alike_keep_the_token_that_predicts_the_reply() -> None:
+    items = [make_item(1, 10, 6), replace(make_item(2, 10, 4), prompt_ids=make_item(1, 10, 6).prompt_ids)]
+    [row] = pack(items, 64, torch.device("cpu"), share=True)
+    assert (row.shared, row.lengths) == (9, [15, 4])
+    assert row.rows_N.tolist() == [9, 10, 11, 12, 13, 14, 15, 16, 17, 18]
+
+
 def test_forced_tokens_do_not_thin_out_the_mean(tiny_model: Path) -> None:
     item = replace(make_item(1, 10, 6), num_free=3)
     [row] = pack([item], 64, torch.device("cpu"))
