@@ -1,4 +1,4 @@
-"""What the README and the first pages tell people to type exists and works; the links lead somewhere."""
+"""Commands on the first pages exist and work, links lead somewhere, and the code map is complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ from openclaw_rl.commands.flags import parse
 from openclaw_rl.testing import scripted_system, wait_until
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/index.md", "docs/team.md", "docs/faq.md", "docs/how-fast.md", "docs/extend.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/index.md",
+    "docs/team.md",
+    "docs/faq.md",
+    "docs/how-fast.md",
+    "docs/extend.md",
+)
+PACKAGE = ROOT / "openclaw_rl"
 COMMANDS = re.compile(r"`(openclaw-rl [^`]+)`")
 
 
@@ -55,6 +64,14 @@ def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", (ROOT / page).read_text()):
         if not target.startswith("http"):
             assert (folder / target).exists(), f"{page}: {target}"
+
+
+def test_the_code_map_names_every_folder() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = text.partition("| path in")[2].partition("\n\n")[0].splitlines()[2:]
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    assert not [name for name in named if not (PACKAGE / name).exists()]
+    assert {f"{path.parent.name}/" for path in PACKAGE.glob("*/*.*")} - {"__pycache__/"} <= named
 
 
 def test_the_readme_s_program_runs(tmp_path: Path) -> None:
