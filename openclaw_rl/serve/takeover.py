@@ -33,6 +33,8 @@ from openclaw_rl.types import (
 log = logging.getLogger(__name__)
 #: After trouble the other server is left alone for so long, or for as long as it asked.
 _REST_S, _MOST_REST_S = 10.0, 300.0
+#: No payment, no time, no patience.
+_OUTAGES = (402, 408, 429)
 #: What the model here refuses and another may well be able to do.
 _TOO_MUCH = ("context_length_exceeded", "unsupported_content", "invalid_schema")
 
@@ -78,7 +80,7 @@ class TakeOverAnswerer:
 
     def _is_local_only(self, request: ChatRequest) -> bool:
         """Ids and versions are ours, episodes are to be exact, and some things are nobody else's business."""
-        named = "@" in request.model and self._is_ours(request.model)
+        named = "@" in request.model and self.is_ours(request.model)
         return (
             named
             or isinstance(request.prompt, list)
@@ -86,16 +88,16 @@ class TakeOverAnswerer:
             or self.stays_here(request)
         )
 
-    def _is_ours(self, model: str) -> bool:
+    def is_ours(self, model: str) -> bool:
         return model.partition("@")[0].lower() in (self.model_name.lower(), "default")
 
     async def prepare_here(self, request: ChatRequest) -> ModelReply:
-        known = request if self._is_ours(request.model) else replace(request, model=self.model_name)
+        known = request if self.is_ours(request.model) else replace(request, model=self.model_name)
         return await self.local.prepare(known)
 
     async def _elsewhere(self, request: ChatRequest) -> ChatRequest:
         """Under the name that the other server knows."""
-        if not self._is_ours(request.model):
+        if not self.is_ours(request.model):
             return request
         if self._model is None:
             try:
@@ -108,7 +110,7 @@ class TakeOverAnswerer:
         """What it said may hold somebody's words, and is not kept."""
         told = str(problem.status) if isinstance(problem, RequestError) else "no first word in time"
         if self.problem is None:
-            log.warning("the other server does not answer (%s); the model here does", told)
+            log.warning("upstream failed (%s); answering with the local model", told)
         self.problem = told
         asked = problem.retry_after_s if isinstance(problem, RequestError) else None
         self._rests_until = self._clock() + min(_MOST_REST_S, asked or _REST_S)
@@ -117,13 +119,13 @@ class TakeOverAnswerer:
         return await self.local.models(scope)
 
     async def check_model(self, name: str, scope: Scope) -> None:
-        if self._is_ours(name):
+        if self.is_ours(name):
             await self.local.check_model(name, scope)
         else:
             await self.upstream.check_model(name, scope)
 
     async def count_tokens(self, request: ChatRequest) -> int:
-        known = request if self._is_ours(request.model) else replace(request, model=self.model_name)
+        known = request if self.is_ours(request.model) else replace(request, model=self.model_name)
         return await self.local.count_tokens(known)
 
     async def close(self) -> None:
@@ -151,9 +153,17 @@ class EitherReply:
             self._first = await asyncio.wait_for(anext(self._events), self._answerer.first_token_s)
             self._answerer.problem = None
         except (RequestError, TimeoutError, StopAsyncIteration) as problem:
-            if isinstance(problem, RequestError) and not _is_trouble(problem):
+            if isinstance(problem, RequestError) and not self._is_outage(problem):
                 raise
             await self._answer_here(problem)
+
+    def _is_outage(self, error: RequestError) -> bool:
+        """Of the other server or its account: not what this client did wrong.
+
+        A model that is not there is the client's mistake only where the client named it.
+        """
+        retired = error.status == 404 and self._answerer.is_ours(self._request.model)
+        return error.code == "upstream" or error.status in _OUTAGES or error.status >= 500 or retired
 
     async def _answer_here(self, problem: Exception) -> None:
         self._upstream.abandon()
@@ -186,7 +196,7 @@ class EitherReply:
             except StopAsyncIteration:
                 return
             except RequestError as problem:
-                if not _is_trouble(problem) or not only_text or self._request.num_choices > 1:
+                if not self._is_outage(problem) or not only_text or self._request.num_choices > 1:
                     raise
                 self._answerer.rest(problem)
                 break
@@ -214,7 +224,3 @@ class EitherReply:
         if self._local is not None:
             self._local.abandon()
 
-
-def _is_trouble(error: RequestError) -> bool:
-    """The other server's own, or that it has had enough; not what the client did wrong."""
-    return error.code == "upstream" or error.status in (408, 429) or error.status >= 500

@@ -29,6 +29,7 @@ _REFERENCE = 8 * RUN
 FIRST = "a version has learned from its answers"
 RISES = "people like its replies as much"
 FALLS = "people like its replies less: back to the other model, until there is a newer version"
+BASE_SERVES = "no trained version serves: it was rolled back or forgotten"
 
 
 class Rung(Protocol):
@@ -100,7 +101,7 @@ class TakeOver:
             try:
                 await asyncio.to_thread(self.look)
             except Exception as error:
-                log.warning("the share of conversations was not looked at: %s", type(error).__name__)
+                log.warning("updating the take-over share failed: %s", type(error).__name__)
             await asyncio.sleep(self._poll_s)
 
     def look(self) -> None:
@@ -113,7 +114,7 @@ class TakeOver:
         rung = self._shares.current(scope)
         policy = self._served.policy(self._served.serving(scope))
         if policy is None or policy.version == BASE_VERSION:
-            return (0.0, FALLS) if rung.share else None
+            return (0.0, BASE_SERVES) if rung.share else None
         if not rung.share:
             newer = policy.published_at is not None and policy.published_at > rung.at
             return (self._steps[0], FIRST) if newer else None

@@ -105,7 +105,7 @@ CHAT, *OTHERS = ASKS
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(
     ("trouble", "path"),
-    [*((t, CHAT) for t in ("503", "429", "401", "empty", "gone", "silent")), *(("500", p) for p in OTHERS)],
+    [*((t, CHAT) for t in ("503", "429", "401", "402", "404", "empty", "gone", "silent")), *(("500", p) for p in OTHERS)],
 )
 async def test_unplugged_the_model_here_answers(
     trouble: str, path: str, stream: bool, make_system: Any, connect: Any
@@ -147,6 +147,14 @@ async def test_what_the_client_did_wrong_is_said(make_system: Any, connect: Any,
     async with both(make_system, connect, Cloud("400")) as (_, client):
         answer = await client.post("/v1/chat/completions", json=ask())
         assert (answer.status_code, answer.json()["error"]["message"]) == (400, "no")
+
+
+async def test_a_model_that_the_client_named_itself_and_that_is_not_there_is_said(
+    make_system: Any, connect: Any
+) -> None:
+    async with both(make_system, connect, Cloud("404")) as (_, client):
+        answer = await client.post(CHAT, json={"model": "enormous", **ASKS[CHAT]})
+        assert answer.status_code == 404
 
 
 async def test_a_share_of_conversations_is_answered_here(make_system: Any, connect: Any, ask: Any) -> None:

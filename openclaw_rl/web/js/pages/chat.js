@@ -50,7 +50,7 @@ export async function render(main, { keep }) {
   }
 
   async function list() {
-    const mine = (await get("/v1/sessions", { limit: 50 })).data.filter((one) => one.id.startsWith("try-")).slice(0, 12);
+    const mine = (await newestChats()).slice(0, 12);
     fill(earlier, mine.length ? mine.map((one) => h("li", {}, h("button", { type: "button", class: "link", onclick: () => resume(one.id).catch((error) => toast(error.message)) }, one.title || one.id),
       h("span", { class: "small muted" }, plural(one.num_turns, "turn"), " · ", when(one.opened_at)))) : h("li", {}, "None yet."));
   }
@@ -61,6 +61,8 @@ export async function render(main, { keep }) {
     startAnew();
     sessionId = id;
     past.open = false;
+    instructions = found.turns[0]?.input?.find((one) => one.role === "system")?.content ?? "";
+    system.value = instructions;
     for (const turn of found.turns) {
       for (const message of (turn.input ?? []).filter((one) => one.role === "user")) add({ role: "user", content: message.content, element: h("div", { class: "msg user" }, message.content) });
       const state = h("span", {}), content = turn.reply?.content ?? "";
@@ -105,11 +107,17 @@ export async function render(main, { keep }) {
       entry.element.scrollIntoView({ block: "end" });
     } catch (error) {
       fill(under, error.name === "AbortError" ? pill("stopped") : pill(error.message, "bad"));
-      if (!entry.content) history.pop();
+      if (!entry.content) forgetUnanswered(words);
     }
     stop.classList.add("hidden");
     send.disabled = false;
     text.focus();
+  }
+
+  /** Two messages in a row would be sent next time; the words go back to where they can be sent again. */
+  function forgetUnanswered(words) {
+    history.splice(-2);
+    text.value ||= words;
   }
 
   function add(entry) {
@@ -117,6 +125,19 @@ export async function render(main, { keep }) {
     log.append(entry.element);
     entry.element.scrollIntoView({ block: "end" });
   }
+}
+
+/** Other clients may have had many conversations since: a few pages are looked through. */
+async function newestChats() {
+  const found = [];
+  let after = null;
+  for (let page = 0; page < 5 && found.length < 12; page += 1) {
+    const { data, has_more: more } = await get("/v1/sessions", { limit: 100, ...(after ? { after } : {}) });
+    found.push(...data.filter((one) => one.id.startsWith("try-")));
+    if (!more) break;
+    after = data.at(-1).id;
+  }
+  return found;
 }
 
 /** Whoever scrolled up to read is left in peace. */

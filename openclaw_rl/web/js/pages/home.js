@@ -62,7 +62,7 @@ function trust({ policies, status }) {
       ? `Version ${serving.version} answers. It passed ${plural(serving.gate.checks.length, "check")} before that: facts, sums, tool calls, fluency and your own earlier requests.`
       : "The unchanged base model answers. A new version has to pass its checks first: facts, sums, tool calls, fluency and your own earlier requests."),
     away > 0 && h("p", { class: "small muted" }, `${plural(away, "version")} did not pass and never answered anybody.`),
-    swap && swap.replies > 0 && h("p", { class: "small muted" }, `When it took over, ${swap.failed ? plural(swap.failed, "reply", "replies") : "no reply"} was cut off.`),
+    swap && swap.replies > 0 && h("p", { class: "small muted" }, `When it took over, ${swap.failed ? plural(swap.failed, "reply was", "replies were") : "no reply was"} cut off.`),
     h("p", {}, h("a", { href: "#/policies" }, "Versions and their checks")));
 }
 
