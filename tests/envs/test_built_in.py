@@ -14,7 +14,7 @@ import pytest
 
 from openclaw_rl.envs import EnvironmentParts, create_environment
 from openclaw_rl.envs.tasks import SPLITS, check_disjoint, of_split, terminal_tasks, toolcall_tasks
-from openclaw_rl.envs.terminal import Terminal, read_folder
+from openclaw_rl.envs.terminal import Terminal
 from openclaw_rl.envs.toolcall import ToolCalls, read_tasks, same
 from openclaw_rl.testing.contracts import EnvironmentContract
 from openclaw_rl.types import Environment, Message, Task
@@ -278,24 +278,6 @@ async def test_the_tests_cannot_be_tampered_with(tmp_path: Path) -> None:
     ):
         await env.step(calls(("run", {"command": command})))
         assert not (await env.evaluate()).solved, command
-    await env.close()
-
-
-@needs_sandbox
-async def test_harbor_folders_are_read_too(tmp_path: Path) -> None:
-    files = {
-        "instruction.md": "Do it.",
-        "tests/test.sh": "[ -f done ]",
-        "environment/a.txt": "x",
-        "task.toml": "",
-    }
-    [task] = read_folder(folder_of(tmp_path, **files).parent)
-    assert task.data["instruction"] == "Do it."
-    assert task.data["files"] == {"a.txt": "x"}
-    env = Terminal(str(tmp_path))
-    await env.reset(task)
-    await env.step(calls(("run", {"command": "touch done"})))
-    assert (await env.evaluate()).solved
     await env.close()
 
 
