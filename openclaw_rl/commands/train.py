@@ -27,7 +27,7 @@ from openclaw_rl.envs import EnvironmentParts, create_environment, environment_m
 from openclaw_rl.envs.groups import Group, roll_out_groups
 from openclaw_rl.envs.pool import Pool
 from openclaw_rl.envs.rollout import Agent, Episode, roll_out
-from openclaw_rl.envs.tasks import of_split
+from openclaw_rl.envs.tasks import divided, of_split
 from openclaw_rl.evals.env.interval import interval
 from openclaw_rl.evals.env.plan import summary
 from openclaw_rl.evals.personalize.arm import Server
@@ -49,6 +49,8 @@ _EVAL_EVERY = 50
 
 def run(options: argparse.Namespace, config: Config) -> int:
     plan = read_plan(options, os.environ)
+    if plan.notice:
+        print(plan.notice)
     with ExitStack() as stack:
         if (url := reachable(announced(config.home))) is None:
             quick = {name: value for name, value in QUICK.items() if getattr(options, name, None) is None}
@@ -92,6 +94,16 @@ class Plan:
     force_calls: bool
     pool: str = "local"
 
+    @property
+    def notice(self) -> str:
+        """What people should know before it begins."""
+        if self.held_out:
+            return ""
+        return (
+            "no task is held out, so nothing will show whether it gets better: add tasks, or name some of "
+            'them "split": "validation"'
+        )
+
     def tasks(self, first: int) -> Iterator[Task]:
         """Without end, each once before any comes again; the same order whenever it is asked for."""
         for number in range(first, self.groups or 10**9):
@@ -112,7 +124,7 @@ def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Pl
     if options.attempts < 2:
         raise ValueError("--attempts 2 or more: an attempt is learned from by how it compares with others")
     parts = EnvironmentParts(options.tasks, steps, pictures=True)
-    tasks = create_environment(env, parts).tasks()
+    tasks = divided(create_environment(env, parts).tasks())
     if options.difficulty is not None:
         tasks = [task for task in tasks if task.data.get("difficulty", 0) <= options.difficulty]
     train, held_out = of_split(tasks, "train"), of_split(tasks, "validation")

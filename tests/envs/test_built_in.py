@@ -101,6 +101,26 @@ def test_a_task_in_two_splits_is_found() -> None:
         )
 
 
+def test_tasks_that_name_no_split_are_divided_by_what_they_ask() -> None:
+    tasks = [Task(str(n), {"instruction": f"What is {n}?", "packages": "/here"}) for n in range(200)]
+    splits = {split: {task.id for task in of_split(tasks, split)} for split in SPLITS}
+    assert set.union(*splits.values()) == {task.id for task in tasks}
+    assert sum(map(len, splits.values())) == 200, "each in one"
+    assert len(splits["train"]) > 120
+    assert min(len(splits["validation"]), len(splits["test"])) > 5
+    moved = [Task(task.id, {**task.data, "packages": "/there"}) for task in reversed(tasks[:50])]
+    assert {task.id for task in of_split(moved, "test")} == {id for id in splits["test"] if int(id) < 50}, (
+        "wherever they lie, in whatever order, and whatever is beside them"
+    )
+    assert len(of_split(tasks, "all")) == 200
+
+
+def test_where_some_tasks_name_their_split_the_others_are_for_training() -> None:
+    tasks = [Task(str(n), {"instruction": f"What is {n}?"}) for n in range(50)]
+    tasks.append(Task("held", {"instruction": "What is it?", "split": "test"}))
+    assert [len(of_split(tasks, split)) for split in SPLITS] == [50, 0, 1]
+
+
 # --- tool calls ------------------------------------------------------------------------------------
 
 

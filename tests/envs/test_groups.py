@@ -221,6 +221,20 @@ def test_only_tasks_that_are_easy_enough_are_tried(tasks: str) -> None:
         plan(tasks, difficulty=-1)
 
 
+def test_a_file_without_splits_has_held_out_tasks(tasks: str) -> None:
+    rows = [{"prompt": f"What is {n} plus 3?", "answer": str(n + 3)} for n in range(100)]
+    Path(tasks).write_text("\n".join(map(json.dumps, rows)))
+    assert plan(tasks).held_out
+    assert plan(tasks).held_out == plan(tasks).held_out
+    assert not {task.id for task in plan(tasks).held_out} & {task.id for task in plan(tasks).train}
+    assert "held out" not in plan(tasks).notice
+
+
+def test_a_run_without_held_out_tasks_says_so(tasks: str) -> None:
+    Path(tasks).write_text(json.dumps({**ROWS[0], "split": "train"}))
+    assert "no task is held out" in plan(tasks).notice
+
+
 def test_the_references_variables_work(tasks: str) -> None:
     variables = {"ENV_TYPE": "toolcall", "MAX_STEPS": "5", "PARALLEL_ENVS": "3"}
     found = read_plan(options(env=None, tasks=tasks), variables)

@@ -153,6 +153,18 @@ def test_intervals(hits: int, of: int, low: float, high: float) -> None:
     assert interval(hits, of) == pytest.approx((low, high), abs=0.001)
 
 
+def test_a_split_without_tasks_is_refused_with_what_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps({**ROW, "split": "train"}))
+    assert main(["eval", "env", "--env", "toolcall", "--tasks", str(file), "--home", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "no tasks of the split test" in said
+    assert "train 1" in said
+    assert "--split all" in said
+
+
 def test_mistakes_are_said_before_anything_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "env", "--home", str(tmp_path)]) == 2
     assert "which environment?" in capsys.readouterr().err

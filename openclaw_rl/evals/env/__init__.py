@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--tasks", default="", metavar="PATH", help="its tasks [those that come with it]")
     group.add_argument(
-        "--split", default="test", choices=("train", "validation", "test"), help="which of them [test]"
+        "--split", default="test", choices=("train", "validation", "test", "all"), help="which of them [test]"
     )
     group.add_argument("--attempts", type=int, default=1, metavar="N", help="at each task [1]")
     group.add_argument("--max-steps", type=int, default=0, metavar="N", help="of an episode")

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from openclaw_rl.envs import EnvironmentParts, create_environment
 from openclaw_rl.envs.pool import Pool
 from openclaw_rl.envs.rollout import Agent, Episode, roll_out
-from openclaw_rl.envs.tasks import of_split
+from openclaw_rl.envs.tasks import SPLITS, of_split
 from openclaw_rl.evals.env.interval import interval
 from openclaw_rl.evals.personalize.arm import Server
 from openclaw_rl.serve.auth import KeyRing
@@ -26,9 +26,14 @@ def run(options: argparse.Namespace, home: Path) -> int:
     if not options.env:
         raise ValueError("which environment? --env toolcall, terminal, swe, gui, or pkg.module:Class")
     parts = EnvironmentParts(options.tasks, options.max_steps)
-    tasks = of_split(create_environment(options.env, parts).tasks(), options.split)
+    every = create_environment(options.env, parts).tasks()
+    tasks = of_split(every, options.split)
     if not tasks:
-        raise ValueError(f"{options.env} has no tasks of the split {options.split}")
+        counts = ", ".join(f"{split} {len(of_split(every, split))}" for split in SPLITS)
+        raise ValueError(
+            f"{options.env} has no tasks of the split {options.split} ({counts}); choose another --split, or "
+            "--split all"
+        )
     if options.limit:  # of every template some
         tasks = tasks[:: max(1, len(tasks) // options.limit)][: options.limit]
     if options.url:
