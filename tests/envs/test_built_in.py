@@ -197,6 +197,21 @@ async def test_code_runs_in_a_sandbox(tmp_path: Path) -> None:
     await env.close()
 
 
+@needs_sandbox
+async def test_code_that_ends_its_interpreter_is_told_so_and_may_go_on(tmp_path: Path) -> None:
+    env = await toolcall(tmp_path, {"prompt": "?", "answer": "1024", "tools": ["python"]})
+    code = "import os, signal\nfor pid in range(1, 100):\n    try:\n        pid != os.getpid() and "
+    code += "os.kill(pid, signal.SIGKILL)\n    except OSError:\n        pass\nos.kill(os.getpid(), 9)"
+    result = await env.step(calls(("python", {"code": code})))
+    assert not result.done
+    assert "error" in result.observation.messages[0]["content"]
+    result = await env.step(calls(("python", {"code": "print(2**10)"})))
+    assert result.observation.messages[0]["content"] == "1024\n", "a new interpreter"
+    assert (await env.step(calls(("answer", {"answer": "1024"})))).done
+    assert (await env.evaluate()).solved
+    await env.close()
+
+
 async def test_a_python_function_is_a_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = [
         "def shout(word: str, times: int) -> str:",

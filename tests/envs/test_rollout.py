@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -125,6 +126,41 @@ async def test_a_server_that_refuses_is_no_fault_of_the_model(system: ServingSys
     assert (episode.outcome, episode.failure) == (None, "server")
     assert "401" in episode.reason
     await pool.close()
+
+
+class Slow(ToolCalls):
+    """Takes longer than its lease."""
+
+    async def step(self, action: Message) -> StepResult:
+        await asyncio.sleep(0.3)
+        return await super().step(action)
+
+
+async def test_a_lease_that_expires_is_a_time_out(system: ServingSystem, make: Any, tmp_path: Path) -> None:
+    says(system, *(("add", {"a": 1, "b": 1}),) * 5)
+    agent = Agent("http://test/v1", system.keys.key_of("default") or "")
+    pool = Pool(lambda: Slow(str(tmp_path / "tasks.jsonl"), max_steps=3), 1, episode_seconds=0.2)
+    transport = httpx.ASGITransport(system.app())
+    [episode] = [e async for e in roll_out(agent, pool, [(make().tasks()[0], 0)], 1, transport)]
+    await pool.close()
+    assert (episode.outcome, episode.failure) == (None, "time-out")
+    assert "lease" in episode.reason
+
+
+async def test_a_server_that_stays_busy_is_given_up(make: Any) -> None:
+    asked = []
+
+    def busy(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(429, headers={"retry-after": "0.01"}, json={"error": {"message": "busy"}})
+
+    agent, pool = Agent("http://test/v1", "", seconds=0.5), Pool(make, 1)
+    transport = httpx.MockTransport(busy)
+    [episode] = [e async for e in roll_out(agent, pool, [(make().tasks()[0], 0)], 1, transport)]
+    await pool.close()
+    assert (episode.outcome, episode.failure) == (None, "server")
+    assert "429" in episode.reason
+    assert len(asked) > 2
 
 
 def episode(solved: bool | None, failure: Any = "", template: str = "sum") -> Episode:
