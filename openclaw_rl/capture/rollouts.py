@@ -17,7 +17,17 @@ from openclaw_rl.capture.events import REWARD, load_events
 from openclaw_rl.capture.learn_ledger import LearnLedger, verdicts
 from openclaw_rl.capture.samples import attempts, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger
-from openclaw_rl.types import JUDGE_FAILED, Attempt, AttemptGroup, Json, Scope, SettledTurn, Step, Verdict
+from openclaw_rl.types import (
+    JUDGE_FAILED,
+    Attempt,
+    AttemptGroup,
+    Json,
+    Scope,
+    SettledTurn,
+    Step,
+    Verdict,
+    is_solved,
+)
 
 if TYPE_CHECKING:
     from openclaw_rl.capture.ledgers import Ledgers
@@ -151,7 +161,7 @@ def view_attempts(ledgers: Ledgers, scope: Scope, limit: int, before: float | No
                     "session_id": turn["session_id"],
                     "group": row.group_id,
                     "reward": row.reward,
-                    "failure": row.failure or ("" if (row.reward or 0) > 0 else "model"),
+                    "failure": _failure(row),
                     "policy_version": row.policy_version,
                     "at": row.created_at,
                 }
@@ -159,14 +169,19 @@ def view_attempts(ledgers: Ledgers, scope: Scope, limit: int, before: float | No
     return found
 
 
+def _failure(row: Any) -> str:
+    """Whose; empty where it was solved."""
+    return str(row.failure) or ("" if is_solved(row.reward) else "model")
+
+
 def _summary(rows: Sequence[Any]) -> Json:
     by_version: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     failures: dict[str, int] = defaultdict(int)
     for row in rows:
-        if row.failure or (row.reward or 0) <= 0:
-            failures[row.failure or "model"] += 1
+        if failure := _failure(row):
+            failures[failure] += 1
         if row.reward is not None:
-            by_version[row.policy_version][0] += row.reward > 0
+            by_version[row.policy_version][0] += is_solved(row.reward)
             by_version[row.policy_version][1] += 1
     versions = [{"version": v, "solved": solved, "of": of} for v, (solved, of) in sorted(by_version.items())]
     known = {name: sum(each[name] for each in versions) for name in ("solved", "of")}

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
@@ -24,10 +24,12 @@ from tqdm import tqdm
 
 from openclaw_rl.config import Config, to_environment
 from openclaw_rl.envs import EnvironmentParts, create_environment, environment_maker
+from openclaw_rl.envs.fit import fit_agent
 from openclaw_rl.envs.groups import Group, roll_out_groups
 from openclaw_rl.envs.pool import Pool
 from openclaw_rl.envs.rollout import Agent, Episode, roll_out
-from openclaw_rl.envs.tasks import of_split
+from openclaw_rl.envs.tasks import divided, of_split
+from openclaw_rl.envs.variables import read_variables
 from openclaw_rl.evals.env.interval import interval
 from openclaw_rl.evals.env.plan import summary
 from openclaw_rl.evals.personalize.arm import Server
@@ -36,8 +38,6 @@ from openclaw_rl.serve.listen import announced
 from openclaw_rl.types import Json, Task
 from openclaw_rl.users import Users
 
-#: Variables that people know from elsewhere.
-VARIABLES = {"env": "ENV_TYPE", "max_steps": "MAX_STEPS", "parallel": "PARALLEL_ENVS"}
 #: What a short run on a small machine sets: rules as the judge, for they cost next to nothing.
 QUICK = {"judge": "rules", "env_batch_size": 16, "canary_share": 0.0}
 #: Batches that may wait for the learner before agents wait for it, too.
@@ -49,6 +49,8 @@ _EVAL_EVERY = 50
 
 def run(options: argparse.Namespace, config: Config) -> int:
     plan = read_plan(options, os.environ)
+    if plan.notice:
+        print(plan.notice)
     with ExitStack() as stack:
         if (url := reachable(announced(config.home))) is None:
             quick = {name: value for name, value in QUICK.items() if getattr(options, name, None) is None}
@@ -92,6 +94,16 @@ class Plan:
     force_calls: bool
     pool: str = "local"
 
+    @property
+    def notice(self) -> str:
+        """What people should know before it begins."""
+        if self.held_out:
+            return ""
+        return (
+            "no task is held out, so nothing will show whether it gets better: add tasks, or name some of "
+            'them "split": "validation"'
+        )
+
     def tasks(self, first: int) -> Iterator[Task]:
         """Without end, each once before any comes again; the same order whenever it is asked for."""
         for number in range(first, self.groups or 10**9):
@@ -101,18 +113,11 @@ class Plan:
 
 def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Plan:
     """ValueError for what cannot be meant, before anything is loaded."""
-    stated = {
-        name: environment[variable] for name, variable in VARIABLES.items() if environment.get(variable)
-    }
-    env = options.env or stated.get("env", "")
-    if not env:
-        raise ValueError("which environment? --env toolcall, terminal, or pkg.module:Class")
-    steps = options.max_steps or _number("MAX_STEPS", stated.get("max_steps", "0"))
-    parallel = options.parallel or _number("PARALLEL_ENVS", stated.get("parallel", "8"))
+    env, steps, parallel = read_variables(options, environment, parallel=8)
     if options.attempts < 2:
         raise ValueError("--attempts 2 or more: an attempt is learned from by how it compares with others")
     parts = EnvironmentParts(options.tasks, steps, pictures=True)
-    tasks = create_environment(env, parts).tasks()
+    tasks = divided(create_environment(env, parts).tasks())
     if options.difficulty is not None:
         tasks = [task for task in tasks if task.data.get("difficulty", 0) <= options.difficulty]
     train, held_out = of_split(tasks, "train"), of_split(tasks, "validation")
@@ -120,17 +125,11 @@ def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Pl
         raise ValueError(f"{env} has no tasks of the split train, or none that is so easy")
     held_out = held_out[:: max(1, -(-len(held_out) // options.eval_tasks))]
     return Plan(
-        env, env.rpartition(":")[2].lower(), parts, train, held_out, options.attempts, max(1, parallel),
+        env, env.rpartition(":")[2].lower(), parts, train, held_out, options.attempts, parallel,
         options.minutes or (20.0 if options.quick else math.inf), options.groups,
         (0 if options.quick else _EVAL_EVERY) if options.eval_every is None else options.eval_every,
         options.task_seed, options.quick, not options.free, options.pool,
     )  # fmt: skip
-
-
-def _number(name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError(f"{name} is {text!r}; it wants a whole number")
-    return int(text)
 
 
 def key_of(home: Path, name: str) -> str:
@@ -174,6 +173,8 @@ class Training:
         """Until the time is up or the groups are done, with a look at held-out tasks before and after."""
         plan, started = self.plan, time.monotonic()
         first = len(self.log.of("group"))
+        fitted = await fit_agent(self._agent, plan.env, self.transport)
+        self.plan = plan = replace(plan, force_calls=fitted.force_calls)
         if not self.log.of("evaluation"):
             await self.evaluate(first)
         with tqdm(total=plan.groups or None, initial=first, unit="group") as bar:
@@ -239,15 +240,17 @@ class Training:
         """Held-out tasks, once each; nobody rewards these, so nothing is learned from them."""
         if not self.plan.held_out:
             return
+        version = (await self._status())["policy_version"]  # training goes on meanwhile
         agent, found = Agent(self.url, self.key, force_calls=self.plan.force_calls), list[Episode]()
         async with self._pool() as pool:
             tasks = [(task, 0) for task in self.plan.held_out]
             async for episode in roll_out(agent, pool, tasks, self.plan.parallel, self.transport):
                 found.append(episode)
         facts = summary(found)
-        version = (await self._status())["policy_version"]
-        self.log.write("evaluation", {"groups": groups, "version": version, **facts})
-        tqdm.write(f"held out, version {version}: {_share(facts)}")
+        last = (await self._status())["policy_version"]
+        row = {"groups": groups, "version": version, "last_version": last, **facts}
+        self.log.write("evaluation", row)
+        tqdm.write(f"held out, {_versions(row)}: {_share(facts)}")
 
     async def _may_start(self) -> None:
         """Not while the learner is behind: what waits for it grows old."""
@@ -285,7 +288,7 @@ def report(plan: Plan, log: Log) -> str:
     lines = [
         f"{plan.name}: {len(groups)} groups of {plan.attempts}, in {sum(r['seconds'] for r in runs):.0f} s"
     ]
-    lines += [f"  after {row['groups']:4} groups, version {row['version']:3}: {_share(row)}" for row in looks]
+    lines += [f"  after {row['groups']:4} groups, {_versions(row)}: {_share(row)}" for row in looks]
     if len(looks) > 1:
         lines.append(f"  held-out success, last against first: {compared(looks[0], looks[-1])}")
     lines.append("attempts that failed, by whose fault: " + (_counts(failures) or "none"))
@@ -302,6 +305,12 @@ def compared(first: Json, last: Json) -> str:
     error = math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
     chance = math.erfc(abs(b / m - a / n) / error / math.sqrt(2)) if error else 1.0
     return f"{a / n:.2f} -> {b / m:.2f} (p = {chance:.3f})"
+
+
+def _versions(row: Json) -> str:
+    """Which answered; there are several where one was published meanwhile."""
+    first, last = row["version"], row.get("last_version", row["version"])
+    return f"version {first}" if first == last else f"versions {first} to {last}"
 
 
 def _share(facts: Json) -> str:

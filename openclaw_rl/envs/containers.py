@@ -27,10 +27,13 @@ class Container:
     name: str
 
     def command(
-        self, script: str, disk_mb: int, memory_mb: int, processes: int, read_only: Sequence[str], home: str
-    ) -> list[str]:
+        self, script: str, disk_mb: int, memory_mb: int, processes: int, read_only: Sequence[str],
+        folders: Sequence[str],
+    ) -> list[str]:  # fmt: skip
+        """``folders`` can be written to, besides /tmp and /run; the first is the home folder."""
+        home = folders[0]
         uid = 2**20 + secrets.randbelow(2**20)  # limits of processes are counted by user
-        folders = [f"--tmpfs={each}:rw,size={disk_mb}m,mode=1777" for each in (home, "/tmp", "/run")]
+        written = [f"--tmpfs={each}:rw,size={disk_mb}m,mode=1777" for each in (*folders, "/tmp", "/run")]
         mounts = [f"--volume={each}:{each}:ro" for each in read_only]
         variables = [f"--env={each}" for each in (f"HOME={home}", "LANG=C.UTF-8", "TERM=dumb")]
         return [
@@ -38,7 +41,8 @@ class Container:
             "--pull=never", "--network=none", "--read-only", "--cap-drop=ALL",
             "--security-opt=no-new-privileges", "--ulimit=nofile=1024:1024",
             f"--ulimit=nproc={processes + 16}:{processes + 16}", f"--user={uid}:{uid}",
-            f"--memory={4 * memory_mb}m", f"--pids-limit={processes + 16}", *folders, *mounts, *variables,
+            f"--memory={4 * memory_mb}m", f"--pids-limit={processes + 16}", f"--shm-size={disk_mb}m",
+            *written, *mounts, *variables,
             f"--workdir={home}", "--entrypoint=/bin/bash", self.image, "-c", script,
         ]  # fmt: skip
 

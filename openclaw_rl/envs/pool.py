@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,7 +20,14 @@ T = TypeVar("T")
 
 
 class EnvironmentFailed(RuntimeError):
-    """Not the agent's fault: the environment broke, took too long, or its lease has expired."""
+    """Not the agent's fault: the environment broke or took too long."""
+
+
+class LeaseExpired(EnvironmentFailed):
+    """The episode took longer than an environment is lent for."""
+
+    def __init__(self) -> None:
+        super().__init__("the lease has expired")
 
 
 @dataclass
@@ -33,6 +40,10 @@ class Lease:
     broken: bool = False
     _done: dict[str, Any] = field(default_factory=dict)
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def expired(self) -> bool:
+        return time.monotonic() > self.expires_at
 
     async def reset(self, task: Task, operation: str) -> Observation:
         return await self._once(operation, lambda: self.environment.reset(task))
@@ -48,15 +59,17 @@ class Lease:
             if operation in self._done:
                 found: T = self._done[operation]
                 return found
-            if self.broken or time.monotonic() > self.expires_at:
-                raise EnvironmentFailed(
-                    "the lease has expired" if not self.broken else "the environment broke"
-                )
+            if self.expired:
+                raise LeaseExpired
+            if self.broken:
+                raise EnvironmentFailed("the environment broke")
             try:
                 async with asyncio.timeout(self.step_seconds):
                     result = await act()
             except Exception as error:
                 self.broken = True
+                if self.expired:  # whatever it says: it was taken away
+                    raise LeaseExpired from error
                 raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
             self._done[operation] = result
             return result
@@ -77,6 +90,7 @@ class Pool:
         self._idle: list[Environment] = []
         self._leases: dict[int, Lease] = {}
         self._reaper: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def num_leased(self) -> int:
@@ -98,28 +112,37 @@ class Pool:
 
     async def _take_back(self, lease: Lease) -> None:
         """Closed at once, so that nothing of an episode lives on; one that broke is not used again."""
-        with suppress(Exception):
+        if await self._close(lease.environment) and not lease.broken:
+            self._idle.append(lease.environment)
+
+    async def _close(self, environment: Environment) -> bool:
+        """Whether it could be closed."""
+        try:
             async with asyncio.timeout(self._step_seconds):
-                await lease.environment.close()
-            if not lease.broken:
-                self._idle.append(lease.environment)
+                await environment.close()
+        except Exception:
+            return False
+        return True
 
     async def _reap(self) -> None:
         """Whoever holds an environment too long loses it: its sandbox ends, its next operation fails."""
         while True:
             await asyncio.sleep(min(1.0, self._episode_seconds / 4))
             for lease in list(self._leases.values()):
-                if time.monotonic() > lease.expires_at and not lease.broken:
+                if lease.expired and not lease.broken:
                     lease.broken = True
-                    with suppress(Exception):
-                        await lease.environment.close()
+                    # Side by side: one that hangs keeps no other from being taken back.
+                    closing = asyncio.create_task(self._reclaim(lease))
+                    self._closing.add(closing)
+                    closing.add_done_callback(self._closing.discard)
+
+    async def _reclaim(self, lease: Lease) -> None:
+        await self._close(lease.environment)
 
     async def close(self) -> None:
         if self._reaper is not None:
             self._reaper.cancel()
             await asyncio.gather(self._reaper, return_exceptions=True)
             self._reaper = None
-        for environment in self._idle:
-            with suppress(Exception):
-                await environment.close()
+        await asyncio.gather(*self._closing, *map(self._close, self._idle))
         self._idle.clear()

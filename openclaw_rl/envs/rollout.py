@@ -17,7 +17,7 @@ from typing import Literal
 
 import httpx
 
-from openclaw_rl.envs.pool import EnvironmentFailed, Lease, Pool
+from openclaw_rl.envs.pool import EnvironmentFailed, Lease, LeaseExpired, Pool
 from openclaw_rl.envs.replay import Replay
 from openclaw_rl.types import Json, Message, Outcome, Task, Tool
 
@@ -124,6 +124,8 @@ async def _episode(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task
             await _act(agent, http, lease, replay, session_id, turn_ids)
             outcome = await lease.evaluate(f"{session_id} evaluate")
         return ended(outcome, "" if outcome.solved else "model")
+    except LeaseExpired as error:
+        return ended(None, "time-out", str(error))
     except EnvironmentFailed as error:
         return ended(None, "environment", str(error))
     except httpx.TimeoutException as error:
@@ -160,7 +162,8 @@ async def _act(
 async def _ask(
     agent: Agent, http: httpx.AsyncClient, session_id: str, messages: Sequence[Message], tools: Sequence[Tool]
 ) -> Json | None:
-    """One reply; None where the conversation has outgrown the model's context."""
+    """One reply; None where the conversation has outgrown the model's context. A server that is busy is
+    asked again for as long as a reply may take."""
     body: Json = {
         "model": "default", "messages": list(messages), "max_tokens": agent.max_tokens,
         "temperature": agent.temperature,
@@ -168,18 +171,27 @@ async def _ask(
     if tools:
         body["tools"] = [{"type": "function", "function": tool} for tool in tools]
         body["tool_choice"] = "required" if agent.force_calls else "auto"
+    deadline = time.monotonic() + agent.seconds
     while True:
         answer = await http.post(
             "/chat/completions", json=body, headers={"x-session-id": session_id, "x-turn-type": "main"}
         )
-        if answer.status_code != 429:
+        left = deadline - time.monotonic()
+        if answer.status_code != 429 or left <= 0:
             break
-        await asyncio.sleep(float(answer.headers.get("retry-after", 1)))
+        await asyncio.sleep(min(left, _retry_after(answer)))
     if answer.status_code == 400 and "context_length_exceeded" in answer.text:
         return None
     answer.raise_for_status()
     reply: Json = answer.json()
     return reply
+
+
+def _retry_after(answer: httpx.Response) -> float:
+    try:
+        return max(0.05, float(answer.headers.get("retry-after", 1)))
+    except ValueError:  # a date
+        return 1.0
 
 
 async def _close(http: httpx.AsyncClient, session_id: str, turn_ids: Sequence[str]) -> None:

@@ -63,20 +63,36 @@ class Ran:
         return self.code in (124, 137)
 
 
+class SandboxFile(bytes):
+    """A file's content, and its mode; plain bytes get the usual one."""
+
+    mode: int
+
+    def __new__(cls, data: bytes, mode: int) -> SandboxFile:
+        made = super().__new__(cls, data)
+        made.mode = mode & 0o777
+        return made
+
+
 class SandboxGone(RuntimeError):
     """Its shell is not there any more: a command has ended it, or the host has."""
 
 
 class Sandbox:
-    """``files`` are there at the start, by their path under ``/work``; ``read_only``: folders of the host."""
+    """``files`` are there at the start, by their path under ``/work``; ``read_only``: folders of the host.
+
+    ``folders``: further ones that can be written to, such as ``/tests``; their files have absolute paths.
+    """
 
     def __init__(
         self,
         files: Mapping[str, bytes] | None = None,
         limits: Limits | None = None,
         read_only: Sequence[str] = (),
+        folders: Sequence[str] = (),
     ) -> None:
         self._files, self.limits, self._read_only = dict(files or {}), limits or Limits(), list(read_only)
+        self._folders = list(folders)
         self._process: asyncio.subprocess.Process | None = None
         self._container: Container | None = None
         self._stands = False
@@ -86,7 +102,7 @@ class Sandbox:
         try:
             self._process = await asyncio.shield(starting)
             # An answer shows that it stands.
-            await self._unpack(f"tar -x -C {HOME} -f /run/files.tar && rm /run/files.tar")
+            await self._unpack("tar -x -p -C / -f /run/files.tar && rm /run/files.tar")
             self._stands = True
         except BaseException as error:
             self._process = await starting  # cancelled in the middle, it would be killed half-made
@@ -109,9 +125,9 @@ class Sandbox:
             return await self._start_container(self._container)
         packed = os.memfd_create("files")  # a repository is too much to be sent to a shell
         try:
-            _pack(self._files, packed)
+            self._pack(self._files, packed)
             return await asyncio.create_subprocess_exec(
-                *_command(self.limits, packed, self._read_only), stdin=asyncio.subprocess.PIPE,
+                *_command(self.limits, packed, self._read_only, self._folders), stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, limit=_LINE,
                 start_new_session=True, pass_fds=(packed,),
                 env={},  # bubblewrap's own environment can be read in /proc
@@ -122,12 +138,13 @@ class Sandbox:
     async def _start_container(self, container: Container) -> asyncio.subprocess.Process:
         """Its files come first on its standard input, so that nothing has to be mounted."""
         packed = io.BytesIO()
-        _pack(self._files, packed)
+        self._pack(self._files, packed)
         data, limits = packed.getvalue(), self.limits
         script = f"head -c {len(data)} > /run/files.tar\n{_shell(limits)}"
         process = await asyncio.create_subprocess_exec(
             *container.command(
-                script, limits.disk_mb, limits.memory_mb, limits.processes, self._read_only, HOME
+                script, limits.disk_mb, limits.memory_mb, limits.processes, self._read_only,
+                [HOME, *self._folders],
             ),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             limit=_LINE, start_new_session=True,
@@ -162,9 +179,25 @@ class Sandbox:
 
     async def put(self, files: Mapping[str, bytes]) -> None:
         packed = io.BytesIO()
-        _pack(files, packed)
+        self._pack(files, packed)
         text = base64.b64encode(packed.getvalue()).decode()
-        await self._unpack(f"base64 -d <<'END' | tar -x -C {HOME}\n{text}\nEND")
+        await self._unpack(f"base64 -d <<'END' | tar -x -p -C /\n{text}\nEND")
+
+    def _pack(self, files: Mapping[str, bytes], into: int | io.BytesIO) -> None:
+        """As a tar archive, into a buffer or a file descriptor that stays open and is read from its start."""
+        buffer = into if isinstance(into, io.BytesIO) else os.fdopen(into, "wb", closefd=False)
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for name, data in files.items():
+                archive.addfile(_entry(self._path(name), data), io.BytesIO(data))
+        buffer.flush()
+        buffer.seek(0)
+
+    def _path(self, name: str) -> str:
+        """From the root, where the archive is unpacked."""
+        for folder in self._folders:
+            if name.startswith(f"{folder}/"):
+                return f"{folder}/{_inside(name.removeprefix(f'{folder}/'))}{'/' * name.endswith('/')}"[1:]
+        return f"{HOME}/{_inside(name)}{'/' * name.endswith('/')}"[1:]
 
     async def _unpack(self, script: str) -> None:
         ran = await self._run(script, 30, 200)
@@ -185,7 +218,7 @@ class Sandbox:
         with tarfile.open(fileobj=io.BytesIO(base64.b64decode(ran.output + "=="))) as archive:
             for entry in archive:
                 if entry.isreg() and (read := archive.extractfile(entry)):
-                    files[_inside(entry.name)] = read.read()
+                    files[_inside(entry.name)] = SandboxFile(read.read(), entry.mode)
                 elif entry.isdir():
                     files[f"{_inside(entry.name)}/"] = b""
         return files
@@ -217,9 +250,9 @@ def check_sandbox() -> None:
         )
 
 
-def enclosed(disk_mb: int, read_only: Sequence[str] = ()) -> list[str]:
-    """What a program is begun with to be in a sandbox: its own folders in memory, and nothing of the host but
-    programs and the folders that are named. ValueError where there can be none."""
+def enclosed(disk_mb: int, read_only: Sequence[str] = (), folders: Sequence[str] = ()) -> list[str]:
+    """What a program is begun with to be in a sandbox: its own folders in memory, each of them bounded, and
+    nothing of the host but programs and the folders that are named. ValueError where there can be none."""
     check_sandbox()
     command = [
         *_nobody(),
@@ -238,19 +271,21 @@ def enclosed(disk_mb: int, read_only: Sequence[str] = ()) -> list[str]:
             command += ["--symlink", os.readlink(path), folder]
         elif path.exists():
             command += ["--ro-bind", folder, folder]
-    command += ["--proc", "/proc", "--dev", "/dev"]
-    for folder in (HOME, "/tmp", "/run"):
+    command += ["--proc", "/proc", "--dev", "/dev", "--symlink", HOME, "/app"]  # /app: images of benchmarks
+    for folder in (HOME, "/tmp", "/run", "/dev/shm", *folders):
         command += ["--size", str(disk_mb * 2**20), "--tmpfs", folder]
     for folder in read_only:
         command += ["--ro-bind", folder, folder]
+    for folder in ("/dev", "/"):  # they lie in memory, too, without a limit; what is mounted in them stays
+        command += ["--remount-ro", folder]
     for name, value in (("PATH", "/usr/bin:/bin"), ("HOME", HOME), ("LANG", "C.UTF-8"), ("TERM", "dumb")):
         command += ["--setenv", name, value]
     return [*command, "--chdir", HOME]
 
 
-def _command(limits: Limits, packed: int, read_only: Sequence[str]) -> list[str]:
+def _command(limits: Limits, packed: int, read_only: Sequence[str], folders: Sequence[str]) -> list[str]:
     files = ["--file", str(packed), "/run/files.tar"]
-    return [*enclosed(limits.disk_mb, read_only), *files, "/bin/bash", "-c", _shell(limits)]
+    return [*enclosed(limits.disk_mb, read_only, folders), *files, "/bin/bash", "-c", _shell(limits)]
 
 
 def _shell(limits: Limits) -> str:
@@ -261,20 +296,14 @@ def _shell(limits: Limits) -> str:
     return _SHELL.replace("{limits}", inner)
 
 
-def _pack(files: Mapping[str, bytes], into: int | io.BytesIO) -> None:
-    """As a tar archive, into a buffer or a file descriptor that stays open and is read from its start."""
-    buffer = into if isinstance(into, io.BytesIO) else os.fdopen(into, "wb", closefd=False)
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(_inside(name))
-            if name.endswith("/"):
-                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-                archive.addfile(entry)
-                continue
-            entry.size, entry.mode = len(data), 0o755 if name.endswith(".sh") else 0o644
-            archive.addfile(entry, io.BytesIO(data))
-    buffer.flush()
-    buffer.seek(0)
+def _entry(path: str, data: bytes) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(path.rstrip("/"))
+    if path.endswith("/"):
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+        return entry
+    usual = 0o755 if path.endswith(".sh") else 0o644
+    entry.size, entry.mode = len(data), data.mode if isinstance(data, SandboxFile) else usual
+    return entry
 
 
 def _nobody() -> list[str]:

@@ -45,10 +45,25 @@ def by_position(number: int) -> str:
     return {8: "validation", 9: "test"}.get(number % 10, "train")
 
 
+def by_hash(task: Task) -> str:
+    """The same wherever a task lies and whatever is beside it, and for all that ask the same."""
+    asked = task.data.get("instruction") or {name: task.data[name] for name in task.data if name != "split"}
+    return by_position(int(hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8], 16))
+
+
+def divided(tasks: Sequence[Task]) -> list[Task]:
+    """With a split each: by hash where none of them names one, else training where it is not named."""
+    named = any("split" in task.data for task in tasks)
+    return [
+        Task(task.id, {"split": split_of(task) if named else by_hash(task), **task.data}) for task in tasks
+    ]
+
+
 def of_split(tasks: Sequence[Task], split: str) -> list[Task]:
-    """Those of one split; ValueError where a task stands in two."""
+    """Those of one split, or ``all``; ValueError where a task stands in two."""
+    tasks = divided(tasks)
     check_disjoint(tasks)
-    return [task for task in tasks if split_of(task) == split]
+    return [task for task in tasks if split in ("all", split_of(task))]
 
 
 def check_disjoint(tasks: Iterable[Task]) -> None:

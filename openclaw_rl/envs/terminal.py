@@ -1,36 +1,26 @@
 """A terminal: a shell in a sandbox, a task, and tests that run elsewhere.
 
-Task folders are read as terminal-bench (``task.yaml``, ``run-tests.sh``, ``tests/``) and Harbor
-(``instruction.md``, ``tests/test.sh``) have them. The agent's files are carried into a fresh sandbox, the
-task's own tests are laid over them, and only what those say counts: nothing that the agent started, printed
-or put in the tests' place.
+Task folders are read as terminal-bench and Harbor have them (``terminal_folders``). The agent's files are
+carried into a fresh sandbox, the task's own tests are laid over them, and only what those say counts: nothing
+that the agent started, printed or put in the tests' place (``terminal_grade``).
 """
 
 from __future__ import annotations
 
+import tarfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from openclaw_rl.envs.sandbox import Limits, Ran, Sandbox, SandboxGone
 from openclaw_rl.envs.tasks import terminal_tasks
+from openclaw_rl.envs.terminal_folders import decode_files, read_folder
+from openclaw_rl.envs.terminal_grade import grade
 from openclaw_rl.envs.tools import call, tool
-from openclaw_rl.types import Json, Message, Observation, Outcome, StepResult, Task
+from openclaw_rl.types import Message, Observation, Outcome, StepResult, Task
 
 RUN = tool("run", "Runs a command in the shell and gives its output.", command="string")
 DONE = tool("done", "Ends the task.")
 _SYSTEM = "You work in a Linux shell. Do the task with the tool run; call done when it is done."
-_TEST_SECONDS = 60.0
-#: Of a task's folder, what is not for the agent to see.
-_HIDDEN = (
-    "tests/",
-    "run-tests.sh",
-    "task.yaml",
-    "task.toml",
-    "instruction.md",
-    "solution",
-    "Dockerfile",
-    "docker-compose",
-)
 
 
 class Terminal:
@@ -49,7 +39,7 @@ class Terminal:
     async def reset(self, task: Task) -> Observation:
         await self.close()
         self._task, self._steps = task, 0
-        self._sandbox = await Sandbox(_files(task.data.get("files", {})), self._limits).__aenter__()
+        self._sandbox = await Sandbox(decode_files(task.data.get("files", {})), self._limits).__aenter__()
         asked: list[Message] = [
             {"role": "system", "content": _SYSTEM},
             {"role": "user", "content": task.data["instruction"]},
@@ -85,17 +75,12 @@ class Terminal:
         """In a fresh sandbox, with the agent's files and the task's tests over them."""
         if self._task is None or self._sandbox is None:
             return Outcome(-1.0, False, {"passed": 0, "of": 0, "steps": self._steps})
-        data = self._task.data
         try:
             files = await self._sandbox.take(folders=True)
-        except (SandboxGone, ValueError, OSError):  # it filled the place up, or broke the shell
+        except (SandboxGone, ValueError, OSError, tarfile.TarError):  # it filled the place up, or broke it
             return Outcome(-1.0, False, {"passed": 0, "of": 0, "steps": self._steps})
-        async with Sandbox(files | _files(data.get("tests", {})), self._limits) as fresh:
-            checks = data.get("checks") or ["bash run-tests.sh"]
-            passed = [(await fresh.run(check, _TEST_SECONDS)).code == 0 for check in checks]
-        share = sum(passed) / len(passed)
-        facts: Json = {"passed": sum(passed), "of": len(passed), "steps": self._steps}
-        return Outcome(2 * share - 1, share == 1, facts)
+        outcome = await grade(self._task.data, files, self._limits)
+        return replace(outcome, facts={**outcome.facts, "steps": self._steps})
 
     async def close(self) -> None:
         self._task = None
@@ -112,44 +97,3 @@ def shown(ran: Ran) -> str:
     if ran.timed_out:
         return f"{ran.output}\n[it took too long and was ended]".strip()
     return ran.output if ran.code == 0 and ran.output else f"{ran.output}\n[exit code {ran.code}]".strip()
-
-
-def read_folder(path: Path) -> list[Task]:
-    """The tasks in a folder; ValueError that says what a task folder holds."""
-    folders = (
-        [path] if _instruction(path) else sorted(p for p in path.iterdir() if p.is_dir() and _instruction(p))
-    )
-    if not folders:
-        raise ValueError(
-            f"{path} holds no task: a folder with task.yaml (instruction: …) or instruction.md, and tests"
-        )
-    return [_read(folder) for folder in folders]
-
-
-def _read(folder: Path) -> Task:
-    every = {
-        str(f.relative_to(folder)): f.read_text("utf-8", "replace") for f in folder.rglob("*") if f.is_file()
-    }
-    tests = {
-        name: text for name, text in every.items() if name.startswith("tests/") or name == "run-tests.sh"
-    }
-    seen = {name: text for name, text in every.items() if not name.startswith(_HIDDEN)}
-    files = {name.removeprefix("environment/"): text for name, text in seen.items()}
-    check = "bash run-tests.sh" if "run-tests.sh" in tests else "bash tests/test.sh"
-    data: Json = {"instruction": _instruction(folder), "files": files, "tests": tests, "checks": [check]}
-    return Task(folder.name, data)
-
-
-def _instruction(folder: Path) -> str:
-    if (folder / "instruction.md").is_file():
-        return (folder / "instruction.md").read_text(encoding="utf-8").strip()
-    if (folder / "task.yaml").is_file():
-        import yaml  # transformers brings it
-
-        found: Any = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
-        return str(found.get("instruction", "")).strip() if isinstance(found, dict) else ""
-    return ""
-
-
-def _files(texts: dict[str, str]) -> dict[str, bytes]:
-    return {name: text.encode() for name, text in texts.items()}

@@ -116,7 +116,7 @@ class ToolCalls:
             said = "error: it took too long" if ran.timed_out else ran.output
         except SandboxGone as error:
             said = f"error: {error}"
-            await self.close()
+            await self._leave()  # the code's own doing: the next one has a new interpreter
         self._calls.append(read)
         return {**read.message, "content": said}
 
@@ -134,6 +134,9 @@ class ToolCalls:
         if (mcp := self._mcp) is not None:
             self._mcp = None
             await mcp.close()
+        await self._leave()
+
+    async def _leave(self) -> None:
         if (sandbox := self._sandbox) is not None:
             self._sandbox = None
             await sandbox.close()

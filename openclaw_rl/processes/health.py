@@ -12,7 +12,7 @@ from openclaw_rl.capture.leases import view_leases
 from openclaw_rl.capture.own_counts import view_own_counts
 from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.train.worker import is_due
-from openclaw_rl.types import EVERYONE, Json, Scope
+from openclaw_rl.types import EVERYONE, GRAMMAR_DIALECT, Json, Scope
 
 if TYPE_CHECKING:
     from openclaw_rl.processes.serving_system import ServingSystem
@@ -38,7 +38,7 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
     ``user``: only what is their own.
     """
     engine, health = system.engine.status(), system.recorder.health()
-    size = None
+    size, passes_on = None, system.config.passes_on
     try:
         funnel: Json | None = inspect.view_counts(system.ledgers)
         learning = inspect.view_learning(system.ledgers.policies, scope, everybodys=user is None)
@@ -71,6 +71,9 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
         "engine": {
             "cached_tokens": engine.cached_tokens if user is None else None,
             "context_length": system.engine.context_length,
+            # Null: the model is elsewhere, and nobody here knows.
+            "forces_calls": None if passes_on else system.engine.capabilities.grammar == GRAMMAR_DIALECT,
+            "reads_pictures": None if passes_on else False,
         },
         "ledger": asdict(health) if user is None else {"ok": health.ok, "error": health.error},
         "learn": ready["learn"],

@@ -35,7 +35,7 @@ from openclaw_rl.types.engine import (
     Token,
     Weights,
 )
-from openclaw_rl.types.environment import Environment, Observation, Outcome, StepResult, Task
+from openclaw_rl.types.environment import Environment, Observation, Outcome, StepResult, Task, is_solved
 from openclaw_rl.types.judging import JUDGE_FAILED, Judge, JudgeCase, JudgeError, Verdict
 from openclaw_rl.types.learning import (
     NO_SIGNAL,
@@ -150,5 +150,6 @@ __all__ = [
     "Verdict",
     "Weights",
     "distribution_example",
+    "is_solved",
     "text_example",
 ]

@@ -38,6 +38,11 @@ class StepResult:
     """How the action should have differed, where the environment knows."""
 
 
+def is_solved(score: float) -> bool:
+    """What counts as solved, wherever attempts are counted: all of it, and not a part."""
+    return score >= 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How the episode went."""
@@ -45,6 +50,7 @@ class Outcome:
     score: float
     """From -1, failed, to 1, solved."""
     solved: bool
+    """As ``is_solved`` says of the score."""
     facts: Json = field(default_factory=dict)
     """What the score is made of, such as tests that passed."""
 

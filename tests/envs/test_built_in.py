@@ -14,7 +14,7 @@ import pytest
 
 from openclaw_rl.envs import EnvironmentParts, create_environment
 from openclaw_rl.envs.tasks import SPLITS, check_disjoint, of_split, terminal_tasks, toolcall_tasks
-from openclaw_rl.envs.terminal import Terminal, read_folder
+from openclaw_rl.envs.terminal import Terminal
 from openclaw_rl.envs.toolcall import ToolCalls, read_tasks, same
 from openclaw_rl.testing.contracts import EnvironmentContract
 from openclaw_rl.types import Environment, Message, Task
@@ -101,6 +101,26 @@ def test_a_task_in_two_splits_is_found() -> None:
         )
 
 
+def test_tasks_that_name_no_split_are_divided_by_what_they_ask() -> None:
+    tasks = [Task(str(n), {"instruction": f"What is {n}?", "packages": "/here"}) for n in range(200)]
+    splits = {split: {task.id for task in of_split(tasks, split)} for split in SPLITS}
+    assert set.union(*splits.values()) == {task.id for task in tasks}
+    assert sum(map(len, splits.values())) == 200, "each in one"
+    assert len(splits["train"]) > 120
+    assert min(len(splits["validation"]), len(splits["test"])) > 5
+    moved = [Task(task.id, {**task.data, "packages": "/there"}) for task in reversed(tasks[:50])]
+    assert {task.id for task in of_split(moved, "test")} == {id for id in splits["test"] if int(id) < 50}, (
+        "wherever they lie, in whatever order, and whatever is beside them"
+    )
+    assert len(of_split(tasks, "all")) == 200
+
+
+def test_where_some_tasks_name_their_split_the_others_are_for_training() -> None:
+    tasks = [Task(str(n), {"instruction": f"What is {n}?"}) for n in range(50)]
+    tasks.append(Task("held", {"instruction": "What is it?", "split": "test"}))
+    assert [len(of_split(tasks, split)) for split in SPLITS] == [50, 0, 1]
+
+
 # --- tool calls ------------------------------------------------------------------------------------
 
 
@@ -174,6 +194,21 @@ async def test_code_runs_in_a_sandbox(tmp_path: Path) -> None:
     code = f"print(open({str(tmp_path / 'tasks.jsonl')!r}).read())"
     result = await env.step(calls(("python", {"code": code})))
     assert "No such file" in result.observation.messages[0]["content"]
+    await env.close()
+
+
+@needs_sandbox
+async def test_code_that_ends_its_interpreter_is_told_so_and_may_go_on(tmp_path: Path) -> None:
+    env = await toolcall(tmp_path, {"prompt": "?", "answer": "1024", "tools": ["python"]})
+    code = "import os, signal\nfor pid in range(1, 100):\n    try:\n        pid != os.getpid() and "
+    code += "os.kill(pid, signal.SIGKILL)\n    except OSError:\n        pass\nos.kill(os.getpid(), 9)"
+    result = await env.step(calls(("python", {"code": code})))
+    assert not result.done
+    assert "error" in result.observation.messages[0]["content"]
+    result = await env.step(calls(("python", {"code": "print(2**10)"})))
+    assert result.observation.messages[0]["content"] == "1024\n", "a new interpreter"
+    assert (await env.step(calls(("answer", {"answer": "1024"})))).done
+    assert (await env.evaluate()).solved
     await env.close()
 
 
@@ -278,24 +313,6 @@ async def test_the_tests_cannot_be_tampered_with(tmp_path: Path) -> None:
     ):
         await env.step(calls(("run", {"command": command})))
         assert not (await env.evaluate()).solved, command
-    await env.close()
-
-
-@needs_sandbox
-async def test_harbor_folders_are_read_too(tmp_path: Path) -> None:
-    files = {
-        "instruction.md": "Do it.",
-        "tests/test.sh": "[ -f done ]",
-        "environment/a.txt": "x",
-        "task.toml": "",
-    }
-    [task] = read_folder(folder_of(tmp_path, **files).parent)
-    assert task.data["instruction"] == "Do it."
-    assert task.data["files"] == {"a.txt": "x"}
-    env = Terminal(str(tmp_path))
-    await env.reset(task)
-    await env.step(calls(("run", {"command": "touch done"})))
-    assert (await env.evaluate()).solved
     await env.close()
 
 

@@ -21,7 +21,7 @@ from openclaw_rl.envs.rollout import Agent
 from openclaw_rl.envs.toolcall import ToolCalls
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine, scripted_system
-from openclaw_rl.types import Environment, Message, StepResult
+from openclaw_rl.types import Capabilities, Environment, Message, StepResult
 
 SUM = {"tools": ["add"], "one_call": True}
 ROWS = [
@@ -175,6 +175,37 @@ async def test_held_out_tasks_are_tried_on_a_schedule(
     assert plan(tasks, eval_every=None, quick=True).eval_every == 0
 
 
+async def test_an_engine_without_grammars_is_not_asked_to_force_calls(
+    system: ServingSystem, tasks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system.engine.capabilities = Capabilities()
+    log, key = Log(tmp_path / "log.jsonl"), key_of(system.config.home, "toolcall")
+    says(system, *((1, 1),) * 20)
+    await Training(plan(tasks, groups=1), "http://test/v1", key, log, transport(system)).run()
+    assert [row["failures"] for row in log.of("group")] == [{"model": 2}], "tried, and not refused"
+    assert log.of("evaluation")[0]["solved"] == 1
+    assert "follows no grammars" in capsys.readouterr().err
+
+
+async def test_held_out_success_is_filed_under_the_version_it_began_with(
+    system: ServingSystem, tasks: str, tmp_path: Path
+) -> None:
+    """Training goes on meanwhile: what it has made by the end answered at most some of them."""
+    log, key = Log(tmp_path / "log.jsonl"), key_of(system.config.home, "toolcall")
+    training = Training(plan(tasks), "http://test/v1", key, log, transport(system))
+    versions = iter([3, 5])
+
+    async def status() -> dict[str, Any]:
+        return {"policy_version": next(versions)}
+
+    training._status = status  # type: ignore[method-assign]
+    says(system, (1, 1))
+    await training.evaluate(7)
+    [row] = log.of("evaluation")
+    assert (row["version"], row["last_version"], row["groups"]) == (3, 5, 7)
+    assert "versions 3 to 5" in report(training.plan, log)
+
+
 async def test_agents_wait_for_a_learner_that_is_behind(
     system: ServingSystem, tasks: str, tmp_path: Path
 ) -> None:
@@ -219,6 +250,20 @@ def test_only_tasks_that_are_easy_enough_are_tried(tasks: str) -> None:
     assert len(plan(tasks, difficulty=3).held_out) == 1
     with pytest.raises(ValueError, match="none that is so easy"):
         plan(tasks, difficulty=-1)
+
+
+def test_a_file_without_splits_has_held_out_tasks(tasks: str) -> None:
+    rows = [{"prompt": f"What is {n} plus 3?", "answer": str(n + 3)} for n in range(100)]
+    Path(tasks).write_text("\n".join(map(json.dumps, rows)))
+    assert plan(tasks).held_out
+    assert plan(tasks).held_out == plan(tasks).held_out
+    assert not {task.id for task in plan(tasks).held_out} & {task.id for task in plan(tasks).train}
+    assert "held out" not in plan(tasks).notice
+
+
+def test_a_run_without_held_out_tasks_says_so(tasks: str) -> None:
+    Path(tasks).write_text(json.dumps({**ROWS[0], "split": "train"}))
+    assert "no task is held out" in plan(tasks).notice
 
 
 def test_the_references_variables_work(tasks: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.envs.pool import EnvironmentFailed, Pool
+from openclaw_rl.envs.pool import EnvironmentFailed, LeaseExpired, Pool
 from openclaw_rl.types import Message, Observation, Outcome, StepResult, Task
 
 TASK = Task("t", {})
@@ -33,6 +33,10 @@ class Counter:
     async def step(self, action: Message) -> StepResult:
         if action["content"] == "break":
             raise OSError("the disk is gone")
+        if action["content"] == "until closed":
+            while not self.closed:
+                await asyncio.sleep(0.01)
+            raise OSError("closed")
         if action["content"] == "dawdle":
             await asyncio.sleep(1000)
         self.steps += 1
@@ -113,6 +117,44 @@ async def test_a_lease_that_is_held_too_long_is_taken_away(made: list[Counter]) 
         with pytest.raises(EnvironmentFailed):
             await lease.step(ACTION, "step 1")
     assert pool.num_leased == 0
+    await pool.close()
+
+
+async def test_one_that_hangs_when_it_is_closed_holds_no_other_up(made: list[Counter]) -> None:
+    class Hanging(Counter):
+        async def close(self) -> None:
+            await super().close()
+            if self is made[0]:
+                await asyncio.sleep(1000)
+
+    pool, ended = Pool(Hanging, 2, episode_seconds=0.05, step_seconds=0.5), asyncio.Event()
+
+    async def hold() -> None:
+        async with pool.lease() as lease:
+            await lease.reset(TASK, "reset")
+            await ended.wait()
+
+    holding = [asyncio.create_task(hold()) for _ in range(2)]
+    async with asyncio.timeout(20):
+        while len(made) < 2 or not made[1].closed:
+            await asyncio.sleep(0.01)
+    ended.set()
+    await asyncio.gather(*holding)
+    await pool.close()
+    assert pool.num_leased == 0
+
+
+async def test_an_expired_lease_is_told_from_an_environment_that_broke(made: list[Counter]) -> None:
+    pool = Pool(Counter, 1, episode_seconds=0.05)
+    async with pool.lease() as lease:
+        await lease.reset(TASK, "reset")
+        while not made[0].closed:
+            await asyncio.sleep(0.01)
+        with pytest.raises(LeaseExpired):
+            await lease.step(ACTION, "step 1")
+    async with pool.lease() as lease:
+        with pytest.raises(LeaseExpired):  # in the middle of an operation
+            await lease.step({**ACTION, "content": "until closed"}, "step 1")
     await pool.close()
 
 

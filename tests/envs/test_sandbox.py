@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl.envs.sandbox import Limits, Sandbox, SandboxGone, check_sandbox, python_path
+from openclaw_rl.envs.sandbox import Limits, Sandbox, SandboxFile, SandboxGone, check_sandbox, python_path
 
 pytestmark = pytest.mark.skipif(
     shutil.which("bwrap") is None and not os.environ.get("CI"), reason="bubblewrap is not installed"
@@ -100,6 +100,37 @@ async def test_disk_and_memory_are_bounded() -> None:
         assert (await small.run(code)).code != 0
         await small.run("yes | head -c 50000000 > /tmp/y; yes | head -c 50000000 > /run/y")
         assert (await small.run("rm -f /tmp/y /run/y f*; echo on")).output == "on\n"
+
+
+@pytest.mark.parametrize("folder", ["/", "/dev", "/dev/shm", "/etc", "/work", "/tmp"])
+async def test_no_folder_takes_more_than_the_limit(folder: str) -> None:
+    """What is written anywhere lies in memory, so every place that can be written to has a size."""
+    async with Sandbox(limits=Limits(seconds=10, disk_mb=8, memory_mb=256)) as small:
+        write = f"for n in 1 2 3 4; do head -c 4000000 /dev/zero > {folder}/f$n; done 2>/dev/null"
+        written = await small.run(f"{write}; cat {folder}/f? 2>/dev/null | wc -c")
+        assert int(written.output) <= 8 * 2**20
+        made = await small.run(f"mkdir {folder}/made && echo made")
+        assert (made.code == 0) == (folder in ("/dev/shm", "/work", "/tmp"))
+
+
+async def test_further_folders_have_files_of_their_own() -> None:
+    files = {"a.txt": b"a", "/tests/run.sh": b"cat a.txt; echo b > /logs/b"}
+    async with Sandbox(files, folders=["/tests", "/logs"]) as made:
+        assert (await made.run("/tests/run.sh; cat /logs/b")).output == "ab\n"
+        assert await made.take() == {"a.txt": b"a"}, "only the home folder comes out"
+    with pytest.raises(ValueError, match="not a path inside"):
+        await Sandbox({"/etc/passwd": b""}, folders=["/tests"]).__aenter__()
+
+
+async def test_modes_and_bytes_of_files_are_kept() -> None:
+    data = bytes(range(256))
+    async with Sandbox({"run": SandboxFile(b"#!/bin/sh\necho ran\n", 0o755), "raw": data}) as made:
+        assert (await made.run("./run")).output == "ran\n"
+        await made.run("printf 'echo on' > on; chmod 711 on; chmod 600 raw")
+        found = await made.take()
+    assert found["raw"] == data
+    async with Sandbox(found) as again:
+        assert (await again.run("stat -c '%a %n' *")).output == "711 on\n600 raw\n755 run\n"
 
 
 async def test_output_is_bounded(sandbox: Sandbox) -> None:

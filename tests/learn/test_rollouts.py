@@ -109,6 +109,18 @@ async def test_a_group_with_both_ends_makes_a_version_of_its_own(agents: Agents)
     assert base["low"] < 0.5 < base["high"]
 
 
+async def test_solved_is_what_the_command_line_counts_as_solved(agents: Agents) -> None:
+    """Half of the tests, or a valid try: better than nothing, and not solved."""
+    await agents.group("task 1", 1.0, 0.5, 0.99, -0.8)
+    await learn(agents)
+    [found] = (await agents.stack.get("/v1/environments"))["data"]
+    assert (found["solved"], found["of"], found["failures"]) == (1, 4, {"model": 3})
+    rows = (await agents.stack.get("/v1/environments/maze/attempts"))["data"]
+    assert {row["reward"]: row["failure"] for row in rows} == {
+        1.0: "", 0.5: "model", 0.99: "model", -0.8: "model",
+    }  # fmt: skip
+
+
 async def test_signals_are_the_groups(agents: Agents) -> None:
     """Outcome and process, each in standard deviations of the group: here 1, and 0.3 times 1.4 or 0."""
     won, lost = await agents.group("task 1", 1.0, -1.0)

@@ -7,54 +7,79 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 from tqdm import tqdm
 
-from openclaw_rl.envs import EnvironmentParts, create_environment
+from openclaw_rl.envs import EnvironmentParts, create_environment, environment_maker
+from openclaw_rl.envs.fit import fit_agent
 from openclaw_rl.envs.pool import Pool
 from openclaw_rl.envs.rollout import Agent, Episode, roll_out
-from openclaw_rl.envs.tasks import of_split
+from openclaw_rl.envs.tasks import SPLITS, of_split
+from openclaw_rl.envs.variables import read_variables
 from openclaw_rl.evals.env.interval import interval
 from openclaw_rl.evals.personalize.arm import Server
 from openclaw_rl.serve.auth import KeyRing
-from openclaw_rl.types import Json, Task
+from openclaw_rl.types import Environment, Json, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    env: str
+    parts: EnvironmentParts
+    tasks: list[Task]
+    attempts: int
+    parallel: int
+    force_calls: bool
+    make: Callable[[], Environment]
 
 
 def run(options: argparse.Namespace, home: Path) -> int:
-    if not options.env:
-        raise ValueError("which environment? --env toolcall, terminal, swe, gui, or pkg.module:Class")
-    parts = EnvironmentParts(options.tasks, options.max_steps)
-    tasks = of_split(create_environment(options.env, parts).tasks(), options.split)
-    if not tasks:
-        raise ValueError(f"{options.env} has no tasks of the split {options.split}")
-    if options.limit:  # of every template some
-        tasks = tasks[:: max(1, len(tasks) // options.limit)][: options.limit]
+    plan = read_plan(options, os.environ)
     if options.url:
-        episodes = asyncio.run(
-            _evaluate(options, parts, tasks, options.url, os.environ.get("OPENCLAW_RL_API_KEY", ""))
-        )
+        key = os.environ.get("OPENCLAW_RL_API_KEY", "")
+        episodes = asyncio.run(evaluate(plan, options.url, key))
     else:
         out = options.out or home / "evals" / "env"
         with Server(out / "home", ["--no-learn", *options.serve_flags.split()]) as url:
             key = KeyRing(out / "home" / "keys.json").key_of("default") or ""
-            episodes = asyncio.run(_evaluate(options, parts, tasks, url, key))
-    print(json.dumps(summary(episodes)) if options.json else table(options.env, episodes))
+            episodes = asyncio.run(evaluate(plan, url, key))
+    print(json.dumps(summary(episodes)) if options.json else table(plan.env, episodes))
     return 0
 
 
-async def _evaluate(
-    options: argparse.Namespace, parts: EnvironmentParts, tasks: Sequence[Task], url: str, key: str
+def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Plan:
+    """ValueError for what cannot be meant, before anything is loaded."""
+    env, steps, parallel = read_variables(options, environment, parallel=1)
+    parts = EnvironmentParts(options.tasks, steps)
+    every = create_environment(env, parts).tasks()
+    tasks = of_split(every, options.split)
+    if not tasks:
+        counts = ", ".join(f"{split} {len(of_split(every, split))}" for split in SPLITS)
+        raise ValueError(
+            f"{env} has no tasks of the split {options.split} ({counts}); choose another --split, or "
+            "--split all"
+        )
+    if options.limit:  # of every template some
+        tasks = tasks[:: max(1, len(tasks) // options.limit)][: options.limit]
+    make = environment_maker(env, parts, options.pool)
+    return Plan(env, parts, tasks, options.attempts, parallel, not options.free, make)
+
+
+async def evaluate(
+    plan: Plan, url: str, key: str, transport: httpx.AsyncBaseTransport | None = None
 ) -> list[Episode]:
-    agent = Agent(f"{url.rstrip('/').removesuffix('/v1')}/v1", key, force_calls=not options.free)
-    parallel = max(1, options.parallel)
-    pool = Pool(lambda: create_environment(options.env, parts), parallel)
-    attempts = [(task, n) for task in tasks for n in range(options.attempts)]
+    agent = Agent(f"{url.rstrip('/').removesuffix('/v1')}/v1", key, force_calls=plan.force_calls)
+    agent = await fit_agent(agent, plan.env, transport)
+    pool = Pool(plan.make, plan.parallel)
+    attempts = [(task, n) for task in plan.tasks for n in range(plan.attempts)]
     found = []
     try:
         with tqdm(total=len(attempts), unit="episode") as bar:
-            async for episode in roll_out(agent, pool, attempts, parallel):
+            async for episode in roll_out(agent, pool, attempts, plan.parallel, transport):
                 found.append(episode)
                 bar.update(1)
                 bar.set_postfix(solved=sum(each.solved for each in found))

@@ -29,7 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--held-out", type=int, default=24, metavar="N", help="held-out tasks per look [24]")
     group.add_argument("--probes", type=int, default=12, metavar="N", help="other tasks of each kind [12]")
     group.add_argument("--then", metavar="USER", help="a second wish, taught when the first is learned")
-    group.add_argument("--parallel", type=int, default=1, metavar="N", help="systems at a time [1]")
+    group.add_argument(
+        "--parallel",
+        type=int,
+        metavar="N",
+        help="systems, or episodes of env, at a time [1; env: PARALLEL_ENVS]",
+    )
     group.add_argument(
         "--quick", action="store_true", help="one user, one seed, 12 sessions: minutes on two cores"
     )

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, home: Path) -> int:
         voice=_voice(options),
         running=_running(options.url),
     )
-    failed = run_all(arms, out, rules, options.parallel)
+    failed = run_all(arms, out, rules, options.parallel or 1)
     report.write(out, home / "evals")
     print((out / "report.md").read_text(encoding="utf-8"))
     print(f"table, plots and raw logs: {out}")

@@ -34,7 +34,7 @@ _NOTE = "What this person asked for before, and still wants:\n- "
 def run(options: argparse.Namespace, home: Path) -> int:
     out = options.out or home / "evals" / "wishes"
     out.mkdir(parents=True, exist_ok=True)
-    threads = max(1, (os.cpu_count() or 2) // options.parallel)
+    threads = max(1, (os.cpu_count() or 2) // (options.parallel or 1))
     flags = ("--num-threads", str(threads), "--train-threads", str(threads), *options.serve_flags.split())
     rules = Rules(
         conversations=3 if options.quick else options.sessions or 16,
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, home: Path) -> int:
         for story in stories
         for arm in tell(story, seed, wishes, managed, contrary)
     ]
-    failed = run_all(arms, out, rules, known, options.parallel)
+    failed = run_all(arms, out, rules, known, options.parallel or 1)
     text = report.write(out)
     print(text)
     print(f"table and raw logs: {out}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.types import Environment, Message, Observation, Outcome, StepResult, Task
+from openclaw_rl.types import Environment, Message, Observation, Outcome, StepResult, Task, is_solved
 
 pytestmark = pytest.mark.asyncio
 
@@ -48,6 +48,7 @@ class EnvironmentContract:
             outcome = await self._act(environment, task, solve(task))
             assert outcome.solved, task
             assert outcome.score == pytest.approx(1.0), task
+            assert is_solved(outcome.score), task
 
     async def test_a_wrong_action_is_answered_and_not_rewarded(
         self, environment: Environment, began: Observation
@@ -56,7 +57,8 @@ class EnvironmentContract:
         assert isinstance(result, StepResult)
         outcome = await environment.evaluate()
         assert not outcome.solved
-        assert -1 <= outcome.score < 1
+        assert outcome.score >= -1
+        assert not is_solved(outcome.score), "solved and the score say the same"
 
     async def test_a_call_of_no_tool_is_an_observation_not_an_error(
         self, environment: Environment, began: Observation

@@ -1,0 +1,42 @@
+"""What an agent asks of a server that cannot do it, found out before the first episode."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+
+import httpx
+
+from openclaw_rl.envs.rollout import Agent, connect
+from openclaw_rl.types import Json
+
+
+async def fit_agent(agent: Agent, env: str, transport: httpx.AsyncBaseTransport | None = None) -> Agent:
+    """As the server can serve it; ValueError, with the remedy, where it cannot at all."""
+    engine = await _engine(agent, transport)
+    if engine.get("reads_pictures") is False and shows_pictures(env):
+        raise ValueError(
+            "SCREENSHOT_BACKEND=screenshot shows pictures to the model, and this one reads text only: "
+            "SCREENSHOT_BACKEND=tree"
+        )
+    if engine.get("forces_calls") is False and agent.force_calls:
+        note = "this engine follows no grammars: replies are not forced to be calls of a tool"
+        print(note, file=sys.stderr)
+        return replace(agent, force_calls=False)
+    return agent
+
+
+def shows_pictures(env: str) -> bool:
+    return env == "gui" and os.environ.get("SCREENSHOT_BACKEND") == "screenshot"
+
+
+async def _engine(agent: Agent, transport: httpx.AsyncBaseTransport | None) -> Json:
+    """What the server says of its engine; nothing where it is of another kind."""
+    async with connect(agent, 1, transport) as http:
+        try:
+            answer = await http.get("/status")
+            found: Json = answer.raise_for_status().json()["engine"]
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return {}
+    return found
