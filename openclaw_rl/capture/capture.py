@@ -93,7 +93,7 @@ class LedgerCapture:
         """The newest reply of the conversation itself, and where younger ones on its side stand."""
         side_replies: set[int] = set()
         for reply in found.replies:
-            if reply.left_out and (await self._fate(reply.turn_id))[1] is False:
+            if reply.left_out and (await self._delivery(reply.turn_id))[1] is False:
                 continue  # it never arrived, so what stands there now is no reaction to it
             if await self._kind(reply.turn_id) != "side":
                 return reply, side_replies
@@ -121,7 +121,7 @@ class LedgerCapture:
             kind = events.NEXT_STATE if reply.alike else events.UNSURE_STATE
             learned.append(TurnEvent(reply.turn_id, kind, now, following))
         if found.again:
-            created_at, delivered = await self._fate(found.again.turn_id)
+            created_at, delivered = await self._delivery(found.again.turn_id)
             if not delivered or (found.retry and now - created_at < _REGENERATION_S):
                 learned.append(TurnEvent(found.again.turn_id, events.RETRIED, now))
             elif now - created_at < _REGENERATION_S and any(
@@ -130,7 +130,7 @@ class LedgerCapture:
                 learned.append(TurnEvent(found.again.turn_id, events.REGENERATED, now))
         return learned
 
-    async def _fate(self, turn_id: str) -> tuple[float, bool | None]:
+    async def _delivery(self, turn_id: str) -> tuple[float, bool | None]:
         """When a turn was created, and whether its reply is known to have arrived."""
         if known := self._recent.get(turn_id):
             return known.created_at, known.delivered

@@ -88,7 +88,7 @@ def _connect_sqlite(url: sa.URL) -> sa.Engine:
     def _configure(connection: Any, _record: object) -> None:
         connection.isolation_level = None
         for setting in _SQLITE_SETTINGS:
-            _insist(connection, f"PRAGMA {setting}")
+            _enable_wal(connection, f"PRAGMA {setting}")
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
@@ -110,7 +110,7 @@ def _make_private(path: Path) -> None:
             file.chmod(0o600)
 
 
-def _insist(connection: sqlite3.Connection, statement: str) -> None:
+def _enable_wal(connection: sqlite3.Connection, statement: str) -> None:
     """Entering WAL mode does not wait for another process that does the same, so ask again."""
     deadline = time.monotonic() + _STATEMENT_TIMEOUT_S
     while True:
@@ -180,7 +180,7 @@ def _damaged(path: Path) -> ValueError:
 
 
 @contextmanager
-def unhurried(engine: sa.Engine) -> Iterator[sa.Connection]:
+def read_snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
     """One consistent view of everything, for reports that read a whole ledger."""
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":

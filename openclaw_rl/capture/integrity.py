@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture import reach, schema
 from openclaw_rl.capture.content import digest
-from openclaw_rl.capture.database import unhurried
+from openclaw_rl.capture.database import read_snapshot
 
 #: (table, column, the table whose ``seq`` it names)
 _LINKS = (
@@ -20,7 +20,7 @@ _LINKS = (
 
 def find_damage(engine: sa.Engine) -> list[str]:
     """Problems, one line each, on one consistent view; empty when sound."""
-    with unhurried(engine) as connection:
+    with read_snapshot(engine) as connection:
         own = []
         if engine.dialect.name == "sqlite":
             own = list(connection.exec_driver_sql("PRAGMA integrity_check").scalars())

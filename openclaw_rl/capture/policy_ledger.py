@@ -228,7 +228,7 @@ class PolicyLedger(Erasing):
             waits = connection.execute(judging).first() is not None
         return not waits and not self.pending(1)
 
-    def stirred(self, seen: Seen | None) -> tuple[list[Scope], Seen]:
+    def changed_scopes(self, seen: Seen | None) -> tuple[list[Scope], Seen]:
         """Scopes that may have something to do: a few queries, however many people there are.
 
         Samples wait, a wish ends, a flush is asked for, or since ``seen`` a verdict came or another version

@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from openclaw_rl.capture import database, reach, schema
-from openclaw_rl.capture.database import batched, unhurried
+from openclaw_rl.capture.database import batched, read_snapshot
 from openclaw_rl.capture.forget import forget_words
 from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.left_out import count_left_out
@@ -107,7 +107,7 @@ def keep_unfinished(learn_ledger: LearnLedger, policy_ledger: PolicyLedger | Non
 
 def _closed_sessions(ledger: ServeLedger, before: float) -> Sequence[Any]:
     """Sessions without a turn since ``before``, longest idle first: seq, id, last_turn_at."""
-    with unhurried(ledger.db) as connection:
+    with read_snapshot(ledger.db) as connection:
         return connection.execute(_idle(before)).all()
 
 
@@ -125,7 +125,7 @@ def _idle(before: float) -> sa.Select[Any]:
 
 def _plan(ledger: ServeLedger, closed: Sequence[int], number: int, max_bytes: int | None) -> PruneReport:
     """What removing the first ``number`` sessions, or as many more as the size asks for, would free."""
-    with unhurried(ledger.db) as connection:
+    with read_snapshot(ledger.db) as connection:
         everything = [sa.select(*_totals(table)) for table in (schema.turns, *reach.NEEDED)]
         total = sum(_read_totals(connection, query)[1] for query in everything)
         while True:
@@ -221,7 +221,7 @@ def sweep(ledger: ServeLedger, report: PruneReport) -> None:
     with _brief(ledger) as connection:
         generation = lock_counters(connection)["generation"] + 1
         ledger.set_counters(connection, {"generation": generation})
-    with unhurried(ledger.db) as connection:
+    with read_snapshot(ledger.db) as connection:
         reach.mark(connection)
         # Hashes end to end: 16 bytes each, however many there are.
         doomed = {table: b"".join(connection.scalars(_outdated(table, generation))) for table in reach.NEEDED}

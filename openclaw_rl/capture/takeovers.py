@@ -28,7 +28,7 @@ takeovers = sa.Table(
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class TrafficShare:
     """A share, and since when."""
 
     share: float = 0.0
@@ -50,7 +50,7 @@ class TakeOvers:
     def __init__(self, ledger: LearnLedger) -> None:
         self.db, self._ledger = ledger.db, ledger
 
-    def stirred(self, seen: Seen | None) -> tuple[list[Scope], Seen]:
+    def changed_scopes(self, seen: Seen | None) -> tuple[list[Scope], Seen]:
         """Scopes in which something happened since then: two queries, however many people there are."""
         judged = sa.select(samples.c.scope).join(verdicts, verdicts.c.turn_id == samples.c.turn_id)
         seen = seen or Seen()
@@ -70,17 +70,17 @@ class TakeOvers:
             rows = connection.execute(sa.select(takeovers).where(takeovers.c.seq.in_(newest))).all()
         return {row.scope: row.share for row in rows}
 
-    def current(self, scope: Scope) -> Rung:
-        return next(iter(self.history(scope, 1)), Rung())
+    def current(self, scope: Scope) -> TrafficShare:
+        return next(iter(self.history(scope, 1)), TrafficShare())
 
-    def history(self, scope: Scope, limit: int = _LISTED) -> list[Rung]:
+    def history(self, scope: Scope, limit: int = _LISTED) -> list[TrafficShare]:
         """Newest first."""
         query = sa.select(takeovers.c.share, takeovers.c.at, takeovers.c.why).where(
             takeovers.c.scope == scope
         )
         with self.db.connect() as connection:
             rows = connection.execute(query.order_by(takeovers.c.seq.desc()).limit(limit)).all()
-        return [Rung(*row) for row in rows]
+        return [TrafficShare(*row) for row in rows]
 
     def go(self, scope: Scope, share: float, why: str) -> None:
         with database.writing(self.db) as connection:
@@ -100,8 +100,8 @@ class TakeOvers:
 
     def view(self, scope: Scope = EVERYONE) -> Json:
         """What ``/v1/take-over`` shows."""
-        rungs = self.history(scope)
-        now = rungs[0] if rungs else Rung()
+        history = self.history(scope)
+        now = history[0] if history else TrafficShare()
         found = self.reactions(scope, now.at)
         elsewhere = [score for version, _, score in found if version == UPSTREAM_VERSION]
         here = [score for version, _, score in found if version != UPSTREAM_VERSION]
@@ -112,7 +112,7 @@ class TakeOvers:
             "why": now.why,
             "here": _summary(here),
             "upstream": _summary(elsewhere),
-            "history": [{"share": rung.share, "at": rung.at, "why": rung.why} for rung in rungs],
+            "history": [{"share": each.share, "at": each.at, "why": each.why} for each in history],
         }
 
 

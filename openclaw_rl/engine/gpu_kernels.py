@@ -169,7 +169,7 @@ class Attention:
         rope: tuple[torch.Tensor, torch.Tensor],
         norms_2D: torch.Tensor | None,
         eps: float,
-        where: Where,
+        where: BatchRows,
         layer: int,
     ) -> torch.Tensor:
         rows, places = qkv_RO.shape[0], (where.cache_R, where.capacity_R, where.length_R)
@@ -188,7 +188,7 @@ class Attention:
         return self._out[:rows]
 
 
-class Where:
+class BatchRows:
     """The step's rows: token, position, address and room of the cache, slot of the adapter (-1: none)."""
 
     def __init__(self, rows: int, device: torch.device) -> None:

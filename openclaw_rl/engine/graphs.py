@@ -48,13 +48,13 @@ class GraphDecode:
     """Runs decoding steps of one decoder. Elsewhere than on a GPU nothing is recorded, for tests."""
 
     def __init__(self, decoder: Decoder) -> None:
-        from openclaw_rl.engine.gpu_kernels import Attention, Where, add_low_rank
+        from openclaw_rl.engine.gpu_kernels import Attention, BatchRows, add_low_rank
 
         self._add_low_rank = add_low_rank
         self._decoder, shape = decoder, decoder.shape
         most, device, like = _ROWS[-1], decoder.device, decoder.embedding_VH
         self._is_gpu = device.type == "cuda"
-        self._where = Where(most, device)
+        self._where = BatchRows(most, device)
         self._host_5R = torch.zeros(5, most, dtype=torch.int64, pin_memory=self._is_gpu)
         #: After the last copy of that table: until then the card may still have to read it.
         self._copied = torch.cuda.Event() if self._is_gpu else None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 
+from openclaw_rl.engine.adapter_cache import AdapterCache
 from openclaw_rl.engine.choose import choose_kernel, kernel_off_the_grid
 from openclaw_rl.engine.kernels import kernel_set
 from openclaw_rl.engine.kv import CachePool, Reader
@@ -28,7 +29,6 @@ from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder, Network
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.scheduler import Job, Scheduler
-from openclaw_rl.engine.shelf import AdapterShelf
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.engine.weights import Checkpoint, read_checkpoint
 from openclaw_rl.models import pick_device
@@ -87,7 +87,7 @@ class LocalEngine:
         self.context_length = checkpoint.shape.context_length
         self.device = torch.device(pick_device(self._options.device))
         self._dtype = _pick_dtype(self._options.dtype, self.device)
-        self._shelf = AdapterShelf(self._options.max_adapters, self._read_adapter, self._let_go)
+        self._adapter_cache = AdapterCache(self._options.max_adapters, self._read_adapter, self._let_go)
         self._decoders: dict[int, Network] = {}
         self._sources: dict[int, tuple[str, int]] = {}
         self._serving: dict[Scope, int] = {}
@@ -159,7 +159,7 @@ class LocalEngine:
         if len(request.prompt_ids) >= max_length:
             raise ValueError(f"a prompt of {len(request.prompt_ids)} tokens leaves no room for a reply")
         results: asyncio.Queue[object] = asyncio.Queue()
-        async with self._shelf.using(version) as adapter:
+        async with self._adapter_cache.using(version) as adapter:
             job = Job(
                 ids=list(request.prompt_ids),
                 version=version,
@@ -188,7 +188,7 @@ class LocalEngine:
         token_ids, version, candidates = request.token_ids, request.policy_version, request.candidates
         self._check(token_ids, version)
         results: asyncio.Queue[object] = asyncio.Queue()
-        async with self._shelf.using(version) as adapter:
+        async with self._adapter_cache.using(version) as adapter:
             job = Job(
                 ids=list(token_ids[:-1]),
                 version=version,
@@ -221,19 +221,19 @@ class LocalEngine:
         if self._is_loaded(version):
             self._inbox.put(partial(self._scheduler.pool.drop_version, version))
         if decoder is None:
-            await self._shelf.put(version, path)
+            await self._adapter_cache.put(version, path)
             self._decoders.pop(version, None)
         else:
-            self._shelf.drop(version)
+            self._adapter_cache.drop(version)
             self._decoders[version] = decoder
         self._sources[version] = source
 
     def _is_loaded(self, version: int) -> bool:
         """Whether it can be asked for, in memory or not."""
-        return version == BASE_VERSION or version in self._shelf or version in self._decoders
+        return version == BASE_VERSION or version in self._adapter_cache or version in self._decoders
 
     def _versions(self) -> list[int]:
-        return sorted({BASE_VERSION, *self._shelf.versions, *self._decoders})
+        return sorted({BASE_VERSION, *self._adapter_cache.versions, *self._decoders})
 
     def _read_adapter(self, path: Path) -> Adapter:
         return self._decoder.read_adapter(path)
@@ -265,7 +265,7 @@ class LocalEngine:
         before = self._serving.get(scope, BASE_VERSION)
         if version != before:
             self._before[scope], self._serving[scope] = (before, time.monotonic()), version
-            weights = (self._shelf.loaded(version), self._decoders.get(version))
+            weights = (self._adapter_cache.loaded(version), self._decoders.get(version))
             if any(weights) or version == BASE_VERSION:
                 self._inbox.put(partial(self._scheduler.warm, before, version, *weights))
 
@@ -285,7 +285,7 @@ class LocalEngine:
     async def unload(self, version: int) -> None:
         if version in (BASE_VERSION, *self._serving.values()):
             raise ValueError(f"policy version {version} is in use and cannot be unloaded")
-        self._shelf.drop(version)
+        self._adapter_cache.drop(version)
         self._decoders.pop(version, None)
         self._sources.pop(version, None)
         self._inbox.put(partial(self._scheduler.pool.drop_version, version))

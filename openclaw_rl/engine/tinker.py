@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from openclaw_rl.engine.elsewhere import MAX_TOP, ElsewhereEngine
 from openclaw_rl.engine.loaded import LoadedVersions
+from openclaw_rl.engine.remote_server import MAX_TOP, RemoteServerEngine
 from openclaw_rl.engine.sampled_from import SampledFrom
 from openclaw_rl.errors import EngineAway, RequestError
 from openclaw_rl.settings import EngineConfig
@@ -61,7 +61,7 @@ class _Sampler:
     model: Any = None
 
 
-class TinkerEngine(ElsewhereEngine[_Sampler]):
+class TinkerEngine(RemoteServerEngine[_Sampler]):
     """Engine protocol over the Tinker client."""
 
     title = "Tinker"

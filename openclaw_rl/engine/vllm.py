@@ -22,15 +22,15 @@ from typing import Any
 
 import httpx
 
-from openclaw_rl.engine.elsewhere import ElsewhereEngine
 from openclaw_rl.engine.loaded import LoadedVersions
+from openclaw_rl.engine.remote_server import RemoteServerEngine
 from openclaw_rl.engine.sampled_from import SampledFrom, bounded
 from openclaw_rl.engine.vllm_server import VllmServer, server_flags
 from openclaw_rl.engine.vllm_wire import (
     API_KEY,
     PASSING,
-    Failed,
-    Tries,
+    RetryPolicy,
+    TransientError,
     Unloaded,
     check_raw,
     completion_body,
@@ -116,7 +116,7 @@ class _Version:
     owns_server: bool = field(default=False)
 
 
-class VllmEngine(ElsewhereEngine[_Version]):
+class VllmEngine(RemoteServerEngine[_Version]):
     """Engine protocol over vLLM's HTTP API."""
 
     title = "vLLM"
@@ -188,14 +188,14 @@ class VllmEngine(ElsewhereEngine[_Version]):
                                     return
                                 tries.went_on()
                     if is_whole:
-                        raise Failed("it ended a reply without saying why")
+                        raise TransientError("it ended a reply without saying why")
                 except PASSING as error:
-                    await self._mend(held, error, tries)
+                    await self._wait_until_ready(held, error, tries)
 
-    def _tries(self) -> Tries:
-        return Tries(self._options.patience_s, self._options.pause_s)
+    def _tries(self) -> RetryPolicy:
+        return RetryPolicy(self._options.patience_s, self._options.pause_s)
 
-    async def _mend(self, held: _Version, error: Exception, tries: Tries) -> None:
+    async def _wait_until_ready(self, held: _Version, error: Exception, tries: RetryPolicy) -> None:
         """Until it may be asked again; EngineAway if that takes too long."""
         await asyncio.sleep(tries.failed(error))
         await self._until_back(held.server, tries.deadline)
@@ -303,7 +303,7 @@ class VllmEngine(ElsewhereEngine[_Version]):
                     return found
                 raise refusal(answer)
             except PASSING as error:
-                await self._mend(held, error, tries)
+                await self._wait_until_ready(held, error, tries)
 
 
 def _identity(folder: Path) -> str:

@@ -62,15 +62,15 @@ class Unloaded(Exception):
     """A server that was started again does not know the adapter."""
 
 
-class Failed(Exception):
+class TransientError(Exception):
     """It could not answer this time."""
 
 
 #: What is asked again: failures on the way, since asking changes nothing on the server.
-PASSING = (httpx.TransportError, Unloaded, Failed)
+PASSING = (httpx.TransportError, Unloaded, TransientError)
 
 
-class Tries:
+class RetryPolicy:
     """How often and how long in a row a request may fail on its way before it is given up."""
 
     _MOST = 5
@@ -100,7 +100,7 @@ def refusal(answer: httpx.Response) -> Exception:
     if status in (401, 403):
         return EngineAway(f"vLLM refuses the key in {API_KEY}")
     if status >= 500 or status in (408, 429):
-        return Failed(f"it answered {status}")
+        return TransientError(f"it answered {status}")
     return EngineAway(f"vLLM answered {status}")
 
 
@@ -111,9 +111,9 @@ def read_chunk(line: str) -> Json | None:
     try:
         chunk: Json = json.loads(line.removeprefix("data: "))
     except ValueError:
-        raise Failed("it said something that is no JSON") from None
+        raise TransientError("it said something that is no JSON") from None
     if "error" in chunk:
-        raise Failed(f"it failed while answering: {chunk['error'].get('type')}")
+        raise TransientError(f"it failed while answering: {chunk['error'].get('type')}")
     return chunk
 
 

@@ -223,4 +223,3 @@ class EitherReply:
         self._upstream.abandon()
         if self._local is not None:
             self._local.abandon()
-

@@ -1,8 +1,8 @@
-"""What a version is asked before it may serve, and how it did: replies of real length, checkable answers.
+"""The exam a candidate takes before it may serve: replies to requests, and items with checkable answers.
 
-Every figure is held against two references on the same requests: the plain base model, and the base told
-what the person wishes for, which is what learning aims at. A wish changes form; what a reply is about, how
-fluent it is and what the model knows must not get worse than that.
+Every figure is compared with two references on the same requests: the plain base model, and the hinted base
+(told what the person wishes for), which is what learning aims at. A wish changes the form of replies; their
+subject, their fluency and what the model knows must not get worse than the references.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _ITEM_TOKENS = 20
 _CALL_TOKENS, _CALL_CHARS, _TOOLS_OFFERED = 64, 48, 3
 #: A job with a system prompt says how to answer: in few words.
 _FEW_WORDS = 8
-#: Asked at the same time: beside live traffic, a step of the engine costs about the same for all of them.
+#: Concurrent requests: a batched engine step costs about the same for all of them.
 _AT_ONCE = 16
 _WORD = re.compile(r"[^\W_]+")
 _LEAST_WORDS, _LEAST_DIFFERENT = 3, 0.4
 _ECHO_SHARE = 0.8
-#: Fewer replies that tell whether they have a form say nothing.
+#: With fewer replies that can be checked for the form, its rate is not reported.
 _LEAST_IN_FORM = 6
 
 
@@ -81,25 +81,25 @@ class ToolItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How a version answered one request."""
+class ReplyCheck:
+    """Measurements of one reply."""
 
     broken: bool
-    """Empty, repeats itself, or only says the request again."""
+    """Empty, repetitive, or an echo of the request."""
     gap: float
-    """How much likelier the reply is after its own request than after another, in nats a token."""
+    """Log-prob of the reply after its own request minus after another one, in nats a token."""
     on_topic: bool
-    """It names what was asked about, or is clearly likelier there than after others."""
+    """It names the subject of the request, or is clearly likelier after it than after others."""
     strangeness: float
-    """Nats a token that the base, told of the wishes, finds in it."""
+    """Negative log-prob under the hinted base, in nats a token."""
     length: int
     in_form: bool | None = None
-    """It has the form that is wished for; None where none could be read, or it was cut off before its end."""
+    """Whether it has the requested form; None if no form could be read, or the reply was cut off."""
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    """How a version answers requests, on average."""
+class ReplyStats:
+    """Means over a version's replies."""
 
     broken: float
     specificity: float
@@ -109,15 +109,15 @@ class Talk:
     in_form: float | None = None
 
     @classmethod
-    def of(cls, looks: Sequence[Look]) -> Talk:
-        told = [look.in_form for look in looks if look.in_form is not None]
+    def of(cls, check_replies: Sequence[ReplyCheck]) -> ReplyStats:
+        hinted = [check.in_form for check in check_replies if check.in_form is not None]
         return cls(
-            broken=_mean([look.broken for look in looks]),
-            specificity=_mean([look.gap for look in looks]),
-            on_topic=_mean([look.on_topic for look in looks]),
-            strangeness=_mean([look.strangeness for look in looks]),
-            length=_mean([look.length for look in looks]),
-            in_form=_mean(told) if len(told) >= _LEAST_IN_FORM else None,
+            broken=_mean([check.broken for check in check_replies]),
+            specificity=_mean([check.gap for check in check_replies]),
+            on_topic=_mean([check.on_topic for check in check_replies]),
+            strangeness=_mean([check.strangeness for check in check_replies]),
+            length=_mean([check.length for check in check_replies]),
+            in_form=_mean(hinted) if len(hinted) >= _LEAST_IN_FORM else None,
         )
 
 
@@ -126,34 +126,36 @@ class Examiner:
         self._engine, self._renderer, self._degeneration = engine, renderer, degeneration
         self._places = asyncio.Semaphore(_AT_ONCE)
 
-    async def looks(
+    async def check_replies(
         self,
         version: int,
         asks: Sequence[Ask],
         which: Sequence[int],
         *,
-        told: bool = False,
+        hinted: bool = False,
         reading: Reading = NOTHING_READ,
-    ) -> list[Look]:
-        """At some of the requests; ``told``: the prompts say what is wished for."""
+    ) -> list[ReplyCheck]:
+        """``which`` are indices of ``asks``; ``hinted`` prompts state the wish."""
         own = own_words([ask.text for ask in asks])
-        return await asyncio.gather(*(self._look(version, asks, n, own[n], told, reading) for n in which))
+        return await asyncio.gather(
+            *(self._check_reply(version, asks, n, own[n], hinted, reading) for n in which)
+        )
 
-    async def _look(
+    async def _check_reply(
         self,
         version: int,
         asks: Sequence[Ask],
         which: int,
         own: frozenset[str],
-        told: bool,
+        hinted: bool,
         reading: Reading,
-    ) -> Look:
+    ) -> ReplyCheck:
         ask = asks[which]
-        tokens = await self._reply(ask.hinted_ids if told else ask.prompt_ids, version, which)
+        tokens = await self._reply(ask.hinted_ids if hinted else ask.prompt_ids, version, which)
         reply = [token.id for token in tokens]
         text, scored = self._text(reply), reply[:_MAX_TOKENS]
         others = [asks[(which + n) % len(asks)] for n in range(1, min(OTHERS + 1, len(asks)))]
-        if told and version == BASE_VERSION:  # the engine said so while sampling
+        if hinted and version == BASE_VERSION:  # recorded while sampling
             likely = _mean([token.logprob for token in tokens[:_MAX_TOKENS]])
         else:
             likely = await self._mean(ask.hinted_ids, scored)
@@ -165,11 +167,11 @@ class Examiner:
         broken = self.is_broken(text, self._text(ask.prompt_ids))
         finished = bool(reply) and reply[-1] in self._renderer.stop_ids
         in_form = reading.meets(text) if reading.can_tell(finished) else None
-        return Look(broken, gap, on_topic, -likely, len(reply), in_form)
+        return ReplyCheck(broken, gap, on_topic, -likely, len(reply), in_form)
 
     async def right(self, version: int, items: Sequence[Item], wish: str = "") -> list[bool]:
-        """Whether each item is answered right; told the wish where it applies."""
-        prompts = [self._renderer.render(_told(item, wish), []) for item in items]
+        """Whether each item is answered right; prompts state the wish where it applies."""
+        prompts = [self._renderer.render(_with_wish(item, wish), []) for item in items]
         replies = await asyncio.gather(*(self._answer(prompt, version) for prompt in prompts))
         return [item.is_right(self._text(reply)) for item, reply in zip(items, replies, strict=True)]
 
@@ -178,7 +180,7 @@ class Examiner:
         return self._engine.capabilities.grammar == GRAMMAR_DIALECT
 
     async def calls_right(self, version: int, items: Sequence[ToolItem]) -> list[bool]:
-        """Whether the right tool is called with the right arguments, where some tool must be."""
+        """Whether the right tool is called with the right arguments when a call is forced."""
         sampling = SamplingParams(_CALL_TOKENS, temperature=0.0)
         replies = await asyncio.gather(
             *(
@@ -242,7 +244,7 @@ class Examiner:
 
 
 def draw_items(bound: bool, number: int | None, seed: int) -> list[Item]:
-    """A fresh sample for every version; all of them where no number is given."""
+    """A fresh sample for every version; all items if ``number`` is None."""
     every = [item for item in map(_item, _lines("gate_items.txt")) if item.bound == bound]
     return every if number is None else random.Random(seed).sample(every, min(number, len(every)))
 
@@ -276,7 +278,7 @@ def _item(line: str) -> Item:
     return Item([*before, *said], tuple(answer.split("/")), bool(bound))
 
 
-def _told(item: Item, wish: str) -> list[Message]:
+def _with_wish(item: Item, wish: str) -> list[Message]:
     if item.bound or not wish:
         return item.messages
     last = item.messages[-1]

@@ -2,9 +2,9 @@
 
 A candidate is loaded beside the served version and examined at low priority (``exam.py``): it answers the
 person's own recent requests and others, facts, sums, reading and jobs with a system prompt. What counts is
-whether its replies still belong to their requests, are fluent and whole, and whether it still gets right
-what the base gets right: against the plain base, against the base told what the person wishes for (a form
-may cost answers, and learning it may cost no more), and against the version before.
+whether its replies still fit their requests and are fluent, and whether it still gets right what the base
+gets right. It is compared with the plain base, with the hinted base (following a wish may cost some answers;
+learning it may cost no more) and with the version before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from openclaw_rl.forms import NOTHING_READ, Reading
 from openclaw_rl.scopes import is_environment
-from openclaw_rl.train.exam import Examiner, Item, Look, Talk, draw_items, draw_tool_items
+from openclaw_rl.train.exam import Examiner, Item, ReplyCheck, ReplyStats, draw_items, draw_tool_items
 from openclaw_rl.types import (
     BASE_VERSION,
     EVERYONE,
@@ -42,16 +42,16 @@ _ITEMS = 24
 #: Of 24 tool calls.
 _CALLS = 8
 _CALL = "call"
-#: Of the items: below, what the reference gets right is chance.
+#: Below this share of right answers the reference is guessing.
 _LEAST_SHARE = 0.1
 _LEAST_SPECIFICITY = 0.1
-#: Requests that are asked first; all the others, unless nothing at all got worse on these.
+#: Requests asked first; the others follow unless nothing got worse on these.
 _FIRST_ASKS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a candidate may at most do. Set beforehand; see docs/learning.md."""
+    """Largest allowed degradations; see docs/learning.md."""
 
     lost: float = 0.25
     """Share of the facts, sums and readings that the reference gets right."""
@@ -72,7 +72,7 @@ class Bounds:
     specificity: float = 0.5
     """What must be left of it: how much likelier a reply is after its own request than after another."""
     strangeness: float = 0.7
-    """Nats a token by which the told base may find the replies less likely than the references'."""
+    """Nats a token by which the hinted base may find the replies less likely than the references'."""
     terse: float = 0.3
     """What must be left of the shorter reference's length."""
     held_out: float = 0.1
@@ -99,7 +99,7 @@ class GateResult:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a version was made for, and is to be looked at by."""
+    """The requests and wish that a version is examined on."""
 
     asks: Sequence[Ask]
     wish: str = ""
@@ -120,11 +120,11 @@ class Gate:
         self._renderer, self._encode, self.everywhere = renderer, encode, everywhere
         self._bounds = bounds or Bounds()
         self._examiner = Examiner(engine, renderer, degeneration)
-        self._looks: dict[tuple[tuple[int, ...], tuple[int, ...], bool], Look] = {}
-        """Of the base: a request as it is told and as it is, and which of the two was asked."""
+        self._base_replies: dict[tuple[tuple[int, ...], tuple[int, ...], bool], ReplyCheck] = {}
+        """The base's replies by (hinted prompt, plain prompt, which of the two was asked)."""
         self._right: dict[tuple[str, str], bool] = {}
-        """Of the base: (an item, what it was told) → whether it was answered right."""
-        self._talks: dict[tuple[int, str], Talk] = {}
+        """Whether the base was right, by (item, hint)."""
+        self._stats: dict[tuple[int, str], ReplyStats] = {}
         """By version, and what was wished for."""
         self._tool_calls: float | None = None
 
@@ -143,9 +143,11 @@ class Gate:
         checks = [Check("finite", 1.0, 1.0, True)]
         if is_environment(scope):  # it talks to nobody; whether it solves its tasks is measured as it acts
             return _result([*checks, *await self._tools(version)])
-        # At the same time: the engine answers many at once for little more than one.
+        # Concurrently: the engine answers a batch for little more than the cost of one.
         found = await asyncio.gather(
-            self._tools(version), self._knowledge(version, subject.wish), self._talk(version, parent, subject)
+            self._tools(version),
+            self._knowledge(version, subject.wish),
+            self._replies(version, parent, subject),
         )
         checks += itertools.chain(*found)
         if len(held_out) >= _MIN_HELD_OUT:
@@ -159,7 +161,7 @@ class Gate:
         checks = []
         kinds = [("facts", self._bounds.lost, False), ("jobs", self._bounds.lost_jobs, True)]
         for name, most, is_bound in kinds if self.everywhere else kinds[:1]:
-            # A few dozen items are noisy: nobody is rejected before all of them were asked.
+            # A few dozen items are noisy: a candidate is rejected only after all of them.
             for number in (_ITEMS, None):
                 items = draw_items(is_bound, number, seed=version)
                 check = _at_least(name, await self._left(version, items, wish), 1 - most)
@@ -169,21 +171,21 @@ class Gate:
         return checks
 
     async def _left(self, version: int, items: Sequence[Item], wish: str) -> float:
-        """Of what the reference gets right, how much is left: comparable between samples of items."""
+        """Right answers relative to the reference's."""
         reference = min([await self._base_share(items, text) for text in ("", wish)])
-        if reference < _LEAST_SHARE:  # who knows next to nothing has nothing to lose
+        if reference < _LEAST_SHARE:  # the reference knows too little to compare
             return 1.0
         return _mean(await self._examiner.right(version, items)) / reference
 
     async def _base_share(self, items: Sequence[Item], wish: str) -> float:
-        """Of the items, those the base gets right; what was asked before is not asked again."""
+        """The share of the items that the base gets right."""
         keys = [(str(item.messages), "" if item.bound else wish) for item in items]
         return _mean(await self._asked_once(keys, list(items), partial(self._examiner.right, wish=wish)))
 
     async def _asked_once(
         self, keys: Sequence[tuple[str, str]], items: Sequence[T], ask: Callable[[int, list[T]], Answers]
     ) -> list[bool]:
-        """Whether the base gets each right; what it was asked before is remembered."""
+        """Whether the base gets each right, cached."""
         known = {key: self._right[key] for key in keys if key in self._right}
         missing = [(key, item) for key, item in zip(keys, items, strict=True) if key not in known]
         right = await ask(BASE_VERSION, [item for _, item in missing])
@@ -201,7 +203,7 @@ class Gate:
         return checks
 
     async def _tool_call_nll(self, version: int) -> float:
-        """Would it still call a tool by itself?"""
+        """Negative log-prob of a known tool call that nothing forces."""
         item = next(item for item in draw_tool_items(None, 0) if item.name == "read")
         call = json.dumps({"name": item.name, "arguments": {"path": item.values[0]}})
         prompt = self._renderer.render(item.messages, item.tools)
@@ -209,7 +211,7 @@ class Gate:
         return -await self._examiner.mean_logprob(prompt, said, version)
 
     async def _calls(self, version: int) -> Check:
-        """And does it call the right one with the right arguments, where it must?"""
+        """Right tool and arguments when a call is forced, relative to the base."""
         for number in (_CALLS, None):
             items = draw_tool_items(number, seed=version)
             keys = [(item.key, _CALL) for item in items]
@@ -224,70 +226,74 @@ class Gate:
 
     # --- how it talks ----------------------------------------------------------------------------
 
-    async def _talk(self, version: int, parent: int, subject: Subject) -> list[Check]:
-        asks, looks, checks = subject.asks, list[Look](), list[Check]()
+    async def _replies(self, version: int, parent: int, subject: Subject) -> list[Check]:
+        asks, check_replies, checks = subject.asks, list[ReplyCheck](), list[Check]()
         for which in (range(len(asks))[:_FIRST_ASKS], range(len(asks))[_FIRST_ASKS:]):
             if not which:
                 break
-            number = len(looks) + len(which)
-            more, base, told = await asyncio.gather(
-                self._examiner.looks(version, asks, which, reading=subject.reading),
-                self._reference(subject, number, told=False),
-                self._reference(subject, number, told=True),
+            number = len(check_replies) + len(which)
+            more, base, hinted = await asyncio.gather(
+                self._examiner.check_replies(version, asks, which, reading=subject.reading),
+                self._reference(subject, number, hinted=False),
+                self._reference(subject, number, hinted=True),
             )
-            looks += more
-            now = Talk.of(looks)
-            self._talks = _newest(self._talks) | {(version, subject.wish): now}
-            checks = self._compare(now, base, told, await self._talk_of(parent, base, subject))
-            # A dozen replies are noisy: what is not clearly as good, or clearly bad, is asked for more.
+            check_replies += more
+            now = ReplyStats.of(check_replies)
+            self._stats = _newest(self._stats) | {(version, subject.wish): now}
+            checks = self._compare_replies(now, base, hinted, await self._stats_of(parent, base, subject))
+            # A dozen replies are noisy: unless the candidate is clearly as good, ask the rest.
             if now.on_topic >= base.on_topic and all(check.passed for check in checks):
                 break
         return checks
 
-    def _compare(self, now: Talk, base: Talk, told: Talk, before: Talk) -> list[Check]:
+    def _compare_replies(
+        self, now: ReplyStats, base: ReplyStats, hinted: ReplyStats, before: ReplyStats
+    ) -> list[Check]:
         bounds = self._bounds
-        strange = now.strangeness - max(base.strangeness, told.strangeness)
-        reference = min(base.specificity, told.specificity)
-        # Where the reference itself is hardly specific, a share of it would say nothing.
+        strange = now.strangeness - max(base.strangeness, hinted.strangeness)
+        reference = min(base.specificity, hinted.specificity)
+        # A share of a reference near zero would allow nothing or anything.
         specific = reference - (1 - bounds.specificity) * max(reference, _LEAST_SPECIFICITY)
         form = []
         if now.in_form is not None and before.in_form is not None:
             form = [_at_least("in form", now.in_form, before.in_form - bounds.out_of_form)]
         return [
             *form,
-            _at_most("broken replies", now.broken - max(base.broken, told.broken), bounds.broken),
+            _at_most("broken replies", now.broken - max(base.broken, hinted.broken), bounds.broken),
             _at_least("on topic", now.on_topic, base.on_topic - bounds.off_topic),
             _at_least("on topic at once", now.on_topic, before.on_topic - bounds.off_topic_at_once),
             _at_least("specificity", now.specificity, specific),
             _at_most("strangeness", strange, bounds.strangeness),
-            _at_least("length", now.length, bounds.terse * min(base.length, told.length)),
+            _at_least("length", now.length, bounds.terse * min(base.length, hinted.length)),
         ]
 
-    async def _talk_of(self, parent: int, base: Talk, subject: Subject) -> Talk:
-        """As it was checked; asked again where that was for another wish, or in another process."""
+    async def _stats_of(self, parent: int, base: ReplyStats, subject: Subject) -> ReplyStats:
+        """From when it was checked; measured again for another wish or after a restart."""
         if parent == BASE_VERSION:
             return base
         known = parent, subject.wish
-        if known not in self._talks:
+        if known not in self._stats:
             which = range(len(subject.asks))[:_FIRST_ASKS]
-            looks = await self._examiner.looks(parent, subject.asks, which, reading=subject.reading)
-            self._talks[known] = Talk.of(looks)
-        return self._talks[known]
+            check_replies = await self._examiner.check_replies(
+                parent, subject.asks, which, reading=subject.reading
+            )
+            self._stats[known] = ReplyStats.of(check_replies)
+        return self._stats[known]
 
-    async def _reference(self, subject: Subject, number: int, *, told: bool) -> Talk:
-        """The base on the first of the same requests; each is asked once."""
-        keys = [(tuple(ask.hinted_ids), tuple(ask.prompt_ids), told) for ask in subject.asks[:number]]
-        known = {key: self._looks[key] for key in keys if key in self._looks}
+    async def _reference(self, subject: Subject, number: int, *, hinted: bool) -> ReplyStats:
+        """The base on the first ``number`` requests, cached."""
+        keys = [(tuple(ask.hinted_ids), tuple(ask.prompt_ids), hinted) for ask in subject.asks[:number]]
+        known = {key: self._base_replies[key] for key in keys if key in self._base_replies}
         missing = [n for n, key in enumerate(keys) if key not in known]
-        found = await self._examiner.looks(
-            BASE_VERSION, subject.asks, missing, told=told, reading=subject.reading
+        found = await self._examiner.check_replies(
+            BASE_VERSION, subject.asks, missing, hinted=hinted, reading=subject.reading
         )
-        known |= {keys[n]: look for n, look in zip(missing, found, strict=True)}
-        self._looks = _newest(self._looks | known)
-        return Talk.of([known[key] for key in keys])
+        known |= {keys[n]: check for n, check in zip(missing, found, strict=True)}
+        self._base_replies = _newest(self._base_replies | known)
+        return ReplyStats.of([known[key] for key in keys])
 
     async def _held_out(self, version: int, parent: int, turns: Sequence[tuple[TurnRecord, int]]) -> float:
-        """How far accepted replies became likelier and others less likely; a step should move both so."""
+        """Mean change of log-prob on held-out turns, signed so that learning makes it positive."""
         moves = []
         for turn, score in turns:
             ids = [token.id for token in turn.tokens]
@@ -298,7 +304,7 @@ class Gate:
         return _mean(moves)
 
 
-#: What the base said is remembered; so much of it.
+#: Entries of each cache.
 _KEPT = 512
 
 

@@ -13,7 +13,7 @@ class PolicyQueue(Protocol):
 
     def is_settled(self) -> bool: ...
 
-    def stirred(self, seen: Any) -> tuple[list[Scope], Any]:
+    def changed_scopes(self, seen: Any) -> tuple[list[Scope], Any]:
         """Scopes that may have something to do since ``seen``, and what to ask with next time."""
 
     def waiting(self, scope: Scope) -> tuple[int, float, float | None]: ...

@@ -93,7 +93,7 @@ class Prompts:
         for turn in turns:
             if longest is not None and (turn.tools or len(turn.prompt_ids) > longest):
                 continue
-            turn = self._untold(turn)
+            turn = self._without_note(turn)
             told = self.hinted(turn, wish)
             prompt = turn.prompt_ids or self.hinted(turn, "")
             ask = None if told is None or prompt is None else Ask(prompt, told, self._asked(turn))
@@ -116,7 +116,7 @@ class Prompts:
         ends = (each for each in whole[len(prompt) + len(reply) :] if each in self._renderer.stop_ids)
         return prompt, [*reply, *([end] if (end := next(ends, None)) is not None else [])]
 
-    def _untold(self, turn: TurnRecord) -> TurnRecord:
+    def _without_note(self, turn: TurnRecord) -> TurnRecord:
         """Without the note that it was answered with: what is learned has to hold without one."""
         if NOTE not in turn.params:
             return turn

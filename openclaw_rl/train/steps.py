@@ -1,4 +1,4 @@
-"""The optimizer steps that make a version: which examples each of them hears."""
+"""The optimizer steps that make a version, and which examples each of them uses."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass, replace
 
 from openclaw_rl.types import Algorithm, Batch, Example, Json, Needs, StepReport, Trainer
 
-#: Of a step's examples, so many are new ones where there are enough.
+#: The share of new examples in a step, where there are enough.
 _NEW_SHARE = 2 / 3
-#: What is left of a step's size for every version in a row that did not pass.
-_SMALLER, _MOST_CAUTION = 0.7, 2
+#: A step is scaled by this for every candidate in a row that failed the gate.
+_SMALLER, _MOST_REJECTED = 0.7, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What a version is made of."""
+class TrainingSet:
+    """The examples a version is trained on."""
 
     new: list[Example]
-    again: list[Example]
-    """Heard in earlier versions: accepted replies, or what was taught for the same wishes."""
+    replayed: list[Example]
+    """From earlier versions: accepted replies, or what was taught for the same wishes."""
     anchors: list[Example]
-    caution: int = 0
-    """Versions in a row that did not pass: smaller steps, and more of what shall stay as it is."""
+    num_rejected: int = 0
+    """Candidates in a row that failed the gate: each makes the steps smaller and adds anchors."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class StepResult:
     report: StepReport
     scale: float
     batch: Batch
@@ -34,37 +34,39 @@ class Taken:
 
 
 def take_steps(
-    trainer: Trainer, algorithm: Algorithm, heard: Heard, state: Json, seed: int, parent: int
-) -> Taken:
-    """The same steps with the same examples whenever they are taken, so that a step can be done again."""
+    trainer: Trainer, algorithm: Algorithm, training_set: TrainingSet, state: Json, seed: int, parent: int
+) -> StepResult:
+    """Deterministic: after a crash the same seed gives the same steps with the same examples."""
     needs, chance = algorithm.needs, random.Random(seed)
-    taken: Taken | None = None
+    result: StepResult | None = None
     for _ in range(needs.steps):
-        new, again = _choose(needs, heard, chance)
+        new, replayed = _choose(needs, training_set, chance)
         made = algorithm.batch(new, state)
-        number = needs.anchors * (1 + min(heard.caution, _MOST_CAUTION))
-        anchors = chance.sample(heard.anchors, min(number, len(heard.anchors)))
-        made = replace(made, scale=made.scale * _SMALLER**heard.caution)
-        report = trainer.step(replace(made, examples=[*made.examples, *again, *anchors]), parent)
-        taken = Taken(report if taken is None else _add(taken.report, report), made.scale, made)
+        number = needs.anchors * (1 + min(training_set.num_rejected, _MOST_REJECTED))
+        anchors = chance.sample(training_set.anchors, min(number, len(training_set.anchors)))
+        made = replace(made, scale=made.scale * _SMALLER**training_set.num_rejected)
+        report = trainer.step(replace(made, examples=[*made.examples, *replayed, *anchors]), parent)
+        result = StepResult(report if result is None else _add(result.report, report), made.scale, made)
         if not report.finite:
             break
-    assert taken is not None
-    return taken
+    assert result is not None
+    return result
 
 
-def _choose(needs: Needs, heard: Heard, chance: random.Random) -> tuple[list[Example], list[Example]]:
+def _choose(
+    needs: Needs, training_set: TrainingSet, chance: random.Random
+) -> tuple[list[Example], list[Example]]:
     if not needs.step_examples:
-        return heard.new, heard.again
-    number = min(len(heard.new), round(_NEW_SHARE * needs.step_examples))
-    if not heard.again:
-        number = min(len(heard.new), needs.step_examples)
-    rest = min(len(heard.again), needs.step_examples - number)
-    return chance.sample(heard.new, number), chance.sample(heard.again, rest)
+        return training_set.new, training_set.replayed
+    number = min(len(training_set.new), round(_NEW_SHARE * needs.step_examples))
+    if not training_set.replayed:
+        number = min(len(training_set.new), needs.step_examples)
+    rest = min(len(training_set.replayed), needs.step_examples - number)
+    return chance.sample(training_set.new, number), chance.sample(training_set.replayed, rest)
 
 
 def _add(before: StepReport, now: StepReport) -> StepReport:
-    """Of several steps: how the last one went, and what all of them cost."""
+    """The last step's loss and norms, with the total cost of all steps."""
     return replace(
         now,
         num_tokens=before.num_tokens + now.num_tokens,

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from openclaw_rl.train.watch import Reaction, stake
+from openclaw_rl.train.watch import Reaction, max_evidence
 from openclaw_rl.types import BASE_VERSION, UPSTREAM_VERSION, Policy, Scope
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ FALLS = "people like its replies less: back to the other model, until there is a
 BASE_SERVES = "no trained version serves: it was rolled back or forgotten"
 
 
-class Rung(Protocol):
+class TrafficShare(Protocol):
     @property
     def share(self) -> float: ...
 
@@ -43,10 +43,10 @@ class Rung(Protocol):
 class Shares(Protocol):
     """The ledger's. Synchronous."""
 
-    def stirred(self, seen: Any) -> tuple[list[Scope], Any]:
+    def changed_scopes(self, seen: Any) -> tuple[list[Scope], Any]:
         """Scopes in which something happened since ``seen``, and what to ask with next time."""
 
-    def current(self, scope: Scope) -> Rung: ...
+    def current(self, scope: Scope) -> TrafficShare: ...
 
     def go(self, scope: Scope, share: float, why: str) -> None: ...
 
@@ -105,27 +105,27 @@ class TakeOver:
             await asyncio.sleep(self._poll_s)
 
     def look(self) -> None:
-        scopes, self._seen = self._shares.stirred(self._seen)
+        scopes, self._seen = self._shares.changed_scopes(self._seen)
         for scope in scopes:
             if (move := self._move(scope)) is not None and self._served.leads(scope):
                 self._shares.go(scope, *move)
 
     def _move(self, scope: Scope) -> tuple[float, str] | None:
-        rung = self._shares.current(scope)
+        current = self._shares.current(scope)
         policy = self._served.policy(self._served.serving(scope))
         if policy is None or policy.version == BASE_VERSION:
-            return (0.0, BASE_SERVES) if rung.share else None
-        if not rung.share:
-            newer = policy.published_at is not None and policy.published_at > rung.at
+            return (0.0, BASE_SERVES) if current.share else None
+        if not current.share:
+            newer = policy.published_at is not None and policy.published_at > current.at
             return (self._steps[0], FIRST) if newer else None
-        since = [Reaction(*row) for row in self._shares.reactions(scope, rung.at)]
+        since = [Reaction(*row) for row in self._shares.reactions(scope, current.at)]
         here = [reaction for reaction in since if reaction.version > BASE_VERSION]
         before = [Reaction(*row) for row in self._shares.reactions(scope)]
         elsewhere = [reaction for reaction in before if reaction.version == UPSTREAM_VERSION]
         lately = here[(len(here) - 1) // RUN * RUN :]
-        if here and stake(elsewhere[-_REFERENCE:], lately) >= WORSE:
+        if here and max_evidence(elsewhere[-_REFERENCE:], lately) >= WORSE:
             return 0.0, FALLS
-        higher = [share for share in self._steps if share > rung.share]
+        higher = [share for share in self._steps if share > current.share]
         now = [reaction for reaction in since if reaction.version == UPSTREAM_VERSION]
         if higher and as_good(now, here) >= ENOUGH:
             return higher[0], RISES

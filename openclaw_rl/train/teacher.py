@@ -81,7 +81,7 @@ class EngineTeacher:
         except ValueError as error:  # no turn's fault
             raise RuntimeError(f"the teacher, version {self._version}, cannot be loaded: {error}") from error
 
-    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _with_reload(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Others load and unload versions, too: the teacher may be gone, and is then loaded again."""
         try:
             return await ask()
@@ -99,7 +99,7 @@ class EngineTeacher:
             policy_version=self._version,
             candidates=ids_NK.tolist(),
         )
-        scores = await self._asked(lambda: self._engine.score(request))
+        scores = await self._with_reload(lambda: self._engine.score(request))
         return Teaching(
             np.array(scores.candidate_logprobs, np.float32),
             np.array(scores.top_ids, np.int32),
@@ -109,7 +109,7 @@ class EngineTeacher:
     async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int]) -> float:
         request = ScoreRequest([*prompt_ids, *reply_ids], len(prompt_ids), policy_version=self._version)
         async with self._places:
-            scores = await self._asked(lambda: self._engine.score(request))
+            scores = await self._with_reload(lambda: self._engine.score(request))
         return float(np.mean(scores.logprobs))
 
     async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
@@ -140,7 +140,7 @@ class EngineTeacher:
             top_logprobs=_ANSWER_TOP,
         )
         async with self._places:
-            tokens = await self._asked(lambda: self._generated(request))
+            tokens = await self._with_reload(lambda: self._generated(request))
         return self._read(tokens)
 
     async def _generated(self, request: GenerateRequest) -> list[Token]:

@@ -44,20 +44,20 @@ def better_before(lineage: Sequence[int], reactions: Sequence[Reaction]) -> int 
     ``lineage`` begins with the version that serves, followed by those it was made from. ``reactions`` are
     in the order they came.
     """
-    stakes = {
-        target: stake(
+    evidence = {
+        target: max_evidence(
             [r for r in reactions if r.version in lineage[number:]],
             [r for r in reactions if r.version in lineage[:number]],
         )
         for number, target in enumerate(lineage[: _BOUNDARIES + 1])
         if number
     }
-    target = max(stakes, key=lambda version: stakes[version], default=None)
-    return target if target is not None and stakes[target] >= VERSIONS / FALSE_ALARMS else None
+    target = max(evidence, key=lambda version: evidence[version], default=None)
+    return target if target is not None and evidence[target] >= VERSIONS / FALSE_ALARMS else None
 
 
-def stake(before: Sequence[Reaction], after: Sequence[Reaction]) -> float:
-    """The most that a stake of 1 has come to."""
+def max_evidence(before: Sequence[Reaction], after: Sequence[Reaction]) -> float:
+    """The largest value that the betting martingale has reached, starting from 1."""
     wealth, most = [1.0] * len(_FALLS), 1.0
     mean, number = _PRIOR_MEAN, _PRIOR
     for old, new in _pairs(before, after):

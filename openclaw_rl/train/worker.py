@@ -23,7 +23,7 @@ from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.publish import follow
 from openclaw_rl.train.queues import PolicyQueue, WishBook
 from openclaw_rl.train.retreat import Retreat
-from openclaw_rl.train.steps import Heard, take_steps
+from openclaw_rl.train.steps import TrainingSet, take_steps
 from openclaw_rl.types import (
     BASE_VERSION,
     EVERYONE,
@@ -147,7 +147,7 @@ class LearnWorker:
             await self._finish(unfinished)
             return True
         worked = await self._sampler.run() > 0
-        scopes, self._seen = await asyncio.to_thread(self._policies.stirred, self._seen)
+        scopes, self._seen = await asyncio.to_thread(self._policies.changed_scopes, self._seen)
         for scope in scopes:
             if await asyncio.to_thread(self._retreat.look, scope):
                 await self._follow()
@@ -304,19 +304,19 @@ class LearnWorker:
             self._trainer_version = parent
         state = trainer.state
         self._trainer_version = None  # neither the one nor the other, should it break here
-        heard = Heard(items, self._again(policy), self._anchors, self._caution(policy))
-        taken = take_steps(trainer, algorithm, heard, state, self._seed(policy), parent)
-        report = taken.report
+        training_set = TrainingSet(items, self._replayed(policy), self._anchors, self._num_rejected(policy))
+        result = take_steps(trainer, algorithm, training_set, state, self._seed(policy), parent)
+        report = result.report
         manifest: Json = {
             "version": version,
             "parent": parent,
             "scope": policy.scope,
             "samples": [item.source.turn_ids[0] for item in items],
-            "replayed": [item.source.turn_ids[0] for item in heard.again],
-            "factors": {} if algorithm.needs.step_examples else _factors(items, taken.batch.examples),
+            "replayed": [item.source.turn_ids[0] for item in training_set.replayed],
+            "factors": {} if algorithm.needs.step_examples else _factors(items, result.batch.examples),
             "config_hash": self._options.config_hash,
             "fingerprint": self._options.fingerprint,
-            "metrics": {**asdict(report), "scale": taken.scale},
+            "metrics": {**asdict(report), "scale": result.scale},
             "created_at": time.time(),
         }
         if algorithm.needs.generates:
@@ -330,12 +330,12 @@ class LearnWorker:
         """By its place in the lineage, not by its number: trained again without something, it is the same."""
         return len(self._policies.lineage(policy.parent or BASE_VERSION, policy.scope))
 
-    def _caution(self, policy: Policy) -> int:
+    def _num_rejected(self, policy: Policy) -> int:
         """How many versions in a row did not pass, before this one."""
         before = [p for p in self._policies.list_policies(_MANY, policy.scope) if p.version < policy.version]
         return sum(1 for _ in takewhile(lambda p: p.status == "rejected", before))
 
-    def _again(self, policy: Policy) -> list[Example]:
+    def _replayed(self, policy: Policy) -> list[Example]:
         """What this version hears once more: accepted replies, or what was taught for the same wishes."""
         replayed, scope = self._policies.replayed(policy.version), policy.scope
         if not (pool := self._method_for(scope).algorithm.needs.pool):

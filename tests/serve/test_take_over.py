@@ -105,7 +105,10 @@ CHAT, *OTHERS = ASKS
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(
     ("trouble", "path"),
-    [*((t, CHAT) for t in ("503", "429", "401", "402", "404", "empty", "gone", "silent")), *(("500", p) for p in OTHERS)],
+    [
+        *((t, CHAT) for t in ("503", "429", "401", "402", "404", "empty", "gone", "silent")),
+        *(("500", p) for p in OTHERS),
+    ],
 )
 async def test_unplugged_the_model_here_answers(
     trouble: str, path: str, stream: bool, make_system: Any, connect: Any

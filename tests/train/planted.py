@@ -14,16 +14,16 @@ from transformers import AutoTokenizer
 from openclaw_rl.algo.hinted import Hinted
 from openclaw_rl.engine.frozen import native_linear
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.forms import read
 from openclaw_rl.judge.rules import degeneration
 from openclaw_rl.models import eos_ids
 from openclaw_rl.render import create_renderer
 from openclaw_rl.sizes import DEFAULTS
 from openclaw_rl.train.exam import draw_tool_items
 from openclaw_rl.train.gate import Gate, GateResult, Subject
-from openclaw_rl.train.lessons import Sampler
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
 from openclaw_rl.train.spread import Prompts
-from openclaw_rl.train.steps import Heard, take_steps
+from openclaw_rl.train.steps import TrainingSet, take_steps
 from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.types import (
     NOT_RECORDED,
@@ -95,7 +95,7 @@ SET_ON = (
     "off topic", "repetitive", "late repetition", "facts lost", "refusing", "small noise", "tools broken"
 )  # fmt: skip
 SCORED = ("terse", "one phrase", "another language", "praising", "echoing", "large noise")
-#: What the default model manages when told, so that a version made for it is a good one.
+#: Ordinary wishes: what one complaint teaches of them is a good version.
 WISHES = {
     "numbered list": "Please answer with a numbered list.",
     "bullet points": "Please answer with bullet points.",
@@ -117,6 +117,12 @@ WISHES = {
     "most important": "Please begin with the most important thing.",
     "question": "Please end with a question to me.",
     "advice": "Please end with a piece of advice.",
+    "opening": "Please begin every answer with Good day.",
+    "ending": "Please end every answer with Bye for now.",
+    "address": "Please call me Doctor.",
+    "three sentences": "Please answer in three sentences.",
+    "15 words": "Please use at most 15 words.",
+    "capital letters": "Please write everything in capital letters.",
 }
 
 
@@ -179,8 +185,8 @@ class Workshop:
 
     # --- good ----------------------------------------------------------------------------------
 
-    async def learn(self, wish: str, algorithm: Hinted) -> GateResult:
-        """What one complaint comes to."""
+    async def learn(self, wish: str, algorithm: Hinted) -> GateResult | None:
+        """The gate's result for a version trained on one complaint; None if nothing could be taught."""
         self._trainer.resume(None)
         self._trainer.options = replace(self._trainer.options, learning_rate=DEFAULTS[0].lora_rate)
         teacher = EngineTeacher(self.engine, self.renderer, lambda scope: None, degeneration)
@@ -194,12 +200,9 @@ class Workshop:
         )
         made = await algorithm.examples(lesson, teacher)
         if not made:
-            return GateResult(True, "nothing is taught", ())
-        unused: Any = None
-        sampler = Sampler(unused, algorithm, teacher, self._prompts, unused, 0.0)
-        anchors = await sampler.anchors(algorithm.steps * algorithm.anchors, 1)
-        taken = take_steps(self._trainer, algorithm, Heard(made, [], anchors), {}, self._version + 1, 0)
-        return await self._check(taken.report, wish)
+            return None
+        result = take_steps(self._trainer, algorithm, TrainingSet(made, [], []), {}, self._version + 1, 0)
+        return await self._check(result.report, wish)
 
     def _turn(self, asked: str) -> TurnRecord:
         self._request = Request([{"role": "user", "content": asked}], [])
@@ -216,7 +219,7 @@ class Workshop:
         self._trainer.save(folder, {})
         await self.engine.load(Weights.in_folder(version, folder))
         # Seeds of their own would make a version's figures depend on those checked before it.
-        subject = Subject(self._prompts.gate_asks([], wish, seed=1), wish)
+        subject = Subject(self._prompts.gate_asks([], wish, seed=1), wish, read([wish] if wish else []))
         result = await self.gate.check(version, 0, report, [], subject)
         await self.engine.unload(version)
         return result

@@ -65,15 +65,15 @@ class Written:
 
 def subject(*wishes: str) -> Subject:
     texts = [f"What about {thing}?" for thing in THINGS]
-    told = " ".join(wishes)
-    asks = [Ask(list(map(ord, text)), list(map(ord, f"{text} {told}")), text) for text in texts]
-    return Subject(asks, told, read(wishes))
+    hinted = " ".join(wishes)
+    asks = [Ask(list(map(ord, text)), list(map(ord, f"{text} {hinted}")), text) for text in texts]
+    return Subject(asks, hinted, read(wishes))
 
 
 async def checked(engine: Written, version: int, parent: int, asked: Subject) -> dict[str, bool]:
     unused: Any = None
     gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
-    return {check.name: check.passed for check in await gate._talk(version, parent, asked)}
+    return {check.name: check.passed for check in await gate._replies(version, parent, asked)}
 
 
 PLAIN = "The story of {} is a long one that we love"
@@ -106,9 +106,9 @@ async def test_a_parent_is_asked_again_when_something_else_is_wished_for() -> No
     engine = Written(PLAIN, OPENED, f"{OPENED}. Bye")
     unused: Any = None
     gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
-    await gate._talk(1, 0, subject("Begin with Well now."))
+    await gate._replies(1, 0, subject("Begin with Well now."))
     both = subject("Begin with Well now.", "End with Bye.")
-    checks = {check.name: check for check in await gate._talk(2, 1, both)}
+    checks = {check.name: check for check in await gate._replies(2, 1, both)}
     assert checks["in form"].value == 1.0
     assert checks["in form"].bound == pytest.approx(-0.25)
 
@@ -120,5 +120,5 @@ async def test_a_reply_that_falls_apart_late_is_seen() -> None:
     engine = Written(fine, late)
     unused: Any = None
     gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
-    [broken] = [c for c in await gate._talk(1, 0, subject()) if c.name == "broken replies"]
+    [broken] = [c for c in await gate._replies(1, 0, subject()) if c.name == "broken replies"]
     assert 0 < broken.value < 1

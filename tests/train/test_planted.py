@@ -77,9 +77,15 @@ async def test_of_the_other_kinds_one_in_six_passes_at_most(
 @pytest.mark.gate
 @on_one_loop
 async def test_of_twenty_good_versions_one_is_rejected_at_most(workshop: Workshop) -> None:
-    results = {}
+    results: dict[str, GateResult] = {}
     for name, wish in WISHES.items():
-        results[name] = await workshop.learn(wish, Hinted())
-        print(table_row(name, results[name]), flush=True)
+        if (result := await workshop.learn(wish, Hinted())) is None:
+            print(f"| {name} | nothing was taught |", flush=True)
+            continue
+        results[name] = result
+        print(table_row(name, result), flush=True)
+        if len(results) == 20:
+            break
     rejected = {name: result.reason for name, result in results.items() if not result.passed}
+    assert len(results) == 20
     assert len(rejected) <= 1, rejected

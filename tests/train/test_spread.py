@@ -13,7 +13,7 @@ from openclaw_rl.render import create_renderer
 from openclaw_rl.testing import byte_tokenizer
 from openclaw_rl.train.exam import gate_requests
 from openclaw_rl.train.spread import Prompts, _lines
-from openclaw_rl.train.steps import Heard, take_steps
+from openclaw_rl.train.steps import TrainingSet, take_steps
 from openclaw_rl.types import (
     Ask,
     Batch,
@@ -131,7 +131,7 @@ class Listener:
     state: Json = {}  # noqa: RUF012
 
     def __init__(self, breaks_at: int | None = None) -> None:
-        self.heard: list[list[str]] = []
+        self.training_set: list[list[str]] = []
         self._breaks_at = breaks_at
 
     def resume(self, weights: Weights | None) -> None:
@@ -141,9 +141,9 @@ class Listener:
         raise AssertionError
 
     def step(self, batch: Batch, version: int) -> StepReport:
-        self.heard.append([example.source.turn_ids[0] for example in batch.examples])
+        self.training_set.append([example.source.turn_ids[0] for example in batch.examples])
         number = len(batch.examples)
-        finite = len(self.heard) != self._breaks_at
+        finite = len(self.training_set) != self._breaks_at
         return StepReport(0.5, 1.0, finite, 1e-3, number, 10 * number, 5 * number, None, 1.0, 0.1, 0.1, 0.2)
 
 
@@ -156,35 +156,40 @@ def named(found: Sequence[Example]) -> set[str]:
 
 
 def test_steps_are_the_same_whenever_they_are_taken() -> None:
-    heard = Heard(examples(0, 12), examples(100, 12), examples(200, 12))
+    training_set = TrainingSet(examples(0, 12), examples(100, 12), examples(200, 12))
     runs = [Listener() for _ in range(3)]
     for trainer, version in zip(runs, (7, 7, 8), strict=True):
-        take_steps(trainer, Hinted(), heard, {}, version, 6)
-    assert runs[0].heard == runs[1].heard != runs[2].heard
+        take_steps(trainer, Hinted(), training_set, {}, version, 6)
+    assert runs[0].training_set == runs[1].training_set != runs[2].training_set
 
 
 def test_two_thirds_of_a_step_are_new_and_every_step_holds_anchors() -> None:
-    heard = Heard(examples(0, 12), examples(100, 12), examples(200, 12))
+    training_set = TrainingSet(examples(0, 12), examples(100, 12), examples(200, 12))
     trainer, algorithm = Listener(), Hinted(steps=5, step_examples=9, anchors=4)
-    taken = take_steps(trainer, algorithm, heard, {}, 1, 0)
-    assert len(trainer.heard) == 5
-    for step in trainer.heard:
-        counts = [len(set(step) & named(part)) for part in (heard.new, heard.again, heard.anchors)]
+    result = take_steps(trainer, algorithm, training_set, {}, 1, 0)
+    assert len(trainer.training_set) == 5
+    for step in trainer.training_set:
+        counts = [
+            len(set(step) & named(part))
+            for part in (training_set.new, training_set.replayed, training_set.anchors)
+        ]
         assert counts == [6, 3, 4]
-    assert (taken.scale, taken.report.num_tokens) == (algorithm.scale, 5 * 13 * 10)
+    assert (result.scale, result.report.num_tokens) == (algorithm.scale, 5 * 13 * 10)
 
 
 def test_where_nothing_is_heard_again_a_step_is_all_new() -> None:
     trainer = Listener()
-    take_steps(trainer, Hinted(steps=1, step_examples=8, anchors=2), Heard(examples(0, 12), [], []), {}, 1, 0)
-    assert [len(step) for step in trainer.heard] == [8]
     take_steps(
-        trainer, Hinted(steps=1, step_examples=8), Heard(examples(0, 3), examples(100, 2), []), {}, 1, 0
+        trainer, Hinted(steps=1, step_examples=8, anchors=2), TrainingSet(examples(0, 12), [], []), {}, 1, 0
     )
-    assert len(trainer.heard[1]) == 5
+    assert [len(step) for step in trainer.training_set] == [8]
+    take_steps(
+        trainer, Hinted(steps=1, step_examples=8), TrainingSet(examples(0, 3), examples(100, 2), []), {}, 1, 0
+    )
+    assert len(trainer.training_set[1]) == 5
 
 
 def test_weights_that_are_not_numbers_end_the_steps() -> None:
     trainer = Listener(breaks_at=2)
-    taken = take_steps(trainer, Hinted(steps=4), Heard(examples(0, 8), [], []), {}, 1, 0)
-    assert (len(trainer.heard), taken.report.finite) == (2, False)
+    result = take_steps(trainer, Hinted(steps=4), TrainingSet(examples(0, 8), [], []), {}, 1, 0)
+    assert (len(trainer.training_set), result.report.finite) == (2, False)

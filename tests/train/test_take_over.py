@@ -14,7 +14,7 @@ from openclaw_rl.types import EVERYONE, UPSTREAM_VERSION, Policy, Scope
 
 
 @dataclass(frozen=True)
-class Rung:
+class TrafficShare:
     share: float = 0.0
     at: float = 0.0
     why: str = ""
@@ -26,20 +26,20 @@ class Ledger:
 
     version: int = 0
     now: float = 0.0
-    rungs: list[Rung] = field(default_factory=list)
+    steps_taken: list[TrafficShare] = field(default_factory=list)
     heard: list[tuple[float, int, str, int]] = field(default_factory=list)
     leads: Callable[[Scope], bool] = field(default=lambda scope: True)
 
-    def current(self, scope: Scope) -> Rung:
-        return self.rungs[-1] if self.rungs else Rung()
+    def current(self, scope: Scope) -> TrafficShare:
+        return self.steps_taken[-1] if self.steps_taken else TrafficShare()
 
     def go(self, scope: Scope, share: float, why: str) -> None:
-        self.rungs.append(Rung(share, self.now, why))
+        self.steps_taken.append(TrafficShare(share, self.now, why))
 
     def reactions(self, scope: Scope, since: float = 0.0) -> list[tuple[int, str, int]]:
         return [(version, user, score) for at, version, user, score in self.heard if at >= since]
 
-    def stirred(self, seen: object) -> tuple[list[Scope], object]:
+    def changed_scopes(self, seen: object) -> tuple[list[Scope], object]:
         return [EVERYONE], seen
 
     def serving(self, scope: Scope) -> int:
@@ -67,50 +67,50 @@ def talk(ledger: Ledger, number: int, here: float, elsewhere: float, chance: ran
 def test_nothing_is_taken_over_before_something_is_learned() -> None:
     ledger = Ledger()
     talk(ledger, 50, 1.0, 1.0, random.Random(0))
-    assert ledger.rungs == []
+    assert ledger.steps_taken == []
 
 
 def test_as_good_it_takes_over_share_by_share() -> None:
     ledger = Ledger(version=1)
     talk(ledger, 2000, 0.9, 0.9, random.Random(1))
-    assert [rung.share for rung in ledger.rungs] == [0.05, 0.25, 0.5, 1.0]
-    assert [rung.why for rung in ledger.rungs] == [FIRST, RISES, RISES, RISES]
+    assert [current.share for current in ledger.steps_taken] == [0.05, 0.25, 0.5, 1.0]
+    assert [current.why for current in ledger.steps_taken] == [FIRST, RISES, RISES, RISES]
 
 
 def test_clearly_worse_it_is_left_and_waits_for_a_newer_version() -> None:
     for seed in range(2):
         ledger = Ledger(version=1)
         talk(ledger, 1000, 0.3, 0.9, random.Random(seed))
-        assert ledger.rungs[-1].share == 0
-        assert ledger.rungs[-1].why == FALLS
-        assert max(rung.share for rung in ledger.rungs) <= 0.25
-        number = len(ledger.rungs)
+        assert ledger.steps_taken[-1].share == 0
+        assert ledger.steps_taken[-1].why == FALLS
+        assert max(current.share for current in ledger.steps_taken) <= 0.25
+        number = len(ledger.steps_taken)
         talk(ledger, 100, 0.3, 0.9, random.Random(seed))
-        assert len(ledger.rungs) == number
+        assert len(ledger.steps_taken) == number
         ledger.version = int(ledger.now) + 1
         talk(ledger, 1, 0.9, 0.9, random.Random(seed))
-        assert ledger.rungs[-1].share == 0.05
+        assert ledger.steps_taken[-1].share == 0.05
 
 
 def test_worse_later_it_is_left_also_where_nobody_else_answers() -> None:
     ledger = Ledger(version=1)
     talk(ledger, 2000, 0.9, 0.9, random.Random(2))
-    assert ledger.rungs[-1].share == 1.0
+    assert ledger.steps_taken[-1].share == 1.0
     talk(ledger, 400, 0.2, 0.9, random.Random(3))
-    assert 0.0 in [rung.share for rung in ledger.rungs[4:]]
+    assert 0.0 in [current.share for current in ledger.steps_taken[4:]]
 
 
 def test_back_at_the_base_it_answers_nothing() -> None:
-    ledger = Ledger(version=1, rungs=[Rung(0.5, 0.0)])
+    ledger = Ledger(version=1, steps_taken=[TrafficShare(0.5, 0.0)])
     ledger.version = 0
     TakeOver(ledger, ledger, (0.5, 1.0)).look()
-    assert ledger.rungs[-1].share == 0
+    assert ledger.steps_taken[-1].share == 0
 
 
 def test_another_host_s_scopes_are_left_alone() -> None:
     ledger = Ledger(version=1, leads=lambda scope: False)
     TakeOver(ledger, ledger, (0.5, 1.0)).look()
-    assert ledger.rungs == []
+    assert ledger.steps_taken == []
 
 
 def test_a_model_worse_by_the_margin_rarely_passes_however_often_one_looks() -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from openclaw_rl.train.watch import FALSE_ALARMS, Reaction, better_before, stake
+from openclaw_rl.train.watch import FALSE_ALARMS, Reaction, better_before, max_evidence
 
 #: Verdicts on each version: the default makes one of almost every complaint.
 EVERY = 4
@@ -80,7 +80,7 @@ def test_a_dozen_verdicts_before_are_enough() -> None:
 
 def test_somebody_new_who_is_hard_to_please_says_nothing_about_a_version() -> None:
     pleased = [Reaction(0, "alice", 1)] * 50
-    assert stake(pleased, [Reaction(1, "bob", -1)] * 50) == 1.0
+    assert max_evidence(pleased, [Reaction(1, "bob", -1)] * 50) == 1.0
 
 
 def test_a_version_of_its_own_is_compared_with_nothing() -> None:

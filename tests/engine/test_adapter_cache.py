@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from openclaw_rl.engine.adapter_cache import AdapterCache
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.engine.lora import Adapter
-from openclaw_rl.engine.shelf import AdapterShelf
 from openclaw_rl.testing import tiny_model
 from openclaw_rl.testing.contracts.engine import collect
 from openclaw_rl.types import GenerateRequest, SamplingParams, ScoreRequest, Weights
@@ -19,33 +19,33 @@ SEQUENCE = list(range(5, 25))
 
 async def test_the_least_recently_used_leaves(tmp_path: Path) -> None:
     read: list[str] = []
-    let_go: list[Adapter] = []
+    on_evict: list[Adapter] = []
 
     def read_one(path: Path) -> Adapter:
         read.append(path.name)
         return Adapter()
 
-    shelf = AdapterShelf(2, read_one, let_go.append)
+    adapter_cache = AdapterCache(2, read_one, on_evict.append)
     for version in (1, 2, 3):
-        await shelf.put(version, tmp_path / str(version))
+        await adapter_cache.put(version, tmp_path / str(version))
     assert read == ["1", "2"], "the third is read when it is needed"
-    async with shelf.using(1), shelf.using(2):
-        async with shelf.using(3) as third:
+    async with adapter_cache.using(1), adapter_cache.using(2):
+        async with adapter_cache.using(3) as third:
             assert third is not None
-            assert shelf.num_loaded == 3, "none of them can go while it is used"
-        assert shelf.loaded(3) is None
-    async with shelf.using(3):
+            assert adapter_cache.num_loaded == 3, "none of them can go while it is used"
+        assert adapter_cache.loaded(3) is None
+    async with adapter_cache.using(3):
         pass
-    assert shelf.loaded(1) is None, "1 was used least recently"
-    assert (shelf.num_loaded, len(let_go)) == (2, 2)
-    assert shelf.versions == [1, 2, 3]
-    shelf.drop(2)
-    assert 2 not in shelf
+    assert adapter_cache.loaded(1) is None, "1 was used least recently"
+    assert (adapter_cache.num_loaded, len(on_evict)) == (2, 2)
+    assert adapter_cache.versions == [1, 2, 3]
+    adapter_cache.drop(2)
+    assert 2 not in adapter_cache
 
 
 async def test_a_version_without_an_adapter_has_none() -> None:
-    shelf = AdapterShelf(1, lambda path: Adapter(), lambda adapter: None)
-    async with shelf.using(0) as nothing:
+    adapter_cache = AdapterCache(1, lambda path: Adapter(), lambda adapter: None)
+    async with adapter_cache.using(0) as nothing:
         assert nothing is None
 
 

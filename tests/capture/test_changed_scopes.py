@@ -26,24 +26,24 @@ def test_only_scopes_in_which_something_happened(tmp_path: Path) -> None:
                     config_hash="", metrics="{}", gate="{}", scope=f"user:{version}",
                 )
             )  # fmt: skip
-    everybody, seen = ledger.stirred(None)
+    everybody, seen = ledger.changed_scopes(None)
     assert everybody == [EVERYONE, *(f"user:{n}" for n in range(1, 6))], "at first all of them"
-    assert ledger.stirred(seen)[0] == [EVERYONE]
+    assert ledger.changed_scopes(seen)[0] == [EVERYONE]
     add_sample(serve, learn, make_turn("t1", scope="user:2"))
     assert ledger.waiting_scopes() == ["user:2"]
-    found, seen = ledger.stirred(seen)
+    found, seen = ledger.changed_scopes(seen)
     assert found == [EVERYONE, "user:2"]
     made = ledger.claim(1, 0, "", 0, "user:2")
     assert made is not None
-    assert ledger.stirred(seen)[0] == [EVERYONE], "its sample is claimed, and the verdict was seen"
+    assert ledger.changed_scopes(seen)[0] == [EVERYONE], "its sample is claimed, and the verdict was seen"
     ledger.promote(4, "a test", "user:4")
-    found, seen = ledger.stirred(seen)
+    found, seen = ledger.changed_scopes(seen)
     assert found == [EVERYONE, "user:4"]
     with learn.db.begin() as connection:
         learn.set_mark(connection, "flush_asked:user:5", 9.0)
-    assert ledger.stirred(seen)[0] == [EVERYONE, "user:5"]
+    assert ledger.changed_scopes(seen)[0] == [EVERYONE, "user:5"]
     learn.flushed(9.0, "user:5")
-    assert ledger.stirred(seen)[0] == [EVERYONE]
-    assert ledger.stirred(replace(seen, at=seen.at - 61))[0] == everybody, "now and then all of them"
+    assert ledger.changed_scopes(seen)[0] == [EVERYONE]
+    assert ledger.changed_scopes(replace(seen, at=seen.at - 61))[0] == everybody, "now and then all of them"
     serve.close()
     learn.close()

@@ -15,11 +15,13 @@ from pathlib import Path
 from openclaw_rl.engine.lora import Adapter
 
 
-class AdapterShelf:
-    """``read`` runs in a thread of its own; ``let_go`` is told of every adapter that leaves memory."""
+class AdapterCache:
+    """``read`` runs in a thread of its own; ``on_evict`` is called with every adapter that leaves memory."""
 
-    def __init__(self, most: int, read: Callable[[Path], Adapter], let_go: Callable[[Adapter], None]) -> None:
-        self._most, self._read, self._let_go = max(1, most), read, let_go
+    def __init__(
+        self, most: int, read: Callable[[Path], Adapter], on_evict: Callable[[Adapter], None]
+    ) -> None:
+        self._most, self._read, self._on_evict = max(1, most), read, on_evict
         self._paths: dict[int, Path] = {}
         self._loaded: OrderedDict[int, Adapter] = OrderedDict()
         self._in_use: Counter[int] = Counter()
@@ -71,7 +73,7 @@ class AdapterShelf:
     def drop(self, version: int) -> None:
         self._paths.pop(version, None)
         if (adapter := self._loaded.pop(version, None)) is not None:
-            self._let_go(adapter)
+            self._on_evict(adapter)
 
     def _has_room(self) -> bool:
         return len(self._loaded) < self._most
@@ -83,4 +85,4 @@ class AdapterShelf:
     def _evict(self) -> None:
         idle = [version for version in self._loaded if not self._in_use[version]]
         for version in idle[: max(0, len(self._loaded) - self._most)]:
-            self._let_go(self._loaded.pop(version))
+            self._on_evict(self._loaded.pop(version))

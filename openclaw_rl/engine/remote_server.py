@@ -28,7 +28,7 @@ H = TypeVar("H")
 MAX_TOP = 20
 
 
-class ElsewhereEngine(ABC, Generic[H]):
+class RemoteServerEngine(ABC, Generic[H]):
     """What does not depend on the server of the Engine protocol; ``H`` is its handle of a version."""
 
     title: ClassVar[str]
