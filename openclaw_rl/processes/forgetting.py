@@ -116,8 +116,10 @@ class Forgetting:
 
     def _finish(self, note: Json) -> Json:
         chosen, policies = Chosen(tuple(note["turns"]), tuple(note["before"])), self._ledgers.policies
-        back = policies.erase([*chosen.turn_ids, *chosen.before], self._store.has_weights)
+        back = policies.erase(chosen, self._store.has_weights)
         erase_turns(self._ledgers.serve, chosen)
+        # Once more: a teacher may have been asked about them until now, and its answers stored meanwhile.
+        back |= policies.erase(chosen, self._store.has_weights)
         sweep(self._ledgers.serve, PruneReport())
         give_back(self._ledgers.serve.db)
         versions = self._remove_undone()

@@ -112,6 +112,9 @@ class Wish(Protocol):
     def scope(self) -> Scope: ...
 
     @property
+    def text(self) -> str: ...
+
+    @property
     def problem(self) -> str | None:
         """Why nothing more is trained for it; None while something is."""
 
@@ -122,6 +125,8 @@ class WishBook(Protocol):
     def is_wish(self, text: str) -> bool: ...
 
     def texts(self, user: str, scope: Scope) -> tuple[str, ...]: ...
+
+    def of_user(self, user: str, scope: Scope) -> Sequence[Wish]: ...
 
     def take_up(self, turn: TurnRecord, text: str, serving: int) -> Wish | None: ...
 
@@ -327,10 +332,15 @@ class Sampler:
         if self._prepared != turn.scope:
             await self._teacher.prepare(turn.scope)
             self._prepared = turn.scope
-        lesson = self._lesson(turn, verdict, self._verdicts.corrected(turn))
+        wishes = self._wishes.of_user(turn.user, turn.scope)
+        lesson = self._lesson(turn, verdict, self._verdicts.corrected(turn), wishes)
         made = await self._algorithm.examples(lesson, self._teacher)
-        # Here, so that no algorithm can teach somebody else's policy.
-        return [replace(example, scope=turn.scope) for example in made]
+        said_in = tuple(wish.turn_id for wish in wishes if self._algorithm.needs.generates)
+        # Here, so that no algorithm can teach somebody else's policy, or what forgetting does not find.
+        return [
+            replace(example, scope=turn.scope, source=replace(example.source, wish_ids=said_in))
+            for example in made
+        ]
 
     def _copied(self, turn: TurnRecord, verdict: Verdict) -> list[Example]:
         """What a model elsewhere replied and nobody complained about, word for word."""
@@ -340,7 +350,11 @@ class Sampler:
         return [text_example(*found, source, _COPIED_STRENGTH)]
 
     def _lesson(
-        self, turn: TurnRecord, verdict: Verdict, before: tuple[TurnRecord, Verdict] | None
+        self,
+        turn: TurnRecord,
+        verdict: Verdict,
+        before: tuple[TurnRecord, Verdict] | None,
+        wishes: Sequence[Wish],
     ) -> Lesson:
         """A wish is taught on the request that was made first, not on the complaint that followed it."""
         first = before[0] if before else turn
@@ -348,9 +362,9 @@ class Sampler:
             turn,
             verdict,
             lambda hint: self._prompts.hinted(turn, hint),
-            self._lesson(*before, None) if before and verdict.score > 0 else None,
+            self._lesson(*before, None, wishes) if before and verdict.score > 0 else None,
             peers=() if self._algorithm.needs.generates else self._verdicts.peers(turn),
-            wishes=self._wishes.texts(turn.user, turn.scope),
+            wishes=tuple(wish.text for wish in wishes),
             asks=partial(self._asks, first),
         )
 
