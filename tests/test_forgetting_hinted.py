@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.capture.learn_ledger import metadata
 from openclaw_rl.capture.normalise import is_ephemeral
 from openclaw_rl.capture.prune import keep_unfinished, prune
+from openclaw_rl.capture.samples import samples
 from openclaw_rl.capture.stored import stored_request
+from openclaw_rl.capture.wishes import TO_TEACH, list_wishes
 from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
 from openclaw_rl.judge.worker import JudgeWorker
 from openclaw_rl.testing import tiny_model
@@ -33,7 +36,7 @@ from .learn.test_wishes import Complaints, Teacher
 from .test_forgetting import WORDS, close, forgetting, spelled, weights
 from .test_scopes import ANN, Stack
 
-TABLE = "please put it in a table"
+TABLE, PIRATE = "please put it in a table", "please talk like a pirate"
 
 
 class HintedStack(Stack):
@@ -71,11 +74,13 @@ class HintedStack(Stack):
     def wished(self) -> tuple[str, ...]:
         return self.policies.wishes(relation, is_only_taking_back, is_wish).texts("ann", ANN)
 
+    def sampled(self) -> list[str]:
+        with self.policies.db.connect() as connection:
+            return list(connection.scalars(sa.select(samples.c.turn_id)))
+
     def hints(self) -> set[str | None]:
         """Of all samples that have examples."""
-        with self.policies.db.connect() as connection:
-            ids = list(connection.scalars(sa.select(metadata.tables["samples"].c.turn_id)))
-        return {example.source.hint for turn_id in ids for example in self.policies.examples_of(turn_id)}
+        return {e.source.hint for turn_id in self.sampled() for e in self.policies.examples_of(turn_id)}
 
     def copy(self, home: Path) -> HintedStack:
         """Another one with the same past."""
@@ -108,6 +113,14 @@ def _forms(value: Any) -> list[bytes]:
         return [raw, zlib.decompress(raw)]
     except zlib.error:
         return [raw]
+
+
+def counted(stack: HintedStack) -> Counter[str]:
+    """Samples by what became of them, row by row."""
+    query = sa.select(samples.c.status, samples.c.reason)
+    with stack.policies.db.connect() as connection:
+        rows = connection.execute(query).all()
+    return Counter(f"{row.status}:{row.reason}" if row.reason else row.status for row in rows)
 
 
 @pytest.fixture(scope="module")
@@ -223,3 +236,80 @@ async def test_an_exclusion_reaches_samples_that_wait_and_can_be_taken_back(make
     assert not any(turn in example.source.turn_ids for example in stack.policies.items(step))
     assert (await stack.http["ann"].post(f"/v1/turns/{turn}/include")).status_code == 200
     assert len(stack.policies.items(step)) == len(every)
+
+
+# --- wishes -------------------------------------------------------------------------------------
+
+
+async def test_a_wish_goes_on_from_the_next_conversation_that_asked_for_it(make: Make) -> None:
+    stack = make()
+    session, _ = await stack.say("tell me about snow", f"bad: {WORDS}, {TABLE}")
+    await stack.say("tell me about rain", f"bad: {PIRATE}")
+    _, [third, _] = await stack.say("tell me about hail", f"bad: {TABLE}")
+    await stack.sample()
+    await stack.learn()
+    assert stack.wished() == (f"{WORDS}, {TABLE}", PIRATE)
+    assert {"samples", "wishes", "verdicts"} <= stack.tables_with(WORDS)
+    receipt = forgetting(stack).forget("session", session)
+    assert receipt is not None
+    assert receipt["back_to"] == {ANN: BASE_VERSION}
+    assert stack.tables_with(WORDS) == set()
+    assert stack.wished() == (PIRATE, TABLE), "in the words of the conversation that is left"
+    [_, table] = list_wishes(stack.system.ledgers.learn, "ann")[::-1]
+    assert (table.turn_id, table.said, table.status) == (third, "", TO_TEACH)
+    assert stack.hints() == set(), "a teacher who was told those words answered"
+    await stack.sample()
+    assert stack.hints() == {f"{PIRATE} {TABLE}"}, "taught again"
+    assert counted(stack) == stack.policies.counts()
+    await stack.learn()
+    assert stack.policies.serving(ANN) == 2
+    seen = (await stack.http["ann"].get("/v1/wishes")).json()["data"]
+    assert {wish["text"]: wish["turns"] for wish in seen}[TABLE] == [third]
+
+
+async def test_a_wish_that_nobody_else_asked_for_goes_and_the_others_are_taught_without_it(
+    make: Make,
+) -> None:
+    stack = make()
+    session, _ = await stack.say("tell me about snow", f"bad: {WORDS}, {TABLE}")
+    _, [second, _] = await stack.say("tell me about rain", f"bad: {PIRATE}")
+    await stack.sample()
+    await stack.learn()
+    other = make(stack)
+    forgetting(stack).forget("session", session)
+    assert stack.tables_with(WORDS) == set()
+    assert stack.wished() == (PIRATE,)
+    await stack.sample()
+    assert {example.source.hint for example in stack.policies.examples_of(second)} == {PIRATE}
+    assert counted(stack) == stack.policies.counts()
+    # Pruned instead, its words go as well.
+    with other.system.ledgers.serve.writing() as connection:
+        first = schema.turns.c.seq <= 2
+        connection.execute(schema.turns.update().where(first).values(created_at=1.0))
+    prune(other.system.ledgers.serve, older_than_s=1e6, learn_ledger=other.system.ledgers.learn)
+    assert other.tables_with(WORDS) == set()
+
+
+async def test_only_the_reaction_goes_with_a_later_turn_of_the_conversation(make: Make) -> None:
+    """The request before it stays, and so does what was taught on it."""
+    stack = make()
+    await stack.say("tell me about rain", f"bad: {PIRATE}")
+    messages: list[Any] = [{"role": "user", "content": "tell me about snow"}]
+    reply = (await stack.ask("ann", messages)).json()
+    await stack.sample()
+    await stack.learn()
+    [taught] = [i for i in stack.sampled() if stack.policies.examples_of(i)]
+    before = stack.policies.examples_of(taught)
+    assert any(reply["id"] in example.source.turn_ids for example in before)
+    messages += [reply["choices"][0]["message"], {"role": "user", "content": f"bad: {WORDS}, {TABLE}"}]
+    second = (await stack.ask("ann", messages)).json()
+    await stack.system.gateway.drain()
+    await stack.sample()
+    await stack.learn()
+    assert stack.policies.serving(ANN) == 2
+    receipt = forgetting(stack).forget("turn", second["id"])
+    assert receipt is not None
+    assert (receipt["back_to"], receipt["versions"]) == ({ANN: 1}, [2])
+    assert stack.tables_with(WORDS) == set()
+    assert stack.wished() == (PIRATE,)
+    assert [e.prompt_ids for e in stack.policies.examples_of(taught)] == [e.prompt_ids for e in before]
