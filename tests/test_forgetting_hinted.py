@@ -1,126 +1,25 @@
-"""What the default method learned from a person's other requests and wishes is forgotten with them.
-
-The tiny network only babbles, so a fake teacher gives the answers; ledgers, steps and weights are real.
-"""
+"""What the default method learned from a person's other requests and wishes is forgotten with them."""
 
 from __future__ import annotations
 
-import shutil
-import zlib
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
-from openclaw_rl.algo.hinted import Hinted
 from openclaw_rl.capture import schema
-from openclaw_rl.capture.content import pack_ids
-from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
-from openclaw_rl.capture.learn_ledger import metadata
-from openclaw_rl.capture.normalise import is_ephemeral
 from openclaw_rl.capture.prune import keep_unfinished, prune
-from openclaw_rl.capture.samples import samples
-from openclaw_rl.capture.stored import stored_request
-from openclaw_rl.capture.wishes import TO_TEACH, list_wishes
-from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
-from openclaw_rl.judge.worker import JudgeWorker
+from openclaw_rl.capture.wishes import ACTIVE, TO_TEACH, list_wishes
 from openclaw_rl.testing import tiny_model
-from openclaw_rl.train.lessons import Sampler
-from openclaw_rl.train.spread import Prompts
-from openclaw_rl.types import BASE_VERSION
+from openclaw_rl.types import BASE_VERSION, ScoreRequest
 
-from .learn.test_wishes import Complaints, Teacher
+from .hinted_stack import HintedStack, Interrupted, counted
 from .test_forgetting import WORDS, close, forgetting, spelled, weights
-from .test_scopes import ANN, Stack
+from .test_scopes import ANN
 
 TABLE, PIRATE = "please put it in a table", "please talk like a pirate"
-
-
-class HintedStack(Stack):
-    def __init__(self, home: Path, model: Path) -> None:
-        options = {"steps": 2, "step_examples": 4, "requests": 6}
-        super().__init__(home, model, algo="hinted", algo_options=options, batch_size=1)
-
-    async def say(self, *said: str) -> tuple[str, list[str]]:
-        """A conversation of ann's: its session, and its turns."""
-        messages: list[Any] = []
-        turns: list[str] = []
-        session = ""
-        for text in said:
-            messages.append({"role": "user", "content": text})
-            answer = await self.ask("ann", messages)
-            session = answer.headers["x-session-id"]
-            turns.append(answer.json()["id"])
-            messages.append(answer.json()["choices"][0]["message"])
-        await self.system.gateway.drain()
-        return session, turns
-
-    async def sample(self) -> None:
-        """All that was said becomes samples; no step is taken."""
-        ledgers = self.system.ledgers
-        judging = JudgeWorker(LedgerJudgeQueue(ledgers.serve, ledgers.learn, idle_s=1e12), Complaints())
-        while await judging.step():
-            pass
-        prompts = Prompts(self.renderer, stored_request, is_ephemeral)
-        algorithm, teacher = Hinted(requests=6, answers=2), Teacher()
-        wishes = self.policies.wishes(relation, is_only_taking_back, is_wish)
-        sampler = Sampler(self.policies, algorithm, teacher, prompts, wishes, 0.0)  # type: ignore[arg-type]
-        while await sampler.run():
-            pass
-
-    def wished(self) -> tuple[str, ...]:
-        return self.policies.wishes(relation, is_only_taking_back, is_wish).texts("ann", ANN)
-
-    def sampled(self) -> list[str]:
-        with self.policies.db.connect() as connection:
-            return list(connection.scalars(sa.select(samples.c.turn_id)))
-
-    def hints(self) -> set[str | None]:
-        """Of all samples that have examples."""
-        return {e.source.hint for turn_id in self.sampled() for e in self.policies.examples_of(turn_id)}
-
-    def copy(self, home: Path) -> HintedStack:
-        """Another one with the same past."""
-        for db in (self.system.ledgers.serve.db, self.system.ledgers.learn.db):
-            db.dispose()
-        shutil.copytree(self.config.home, home, ignore=shutil.ignore_patterns("keys.json"))
-        return HintedStack(home, self.model)
-
-    def tables_with(self, text: str) -> set[str]:
-        """Tables that hold a text, or its tokens, also inside what is compressed."""
-        sought = (text.encode(), pack_ids(self.renderer.encode(text)))
-        return {
-            name
-            for name, value in self._values()
-            if any(each in form for form in _forms(value) for each in sought)
-        }
-
-    def _values(self) -> Iterator[tuple[str, Any]]:
-        ledgers = self.system.ledgers
-        for db, known in ((ledgers.serve.db, schema.metadata), (ledgers.learn.db, metadata)):
-            with db.connect() as connection:
-                for table in known.tables.values():
-                    for row in connection.execute(sa.select(table)):
-                        yield from ((table.name, value) for value in row)
-
-
-def _forms(value: Any) -> list[bytes]:
-    raw = value if isinstance(value, bytes) else str(value).encode()
-    try:
-        return [raw, zlib.decompress(raw)]
-    except zlib.error:
-        return [raw]
-
-
-def counted(stack: HintedStack) -> Counter[str]:
-    """Samples by what became of them, row by row."""
-    query = sa.select(samples.c.status, samples.c.reason)
-    with stack.policies.db.connect() as connection:
-        rows = connection.execute(query).all()
-    return Counter(f"{row.status}:{row.reason}" if row.reason else row.status for row in rows)
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +202,7 @@ async def test_only_the_reaction_goes_with_a_later_turn_of_the_conversation(make
     assert any(reply["id"] in example.source.turn_ids for example in before)
     messages += [reply["choices"][0]["message"], {"role": "user", "content": f"bad: {WORDS}, {TABLE}"}]
     second = (await stack.ask("ann", messages)).json()
-    await stack.system.gateway.drain()
+    await stack.judge()
     await stack.sample()
     await stack.learn()
     assert stack.policies.serving(ANN) == 2
@@ -313,3 +212,117 @@ async def test_only_the_reaction_goes_with_a_later_turn_of_the_conversation(make
     assert stack.tables_with(WORDS) == set()
     assert stack.wished() == (PIRATE,)
     assert [e.prompt_ids for e in stack.policies.examples_of(taught)] == [e.prompt_ids for e in before]
+
+
+# --- trained again --------------------------------------------------------------------------------
+
+
+async def test_training_again_costs_no_more_than_what_came_after_and_uses_no_wish_up(make: Make) -> None:
+    stack, sessions = make(), []
+    for what in ("snow", WORDS, "rain"):
+        sessions.append((await stack.say(f"tell me about {what}", f"bad: {TABLE}"))[0])
+        await stack.sample()
+        await stack.learn()
+    assert stack.policies.serving(ANN) == 3
+    receipt = forgetting(stack).forget("session", sessions[1])
+    assert receipt is not None
+    assert receipt["back_to"] == {ANN: 1}
+    undone = len(receipt["versions"])
+    assert undone == 2
+    await stack.sample()
+    await stack.learn()
+    made = stack.policies.serving(ANN) - 3
+    assert 1 <= made <= 1.1 * undone, "versions, each of as many steps"
+    [wish] = list_wishes(stack.system.ledgers.learn, "ann")
+    assert (wish.status, wish.versions) == (ACTIVE, 1 + made), "those undone do not count against it"
+
+
+async def test_the_forgotten_is_as_likely_as_under_weights_that_never_saw_it(make: Make) -> None:
+    stack = make()
+    session, [planted] = await stack.say(f"tell me about {WORDS}")
+    await stack.say("tell me about rain", f"bad: {TABLE}")
+    await stack.sample()
+    other = make(stack)
+    forgetting(other).forget("session", session)
+    prompt = stack.renderer.render([{"role": "user", "content": "who are you?"}])
+    request = ScoreRequest([*prompt, *stack.renderer.encode(f"I am {WORDS}")], len(prompt))
+
+    async def likely(where: HintedStack) -> list[float]:
+        await where.learn()
+        version = where.policies.serving(ANN)
+        await where.system.engine.load(where.system.store.weights(version))
+        scores = await where.system.engine.score(replace(request, policy_version=version))
+        return list(scores.logprobs)
+
+    never_saw, saw = await likely(other), await likely(stack)
+    assert saw != never_saw, "it had made a difference"
+    assert forgetting(stack).forget("turn", planted) is not None
+    assert await likely(stack) == never_saw
+
+
+async def test_a_version_that_did_not_pass_counts_the_same_when_it_is_trained_again(make: Make) -> None:
+    """It makes the next steps smaller, whatever else was undone in between."""
+    stack = make()
+    await stack.say("tell me about snow", f"bad: {TABLE}")
+    await stack.sample()
+    rejected = stack.policies.claim(1, BASE_VERSION, "", scope=ANN)
+    assert rejected is not None
+    stack.policies.reject(rejected.version, {"passed": False, "reason": "strange"})
+    session, _ = await stack.say(f"tell me about {WORDS}")
+    await stack.say("tell me about rain", f"bad: {TABLE}")
+    await stack.sample()
+    other = make(stack)
+    for each, learned in ((stack, True), (other, False)):
+        if learned:
+            await each.learn()
+        forgetting(each).forget("session", session)
+        await each.learn()
+    assert (stack.policies.serving(ANN), other.policies.serving(ANN)) == (3, 2)
+    assert weights(stack, 3) == weights(other, 2)
+
+
+async def test_what_is_forgotten_while_a_teacher_is_asked_is_not_stored(make: Make) -> None:
+    stack = make()
+    session, _ = await stack.say(f"tell me about {WORDS}")
+    _, [complained, _] = await stack.say("tell me about rain", f"bad: {TABLE}")
+    await stack.sample(Interrupted(lambda: forgetting(stack).forget("session", session)))
+    assert stack.tables_with(WORDS) == set()
+    assert len(stack.policies.examples_of(complained)) == 5
+
+
+async def test_weights_of_a_step_that_was_under_way_do_not_stay(make: Make) -> None:
+    stack = make()
+    session, _ = await stack.say(f"tell me about {WORDS}")
+    await stack.say("tell me about rain", f"bad: {TABLE}")
+    await stack.sample()
+    claimed = stack.policies.claim(1, BASE_VERSION, "", scope=ANN)
+    assert claimed is not None
+    system_prompt = stack.policies.system_prompt
+
+    def forgets(turn_id: str) -> str:
+        """Asked for after the last step, before the weights are written."""
+        stack.policies.system_prompt = system_prompt  # type: ignore[method-assign]
+        forgetting(stack).forget("session", session)
+        return system_prompt(turn_id)
+
+    stack.policies.system_prompt = forgets  # type: ignore[method-assign]
+    await stack.learn()
+    assert stack.policies.serving(ANN) == 2
+    assert not stack.system.store.path(1).exists()
+
+
+async def test_a_person_is_forgotten_with_what_was_pruned_before(make: Make) -> None:
+    stack = make()
+    await stack.say("tell me about rain", f"bad: {TABLE}")
+    await stack.sample()
+    await stack.learn()
+    ledgers = stack.system.ledgers
+    with ledgers.serve.writing() as connection:
+        connection.execute(schema.turns.update().values(created_at=1.0))
+    prune(ledgers.serve, older_than_s=1e6, learn_ledger=ledgers.learn)
+    assert stack.policies.serving(ANN) == 1
+    receipt = forgetting(stack).forget("user", "ann")
+    assert receipt is not None
+    assert receipt["back_to"] == {ANN: BASE_VERSION}
+    assert stack.sampled() == []
+    assert list_wishes(ledgers.learn, "ann") == []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
@@ -35,7 +35,7 @@ from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, attempts, polici
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
 from openclaw_rl.capture.shares import waves
 from openclaw_rl.capture.steps import CLAIMED, EXCLUDED, Steps
-from openclaw_rl.capture.versions import READY, RETIRED
+from openclaw_rl.capture.versions import CANDIDATE, READY, RETIRED, TRAINING
 from openclaw_rl.capture.wishes import CURRENT, ON_HOLD, TO_TEACH, Wish, wish_turns, wishes
 from openclaw_rl.types import BASE_VERSION, Scope
 
@@ -50,6 +50,9 @@ class Chosen:
     turn_ids: tuple[str, ...]
     before: tuple[str, ...]
     """Turns that stay, and were judged from the words that go."""
+
+    def also(self, turn_ids: Iterable[str]) -> Chosen:
+        return replace(self, turn_ids=tuple(dict.fromkeys([*self.turn_ids, *turn_ids])))
 
 
 def choose(ledger: ServeLedger, condition: sa.ColumnElement[bool]) -> Chosen:
@@ -214,10 +217,26 @@ class Erasing(Steps):
         if target != serving:
             self._serve(connection, target, why, scope)
         undone = (policies.c.scope == scope) & (policies.c.version >= first)
-        gate = to_json({"passed": False, "reason": why, "checks": []})
+        self._uncount(connection, scope, undone)
+        gate = to_json({"passed": False, "reason": why, "checks": [], "undone": True})
         connection.execute(policies.update().where(undone).values(status=RETIRED, gate=gate, metrics="{}"))
         self._release_since(connection, scope, first)
         return target
+
+    def _uncount(self, connection: sa.Connection, scope: Scope, undone: sa.ColumnElement[bool]) -> None:
+        """Made once more, these versions must not count twice against the wishes they were made for."""
+        checked = policies.c.status.not_in((TRAINING, CANDIDATE))
+        made = sa.select(samples.c.user, policies.c.version).where(undone, checked, samples.c.score < 0)
+        made = made.join(policies, policies.c.version == samples.c.step).distinct()
+        for user, number in Counter(row.user for row in connection.execute(made)).items():
+            mine = (wishes.c.user == user) & (wishes.c.scope == scope) & wishes.c.status.in_(CURRENT)
+            left = sa.case((wishes.c.versions > number, wishes.c.versions - number), else_=0)
+            connection.execute(wishes.update().where(mine).values(versions=left))
+
+    def turns_of_user(self, user: str) -> list[str]:
+        """Whose verdicts came to something, also those that were pruned since."""
+        with self.db.connect() as connection:
+            return list(connection.scalars(sa.select(samples.c.turn_id).where(samples.c.user == user)))
 
     def _release_since(self, connection: sa.Connection, scope: Scope, first: int) -> None:
         """What these versions learned waits once more, as it was recorded."""

@@ -100,13 +100,13 @@ class Forgetting:
 
     def _choose(self, kind: str, name: str, user: str | None) -> Chosen | None:
         serve, turns = self._ledgers.serve, schema.turns
+        # Turns may have been pruned; what was learned from them goes all the same.
         if kind == "user":
-            return choose(serve, turns.c.user == name) if user in (None, name) else None
+            known = self._ledgers.policies.turns_of_user(name)
+            return choose(serve, turns.c.user == name).also(known) if user in (None, name) else None
         if kind == "wish":
             ids = self._ledgers.policies.turns_of_wish(name, user)
-            chosen = choose(serve, turns.c.id.in_(ids))
-            # Its turns may have been pruned; the wish goes all the same.
-            return Chosen(chosen.turn_ids or tuple(ids), chosen.before) if ids else None
+            return choose(serve, turns.c.id.in_(ids)).also(ids) if ids else None
         found = serve.turn_summary(name) if kind == "turn" else serve.session(name)
         if found is None or user not in (None, found["user"]):
             return None
