@@ -217,19 +217,24 @@ class Erasing(Steps):
         if target != serving:
             self._serve(connection, target, why, scope)
         undone = (policies.c.scope == scope) & (policies.c.version >= first)
-        self._uncount(connection, scope, undone)
+        self._uncount(connection, undone)
         gate = to_json({"passed": False, "reason": why, "checks": [], "undone": True})
         connection.execute(policies.update().where(undone).values(status=RETIRED, gate=gate, metrics="{}"))
         self._release_since(connection, scope, first)
         return target
 
-    def _uncount(self, connection: sa.Connection, scope: Scope, undone: sa.ColumnElement[bool]) -> None:
+    def _uncount(self, connection: sa.Connection, undone: sa.ColumnElement[bool]) -> None:
         """Made once more, these versions must not count twice against the wishes they were made for."""
         checked = policies.c.status.not_in((TRAINING, CANDIDATE))
-        made = sa.select(samples.c.user, policies.c.version).where(undone, checked, samples.c.score < 0)
-        made = made.join(policies, policies.c.version == samples.c.step).distinct()
-        for user, number in Counter(row.user for row in connection.execute(made)).items():
-            mine = (wishes.c.user == user) & (wishes.c.scope == scope) & wishes.c.status.in_(CURRENT)
+        made = (
+            sa.select(wish_turns.c.wish, policies.c.version)
+            .join(samples, samples.c.turn_id == wish_turns.c.turn_id)
+            .join(policies, policies.c.version == samples.c.step)
+            .where(undone, checked)
+            .distinct()
+        )
+        for wish, number in Counter(row.wish for row in connection.execute(made)).items():
+            mine = (wishes.c.turn_id == wish) & wishes.c.status.in_(CURRENT)
             left = sa.case((wishes.c.versions > number, wishes.c.versions - number), else_=0)
             connection.execute(wishes.update().where(mine).values(versions=left))
 

@@ -23,7 +23,7 @@ from openclaw_rl.capture.prune import PruneReport, give_back, sweep
 from openclaw_rl.capture.search import renew_index
 from openclaw_rl.capture.wishes import CHANGEABLE, ON_HOLD
 from openclaw_rl.processes.environments import sweep_replays
-from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.train.policies import PolicyStore, sync_folder
 from openclaw_rl.types import BASE_VERSION, Json
 from openclaw_rl.types.lora import ADAPTER_FILE
 
@@ -163,3 +163,8 @@ class Forgetting:
             file.flush()
             os.fsync(file.fileno())
         work.rename(final)
+        for folder in (
+            self._home,
+            self._folder,
+        ):  # a new name is lost in a power cut until its folder is synced
+            sync_folder(folder)
