@@ -127,7 +127,7 @@ class Gate:
         parent: int,
         report: StepReport,
         held_out: Sequence[tuple[TurnRecord, int]],
-        subject: Subject,
+        subjects: Sequence[Subject],
         scope: Scope = EVERYONE,
     ) -> GateResult:
         """``version`` must be loaded, unless the report says that it is not finite."""
@@ -138,7 +138,9 @@ class Gate:
             return _result([*checks, *await self._tools(version)])
         # At the same time: the engine answers many at once for little more than one.
         found = await asyncio.gather(
-            self._tools(version), self._knowledge(version, subject.wish), self._talk(version, parent, subject)
+            self._tools(version),
+            self._knowledge(version, [subject.wish for subject in subjects]),
+            self._talk_with_all(version, parent, subjects),
         )
         checks += itertools.chain(*found)
         if len(held_out) >= _MIN_HELD_OUT:
@@ -148,22 +150,26 @@ class Gate:
 
     # --- what it knows ---------------------------------------------------------------------------
 
-    async def _knowledge(self, version: int, wish: str) -> list[Check]:
+    async def _knowledge(self, version: int, wishes: Sequence[str]) -> list[Check]:
         checks = []
         kinds = [("facts", self._bounds.lost, False), ("jobs", self._bounds.lost_jobs, True)]
         for name, most, is_bound in kinds if self.everywhere else kinds[:1]:
             # A few dozen items are noisy: nobody is rejected before all of them were asked.
             for number in (_ITEMS, None):
                 items = draw_items(is_bound, number, seed=version)
-                check = _at_least(name, await self._left(version, items, wish), 1 - most)
+                check = _at_least(name, await self._left(version, items, wishes), 1 - most)
                 if check.passed:
                     break
             checks.append(check)
         return checks
 
-    async def _left(self, version: int, items: Sequence[Item], wish: str) -> float:
-        """Of what the reference gets right, how much is left: comparable between samples of items."""
-        reference = min([await self._base_share(items, text) for text in ("", wish)])
+    async def _left(self, version: int, items: Sequence[Item], wishes: Sequence[str]) -> float:
+        """Of what the reference gets right, how much is left: comparable between samples of items.
+
+        Of several people, whoever's wish costs the fewest answers must not lose more either.
+        """
+        plain = await self._base_share(items, "")
+        reference = max([min(plain, await self._base_share(items, wish)) for wish in wishes])
         if reference < _LEAST_SHARE:  # who knows next to nothing has nothing to lose
             return 1.0
         return _mean(await self._examiner.right(version, items)) / reference
@@ -212,6 +218,15 @@ class Gate:
         return check
 
     # --- how it talks ----------------------------------------------------------------------------
+
+    async def _talk_with_all(self, version: int, parent: int, subjects: Sequence[Subject]) -> list[Check]:
+        """Each check once: where it failed for somebody, as it did for the first of them."""
+        found: dict[str, Check] = {}
+        of_each = await asyncio.gather(*(self._talk(version, parent, subject) for subject in subjects))
+        for check in itertools.chain(*of_each):
+            if check.name not in found or (found[check.name].passed and not check.passed):
+                found[check.name] = check
+        return list(found.values())
 
     async def _talk(self, version: int, parent: int, subject: Subject) -> list[Check]:
         asks, looks, checks = subject.asks, list[Look](), list[Check]()

@@ -41,6 +41,8 @@ _OTHERS = 12
 _SURELY = 0.6
 #: And that a version made for them is checked by.
 _GATE_OWN = 6
+#: Of what several people wish for, so much is checked at once: each takes as long as the checks of one.
+_GATE_SUBJECTS = 4
 #: Tokens of a prompt and a reply elsewhere that are learned from; longer ones would make a step slow.
 _MOST_COPIED = 2048
 #: Of a reason to take a step: many of them are one, each alone is none.
@@ -229,12 +231,21 @@ class Sampler:
                 )
         return [self._anchors[n] for n in chosen]
 
-    def subject(self, users: Sequence[str], scope: Scope, seed: int) -> Subject:
-        """What a version made for these people is to be looked at by: their requests, and some others."""
-        first = next(iter(users), "")
-        wished = self._wishes.texts(first, scope)
+    def subjects(self, users: Sequence[str], scope: Scope, seed: int) -> list[Subject]:
+        """What a version made for these people is to be looked at by: their requests, and some others.
+
+        By what they wish for; where that is too much at once, others are drawn for the next version.
+        """
+        people: dict[tuple[str, ...], list[str]] = {}
+        for user in users or [""]:
+            people.setdefault(self._wishes.texts(user, scope), []).append(user)
+        drawn = random.Random(seed).sample(sorted(people), min(_GATE_SUBJECTS, len(people)))
+        return [self._subject(wished, people[wished], scope, seed) for wished in drawn]
+
+    def _subject(self, wished: tuple[str, ...], users: Sequence[str], scope: Scope, seed: int) -> Subject:
+        share = -(-_GATE_OWN // len(users))
+        turns = [turn for user in users for turn in self._verdicts.openers(user, scope, share)]
         wish = " ".join(wished)
-        turns = [turn for user in users for turn in self._verdicts.openers(user, scope, _GATE_OWN)]
         return Subject(self._prompts.gate_asks(turns[:_GATE_OWN], wish, seed), wish, read(wished))
 
     async def _settle(self, seq: int, turn_id: str) -> None:
@@ -371,21 +382,6 @@ class Sampler:
     def _asks(self, first: TurnRecord, wish: str, number: int) -> list[Ask]:
         others = self._verdicts.openers(first.user, first.scope, _OTHERS)
         return self._prompts.asks(first, [turn for turn in others if turn.id != first.id], wish, number)
-
-
-async def settle_untrained(verdicts: VerdictQueue, reason: str, poll_s: float = 0.5) -> None:
-    """Where nothing is trained, every judged turn says why; until cancelled."""
-    while True:
-        pending = await asyncio.to_thread(verdicts.pending, _PAGE)
-        for seq, turn_id in pending:
-            found = await asyncio.to_thread(verdicts.judged, turn_id)
-            if found is None:
-                await asyncio.to_thread(verdicts.skip, seq)
-            else:
-                given = None if not found[1].trainable else reason
-                await asyncio.to_thread(partial(verdicts.settle, seq, *found, reason=given))
-        if not pending:
-            await asyncio.sleep(poll_s)
 
 
 def _fraction(turn_id: str) -> float:

@@ -356,8 +356,8 @@ class LearnWorker:
                 if needed != BASE_VERSION:
                     await self._engine.load(self._store.weights(needed))
         held_out = self._policies.held_out(_GATE_TURNS, policy.scope)
-        subject = self._sampler.subject(self._policies.users_of(version), policy.scope, version)
-        return await self._gate.check(version, parent, report, held_out, subject, policy.scope)
+        subjects = self._sampler.subjects(self._policies.users_of(version), policy.scope, version)
+        return await self._gate.check(version, parent, report, held_out, subjects, policy.scope)
 
     async def _discard(self, policy: Policy, gate: Json | None) -> None:
         if gate is not None:

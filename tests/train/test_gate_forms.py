@@ -108,3 +108,12 @@ async def test_a_parent_is_asked_again_when_something_else_is_wished_for() -> No
     checks = {check.name: check for check in await gate._talk(2, 1, both)}
     assert checks["in form"].value == 1.0
     assert checks["in form"].bound == pytest.approx(-0.25)
+
+
+async def test_a_form_that_another_person_wished_for_is_not_lost_either() -> None:
+    unused: Any = None
+    gate = Gate(Written(PLAIN, OPENED, PLAIN), Letters(), unused, lambda text: None)  # type: ignore[arg-type]
+    people = [subject("Talk like a pirate."), subject("Please begin every answer with Well now.")]
+    checks = await gate._talk_with_all(2, 1, people)
+    assert [check.name for check in checks if not check.passed] == ["in form"]
+    assert len({check.name for check in checks}) == len(checks), "each is listed once"
