@@ -54,11 +54,12 @@ from openclaw_rl.serve.slots import Slots
 from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.sinks import Fan, create_sinks
 from openclaw_rl.train.gate import Bounds, Gate
-from openclaw_rl.train.lessons import Sampler, settle_untrained
+from openclaw_rl.train.lessons import Sampler
 from openclaw_rl.train.rollouts import GroupSampler
 from openclaw_rl.train.spread import Prompts
 from openclaw_rl.train.takeover import TakeOver, take_over_shares
 from openclaw_rl.train.teacher import EngineTeacher
+from openclaw_rl.train.untrained import settle_untrained
 from openclaw_rl.train.worker import LearnWorker
 from openclaw_rl.types import EVERYONE, Engine, Sink
 from openclaw_rl.users import Users

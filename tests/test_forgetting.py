@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from openclaw_rl.capture.erase import Chosen
 from openclaw_rl.processes.forgetting import Forgetting
 from openclaw_rl.testing import clean_environment, wait_until
 from openclaw_rl.types import BASE_VERSION
@@ -151,6 +153,30 @@ async def test_a_step_under_way_is_not_published(stack: Stack) -> None:
     assert not policies.publish(claimed.version, {"passed": True})
     assert policies.serving(ANN) == BASE_VERSION
     assert policies.unfinished() is None
+
+
+async def test_the_note_is_on_disk_before_anything_is_erased(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the names of its file and folder: a power cut must not take them back."""
+    [session] = await talk(stack, WORDS)
+    synced: list[str] = []
+    fsync, erase = os.fsync, stack.policies.erase
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def erases(chosen: Chosen, has_weights: Callable[[int], bool]) -> dict[str, int]:
+        synced.append("erased")
+        return erase(chosen, has_weights)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(stack.policies, "erase", erases)
+    forgetting(stack).forget("session", session)
+    before = synced[: synced.index("erased")]
+    assert [str(stack.config.home), str(stack.config.home / "forgotten")] == before[-2:]
+    assert synced[-1] == str(stack.config.home / "forgotten"), "the receipt, too"
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.1])

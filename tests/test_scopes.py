@@ -46,8 +46,8 @@ def test_what_is_no_scope_is_said(scope: str) -> None:
 class Stack:
     """The real engine, trainer and ledger on a tiny network, for two people with a policy each."""
 
-    def __init__(self, home: Path, **settings: Any) -> None:
-        self.model = tiny_model(home / "model")
+    def __init__(self, home: Path, model: Path | None = None, **settings: Any) -> None:
+        self.model = tiny_model(home / "model") if model is None else model
         self.config = load_config(
             {
                 "home": home, "model": str(self.model), "renderer": "qwen3", "kernel": "float",

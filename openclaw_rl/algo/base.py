@@ -55,18 +55,19 @@ def example(
     hint: str | None = None,
     strength: float = 1.0,
     kind: Kind = "own",
-    prompt_ids: list[int] | None = None,
+    request: TurnRecord | None = None,
 ) -> Example:
-    """A lesson's own reply as an example; ``prompt_ids`` where it is taught as another request's answer."""
+    """A lesson's own reply as an example; ``request`` where it is taught as another one's answer."""
     turn, verdict = lesson.turn, lesson.verdict
     off_policy = bool(turn.params.get(OFF_POLICY))
+    turn_ids = (turn.id,) if request is None else (turn.id, request.id)
     return Example(
-        turn.prompt_ids if prompt_ids is None else prompt_ids,
+        turn.prompt_ids if request is None else request.prompt_ids,
         [token.id for token in turn.tokens],
         ids_NK,
         old_NK,
         signal_NK,
-        Source(kind, (turn.id,), turn.user, verdict.score, hint, None if off_policy else turn.policy_version),
+        Source(kind, turn_ids, turn.user, verdict.score, hint, None if off_policy else turn.policy_version),
         num_free=sum(not token.forced for token in turn.tokens),
         strength=strength,
     )

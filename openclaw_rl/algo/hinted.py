@@ -113,9 +113,8 @@ class Hinted:
         )
         if sum(map(bool, kept)) < _LEAST_SHARE * len(asks):
             return []
-        source = Source("hinted", (lesson.turn.id,), lesson.turn.user, lesson.verdict.score, choice.wish)
         return [
-            choice.example(ask, each, source, self)
+            choice.example(ask, each, _source(lesson, ask, choice.wish), self)
             for ask, best in zip(asks, kept, strict=True)
             for each in best
         ]
@@ -227,6 +226,13 @@ class _Choice:
         """By how much knowing the wish makes it likelier."""
         told = float(np.mean(answer.logprobs[:_TELLING]))
         return told - await self.teacher.mean_logprob(ask.prompt_ids, answer.ids[:_TELLING])
+
+
+def _source(lesson: Lesson, ask: Ask, wish: str) -> Source:
+    """Filed under the complaint, and made from whoever's request it answers."""
+    mine = lesson.turn.id
+    others = (ask.turn_id,) if ask.turn_id not in ("", mine) else ()
+    return Source("hinted", (mine, *others), lesson.turn.user, lesson.verdict.score, wish)
 
 
 def echoes(text: str, wish: str) -> bool:

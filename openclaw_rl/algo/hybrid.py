@@ -64,7 +64,7 @@ class Hybrid:
             fits * free(turn) * (self.accepting.weight * lesson.verdict.confidence),
             strength=_ACCEPTED_STRENGTH,
             kind="accepted",
-            prompt_ids=first.turn.prompt_ids,
+            request=first.turn,
         )
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:

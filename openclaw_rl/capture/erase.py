@@ -2,16 +2,17 @@
 
 What was said in a turn is repeated in the history of those after it, and judged from in the one before: the
 former go with it, the latter loses its verdict. In a scope, the last version from before the first forgotten
-sample serves again; everything else that later versions had learned waits for a step once more, with the
-teacher's answers as they were recorded, and is trained again in the background like anything new.
+example serves again; everything else that later versions had learned waits for a step once more, with the
+teacher's answers as they were recorded, and is trained again in the background like anything new. What a
+teacher answered who was told forgotten words goes, too; a wish that is left is taught again.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
@@ -21,11 +22,20 @@ from openclaw_rl.capture.database import batched
 from openclaw_rl.capture.events import REACTIONS
 from openclaw_rl.capture.learn_ledger import tasks
 from openclaw_rl.capture.left_out import count_left_out
+from openclaw_rl.capture.rehome import rehome_wishes
+from openclaw_rl.capture.sample_turns import (
+    REQUEST,
+    SOURCE_GONE,
+    WISH,
+    made_from,
+    sample_turns,
+    strip_samples,
+)
 from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, attempts, policies, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
 from openclaw_rl.capture.shares import waves
-from openclaw_rl.capture.steps import CLAIMED, Steps
-from openclaw_rl.capture.versions import READY, RETIRED
+from openclaw_rl.capture.steps import CLAIMED, EXCLUDED, Steps
+from openclaw_rl.capture.versions import CANDIDATE, READY, RETIRED, TRAINING
 from openclaw_rl.capture.wishes import CURRENT, ON_HOLD, TO_TEACH, Wish, wish_turns, wishes
 from openclaw_rl.types import BASE_VERSION, Scope
 
@@ -40,6 +50,9 @@ class Chosen:
     turn_ids: tuple[str, ...]
     before: tuple[str, ...]
     """Turns that stay, and were judged from the words that go."""
+
+    def also(self, turn_ids: Iterable[str]) -> Chosen:
+        return replace(self, turn_ids=tuple(dict.fromkeys([*self.turn_ids, *turn_ids])))
 
 
 def choose(ledger: ServeLedger, condition: sa.ColumnElement[bool]) -> Chosen:
@@ -94,27 +107,55 @@ def _erase_batch(ledger: ServeLedger, connection: sa.Connection, turn_ids: Seque
     return len(rows)
 
 
+def _touched(chosen: Chosen) -> Iterator[sa.ColumnElement[bool]]:
+    """The samples of these turns, and those with examples from them."""
+    for ids, roles in ((chosen.turn_ids, (REQUEST, WISH)), (chosen.before, (WISH,))):
+        for batch in batched(ids):
+            yield samples.c.turn_id.in_(batch) | samples.c.turn_id.in_(made_from(batch, roles))
+
+
 class Erasing(Steps):
     """The same in the learn process's database, in one transaction."""
 
-    def erase(self, turn_ids: Sequence[str], has_weights: Callable[[int], bool]) -> dict[Scope, int]:
+    def erase(self, chosen: Chosen, has_weights: Callable[[int], bool]) -> dict[Scope, int]:
         """Nothing of them is left; which version each scope goes back to that had learned from any."""
         went_back: dict[Scope, int] = {}
+        judged = [*chosen.turn_ids, *chosen.before]
         with database.writing(self.db) as connection:
-            for scope, first in self._first_steps(connection, turn_ids).items():
+            for scope, first in self._first_steps(connection, _touched(chosen)).items():
                 went_back[scope] = self._undo(connection, scope, first, has_weights)
-            for batch in batched(turn_ids):
+            for batch in batched(judged):
                 self._erase_samples(connection, batch)
                 for turn_id in batch:
                     self._learn_ledger.drop_verdicts(connection, turn_id)
-                connection.execute(tasks.delete().where(tasks.c.turn_id.in_(batch)))
-                for table in (wishes, attempts):
+                for table in (tasks, attempts, wish_turns):
                     connection.execute(table.delete().where(table.c.turn_id.in_(batch)))
-                either = wish_turns.c.turn_id.in_(batch) | wish_turns.c.wish.in_(batch)
-                connection.execute(wish_turns.delete().where(either))
+            for batch in batched(judged):
+                rehome_wishes(connection, batch, self._words_of)
+            self._strip(connection, chosen)
             theirs = (samples.c.user == waves.c.user) & (samples.c.scope == waves.c.scope)
             connection.execute(waves.delete().where(~sa.exists().where(theirs)))
         return went_back
+
+    def _words_of(self, turn_id: str) -> str | None:
+        verdict = self._learn_ledger.verdict(turn_id)
+        return next(iter(verdict.hints), None) if verdict is not None else None
+
+    def _strip(self, connection: sa.Connection, chosen: Chosen) -> None:
+        """Examples from these turns leave others' samples; a wish whose sample is empty is taught again."""
+        for sample in strip_samples(connection, chosen.turn_ids, chosen.before):
+            mine = samples.c.turn_id == sample
+            before = connection.execute(sa.select(samples.c.status, samples.c.reason).where(mine)).one()
+            gone = {"status": EXCLUDED, "reason": SOURCE_GONE, "step": None}
+            connection.execute(samples.update().where(mine).values(gone))
+            self._count(connection, before.status, before.reason, -1)
+            self._count(connection, EXCLUDED, SOURCE_GONE, 1)
+            current = (wishes.c.turn_id == sample) & wishes.c.status.in_(CURRENT)
+            connection.execute(wishes.update().where(current).values(status=TO_TEACH))
+        for ids, role in ((chosen.turn_ids, REQUEST), ((*chosen.turn_ids, *chosen.before), WISH)):
+            for batch in batched(ids):
+                link = sample_turns.c.turn_id.in_(batch) & (sample_turns.c.role == role)
+                connection.execute(sample_turns.delete().where(link))
 
     def change_wish(
         self, wish: Wish, turn_ids: Sequence[str], text: str, hold: bool, has_weights: Callable[[int], bool]
@@ -132,7 +173,8 @@ class Erasing(Steps):
         values = {"text": text, "said": said, "status": ON_HOLD if hold else TO_TEACH, "ended_at": None,
                   "tried": 0, "accepted": 0, "versions": 0}  # fmt: skip
         with database.writing(self.db) as connection:
-            for scope, first in self._first_steps(connection, turn_ids).items():
+            filed = [samples.c.turn_id.in_(batch) for batch in batched(turn_ids)]
+            for scope, first in self._first_steps(connection, filed).items():
                 went_back[scope] = self._undo(connection, scope, first, has_weights, CHANGED)
             connection.execute(wishes.update().where(others).values(status=TO_TEACH))
             connection.execute(wishes.update().where(mine).values(values))
@@ -145,12 +187,14 @@ class Erasing(Steps):
             rows = connection.execute(query).all()
         return [row.version for row in rows if json.loads(row.gate).get("reason") in (FORGOTTEN, CHANGED)]
 
-    def _first_steps(self, connection: sa.Connection, turn_ids: Iterable[str]) -> dict[Scope, int]:
+    def _first_steps(
+        self, connection: sa.Connection, which: Iterable[sa.ColumnElement[bool]]
+    ) -> dict[Scope, int]:
         """Per scope, the first version that had one of these among its samples, whatever became of it."""
         found: dict[Scope, int] = {}
-        for batch in batched(turn_ids):
+        for condition in which:
             query = sa.select(samples.c.scope, sa.func.min(samples.c.step)).where(
-                samples.c.turn_id.in_(batch), samples.c.step.is_not(None)
+                condition, samples.c.step.is_not(None)
             )
             for scope, step in connection.execute(query.group_by(samples.c.scope)):
                 found[scope] = min(step, found.get(scope, step))
@@ -173,10 +217,31 @@ class Erasing(Steps):
         if target != serving:
             self._serve(connection, target, why, scope)
         undone = (policies.c.scope == scope) & (policies.c.version >= first)
-        gate = to_json({"passed": False, "reason": why, "checks": []})
+        self._uncount(connection, undone)
+        gate = to_json({"passed": False, "reason": why, "checks": [], "undone": True})
         connection.execute(policies.update().where(undone).values(status=RETIRED, gate=gate, metrics="{}"))
         self._release_since(connection, scope, first)
         return target
+
+    def _uncount(self, connection: sa.Connection, undone: sa.ColumnElement[bool]) -> None:
+        """Made once more, these versions must not count twice against the wishes they were made for."""
+        checked = policies.c.status.not_in((TRAINING, CANDIDATE))
+        made = (
+            sa.select(wish_turns.c.wish, policies.c.version)
+            .join(samples, samples.c.turn_id == wish_turns.c.turn_id)
+            .join(policies, policies.c.version == samples.c.step)
+            .where(undone, checked)
+            .distinct()
+        )
+        for wish, number in Counter(row.wish for row in connection.execute(made)).items():
+            mine = (wishes.c.turn_id == wish) & wishes.c.status.in_(CURRENT)
+            left = sa.case((wishes.c.versions > number, wishes.c.versions - number), else_=0)
+            connection.execute(wishes.update().where(mine).values(versions=left))
+
+    def turns_of_user(self, user: str) -> list[str]:
+        """Whose verdicts came to something, also those that were pruned since."""
+        with self.db.connect() as connection:
+            return list(connection.scalars(sa.select(samples.c.turn_id).where(samples.c.user == user)))
 
     def _release_since(self, connection: sa.Connection, scope: Scope, first: int) -> None:
         """What these versions learned waits once more, as it was recorded."""
@@ -194,3 +259,4 @@ class Erasing(Steps):
         for row in rows:
             self._count(connection, row.status, row.reason, -1)
         connection.execute(samples.delete().where(mine))
+        connection.execute(sample_turns.delete().where(sample_turns.c.sample.in_(turn_ids)))

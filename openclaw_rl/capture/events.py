@@ -158,3 +158,20 @@ def is_excluded(of_turn: Sequence[StoredEvent], session_excluded: bool) -> bool:
     """A person's newest word about the turn itself, or else about its session."""
     said = [event.kind for event in of_turn if event.kind in (EXCLUDE, INCLUDE)]
     return said[-1] == EXCLUDE if said else session_excluded
+
+
+def excluded_turns(db: sa.Engine, turn_ids: Iterable[str]) -> set[str]:
+    """Those of the turns that a person excluded, by themselves or with their session."""
+    turns, events, found = schema.turns, schema.events, set[str]()
+    for batch in batched(set(turn_ids)):
+        with db.connect() as connection:
+            columns = (turns.c.id, turns.c.seq, turns.c.session)
+            rows = connection.execute(sa.select(*columns).where(turns.c.id.in_(batch))).all()
+            said = sa.select(events.c.turn, events.c.kind).where(
+                events.c.turn.in_([row.seq for row in rows]), events.c.kind.in_((EXCLUDE, INCLUDE))
+            )
+            newest = {row.turn: row.kind for row in connection.execute(said.order_by(events.c.seq))}
+        marked = excluded_sessions(db, [row.session for row in rows])
+        default = {row.seq: EXCLUDE for row in rows if row.session in marked}
+        found |= {row.id for row in rows if {**default, **newest}.get(row.seq) == EXCLUDE}
+    return found

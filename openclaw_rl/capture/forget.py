@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture import database
 from openclaw_rl.capture.learn_ledger import LearnLedger, tasks, verdicts
+from openclaw_rl.capture.sample_turns import strip_samples
 from openclaw_rl.capture.samples import samples
 from openclaw_rl.capture.wishes import CURRENT, PRUNED, wish_turns, wishes
 
@@ -28,6 +29,7 @@ def forget_words(learn_ledger: LearnLedger, turn_ids: Sequence[str]) -> None:
             connection.execute(verdicts.update().where(judged).values(hints="[]"))
             connection.execute(verdicts.update().where(judged, of_tools).values(reason=_QUOTED))
             connection.execute(samples.update().where(samples.c.turn_id.in_(batch)).values(data=None))
+            strip_samples(connection, batch)
             connection.execute(tasks.delete().where(tasks.c.turn_id.in_(batch)))
             _forget_wishes(connection, batch)
 

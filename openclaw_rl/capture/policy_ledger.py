@@ -22,8 +22,10 @@ from openclaw_rl.capture import database
 from openclaw_rl.capture.erase import Erasing
 from openclaw_rl.capture.learn_ledger import LearnLedger, tasks, verdicts
 from openclaw_rl.capture.normalise import strip_ephemeral
+from openclaw_rl.capture.openers import find_openers
 from openclaw_rl.capture.peers import peer_scores
 from openclaw_rl.capture.rollouts import Rollouts
+from openclaw_rl.capture.sample_turns import SOURCE_GONE, record_turns, sample_turns, still_there
 from openclaw_rl.capture.samples import encode_examples, samples, swaps
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.shares import WAITS
@@ -122,7 +124,8 @@ class PolicyLedger(Erasing):
 
     def openers(self, user: str, scope: Scope, limit: int) -> list[TurnRecord]:
         """The person's newest requests that began a conversation."""
-        found = [self._serve_ledger.load_turn(i) for i in self._serve_ledger.openers(user, scope, limit)]
+        ids = find_openers(self._serve_ledger, user, scope, limit)
+        found = [self._serve_ledger.load_turn(turn_id) for turn_id in ids]
         return [turn for turn in found if turn is not None]
 
     def skip(self, seq: int) -> None:
@@ -162,7 +165,10 @@ class PolicyLedger(Erasing):
 
     def store(self, connection: sa.Connection, settled: SettledTurn) -> str | None:
         """In the caller's transaction; the sample's status, None if a step has claimed the turn."""
-        turn, examples, reason = settled.turn, settled.examples, settled.reason
+        turn, reason = settled.turn, settled.reason
+        examples = still_there(connection, self._serve_ledger.db, settled.examples)
+        if settled.examples and not examples:
+            reason = SOURCE_GONE
         if not self._forget(connection, turn.id):
             now = {"score": settled.score, "verdict": settled.verdict}
             connection.execute(samples.update().where(samples.c.turn_id == turn.id).values(now))
@@ -176,6 +182,7 @@ class PolicyLedger(Erasing):
             "scope": turn.scope, "fingerprint": self._taught(turn, examples),
         }  # fmt: skip
         connection.execute(samples.insert().values(row))
+        record_turns(connection, turn.id, examples)
         self._count(connection, status, reason, 1)
         return status
 
@@ -187,16 +194,18 @@ class PolicyLedger(Erasing):
     def teach_again(self, turn: TurnRecord, examples: Sequence[Example]) -> None:
         """A turn that taught another model waits for a step of this one, with what this one is to learn."""
         mine = samples.c.turn_id == turn.id
-        status, reason = (READY, None) if examples else (EXCLUDED, NOTHING_AGAIN)
-        values = {
-            "status": status, "reason": reason, "step": None, "fingerprint": self.fingerprint,
-            "strength": max((example.strength for example in examples), default=0.0),
-            "data": encode_examples(examples, turn) if examples else None,
-        }  # fmt: skip
         with database.writing(self.db) as connection:
+            examples = still_there(connection, self._serve_ledger.db, examples)
+            status, reason = (READY, None) if examples else (EXCLUDED, NOTHING_AGAIN)
+            values = {
+                "status": status, "reason": reason, "step": None, "fingerprint": self.fingerprint,
+                "strength": max((example.strength for example in examples), default=0.0),
+                "data": encode_examples(examples, turn) if examples else None,
+            }  # fmt: skip
             before = connection.execute(sa.select(samples.c.status, samples.c.reason).where(mine)).first()
             if before is not None:
                 connection.execute(samples.update().where(mine).values(values))
+                record_turns(connection, turn.id, examples)
                 self._count(connection, before.status, before.reason, -1)
                 self._count(connection, status, reason, 1)
 
@@ -208,6 +217,7 @@ class PolicyLedger(Erasing):
         if before is None or before.step is not None:
             return before is None
         connection.execute(samples.delete().where(samples.c.turn_id == turn_id))
+        record_turns(connection, turn_id, ())
         self._count(connection, before.status, before.reason, -1)
         return True
 
@@ -354,8 +364,13 @@ class PolicyLedger(Erasing):
         with self.db.connect() as connection:
             last = self._learn_ledger.marks(connection)["cursor_verdicts"]
             for batch in database.batched(turn_ids):
-                waits = samples.c.status.in_((READY, CLAIMED)) & samples.c.turn_id.in_(batch)
-                found.update(connection.scalars(sa.select(samples.c.turn_id).where(waits)))
+                waits = samples.c.status.in_((READY, CLAIMED))
+                mine = sa.select(samples.c.turn_id).where(waits, samples.c.turn_id.in_(batch))
+                theirs = sa.select(sample_turns.c.turn_id).join(
+                    samples, samples.c.turn_id == sample_turns.c.sample
+                )
+                found.update(connection.scalars(mine))
+                found.update(connection.scalars(theirs.where(waits, sample_turns.c.turn_id.in_(batch))))
                 fresh = (verdicts.c.seq > last) & verdicts.c.turn_id.in_(batch)
                 found.update(connection.scalars(sa.select(verdicts.c.turn_id).where(fresh)))
         return found

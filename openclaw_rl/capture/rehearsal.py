@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from openclaw_rl.capture.events import EXCLUDE, INCLUDE
+from openclaw_rl.capture.events import EXCLUDE, INCLUDE, excluded_turns
 from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, decode_examples, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger
@@ -47,7 +47,7 @@ class Rehearsal(Versions):
         )
         with self.db.connect() as connection:
             rows = {row.turn_id: row for row in connection.execute(query)}
-        return self._examples([rows[i] for i in ids if i in rows and self._still_counts(i)])
+        return self._wanted(self._examples([rows[i] for i in ids if i in rows and self._still_counts(i)]))
 
     def pool(self, scope: Scope, wishes: Callable[[str], str], limit: int) -> list[Example]:
         """Earlier examples of what people still wish for, newest first: (user → all they wish for)."""
@@ -64,7 +64,7 @@ class Rehearsal(Versions):
         newest = sorted([*trained, *rejected], key=lambda row: (row.created_at, row.turn_id), reverse=True)
         rows = newest[:_POOL_TURNS]
         still = [row for row in rows if self._still_counts(row.turn_id)]
-        found = self._examples(still)
+        found = self._wanted(self._examples(still))
         return [e for e in found if e.source.hint == wishes(e.source.user)][:limit]
 
     def _still_counts(self, turn_id: str) -> bool:
@@ -112,6 +112,11 @@ class Rehearsal(Versions):
     def _still_pleases(self, turn_id: str) -> bool:
         now = self._learn_ledger.verdict(turn_id)
         return now is not None and now.score > 0 and now.source != EXCLUDE
+
+    def _wanted(self, examples: Sequence[Example]) -> list[Example]:
+        """Without those on requests of other turns that a person excluded."""
+        excluded = excluded_turns(self._serve_ledger.db, {i for e in examples for i in e.source.turn_ids[1:]})
+        return [e for e in examples if excluded.isdisjoint(e.source.turn_ids[1:])]
 
     def _examples(self, rows: Sequence[Any]) -> list[Example]:
         found = [(self._serve_ledger.load_turn(row.turn_id), row) for row in rows]

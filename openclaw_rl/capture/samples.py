@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from io import BytesIO
 from typing import Any
@@ -119,12 +119,33 @@ def encode_examples(examples: Sequence[Example], turn: TurnRecord) -> bytes:
             arrays[f"reply{n}"] = np.array(example.reply_ids, np.int32)
         source = asdict(example.source)
         facts.append({**{name: getattr(example, name) for name in _FACTS}, "source": source})
-    file = BytesIO()
-    np.savez(file, **arrays, facts=np.frombuffer(to_json(facts).encode(), np.uint8))  # type: ignore[arg-type]
-    return zlib.compress(file.getvalue(), 1)
+    return _pack(arrays, facts)
 
 
 _FACTS = ("num_free", "weight", "strength", "scope")
+
+
+def _pack(arrays: Mapping[str, Any], facts: Sequence[Json]) -> bytes:
+    file = BytesIO()
+    np.savez(file, **arrays, facts=np.frombuffer(to_json(facts).encode(), np.uint8))
+    return zlib.compress(file.getvalue(), 1)
+
+
+def keep_examples(data: bytes, keep: Callable[[Json], bool]) -> tuple[bytes | None, float]:
+    """Those examples whose source is to be kept, and how strong they are; None where there are none."""
+    arrays = np.load(BytesIO(zlib.decompress(data)), allow_pickle=False)
+    facts = json.loads(arrays["facts"].tobytes())
+    if isinstance(facts, dict):  # of version 0.1, made from its own turn alone
+        return data, facts["strength"]
+    kept = [n for n, fact in enumerate(facts) if keep(fact["source"])]
+    moved = {
+        f"{name}{new}": arrays[f"{name}{old}"]
+        for new, old in enumerate(kept)
+        for name in (*_ARRAYS, "prompt", "reply")
+        if f"{name}{old}" in arrays
+    }
+    strength = max((facts[n]["strength"] for n in kept), default=0.0)
+    return _pack(moved, [facts[n] for n in kept]) if kept else None, strength
 
 
 def decode_examples(data: bytes, turn: TurnRecord, score: int) -> list[Example]:
@@ -136,7 +157,8 @@ def decode_examples(data: bytes, turn: TurnRecord, score: int) -> list[Example]:
 
 
 def _decode(arrays: Mapping[str, Any], n: int, fact: Json, turn: TurnRecord) -> Example:
-    source = Source(**{**fact["source"], "turn_ids": tuple(fact["source"]["turn_ids"])})
+    lists = {name: tuple(fact["source"].get(name, ())) for name in ("turn_ids", "wish_ids")}
+    source = Source(**{**fact["source"], **lists})
     prompt, reply = f"prompt{n}", f"reply{n}"
     return Example(
         arrays[prompt].tolist() if prompt in arrays else turn.prompt_ids,

@@ -24,7 +24,7 @@ from openclaw_rl.capture.integrity import find_damage
 from openclaw_rl.capture.left_out import new_left_out
 from openclaw_rl.capture.migrate import SERVE
 from openclaw_rl.capture.rows import decode_turns, encode_turn
-from openclaw_rl.types import Json, Scope, TurnRecord
+from openclaw_rl.types import Json, TurnRecord
 
 __all__ = ["Delivery", "Entry", "ServeLedger", "sqlite_url"]
 
@@ -250,16 +250,6 @@ class ServeLedger:
         )
         with self.db.connect() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
-
-    def openers(self, user: str, scope: Scope, limit: int) -> list[str]:
-        """A person's newest turns that continue no other; no side requests, and none with a secret."""
-        turns = schema.turns
-        query = sa.select(turns.c.id).where(
-            turns.c.user == user, turns.c.scope == scope, turns.c.kind != "side", turns.c.continues.is_(None),
-            turns.c.secrets == "",
-        )  # fmt: skip
-        with self.db.connect() as connection:
-            return list(connection.scalars(query.order_by(turns.c.seq.desc()).limit(limit)))
 
     def turns_after(self, seq: int, limit: int) -> list[Json]:
         """Light columns of the turns stored after number ``seq``, in order."""

@@ -148,7 +148,10 @@ class Steps(Shares):
             return self._next_version(own)
 
     def items(self, version: int) -> list[Example]:
-        """What a step was given, in the order of the turns; those whose turn was pruned are missing."""
+        """What a step was given, in the order of the turns.
+
+        Those whose turn was pruned are missing, and those on requests that a person excluded since.
+        """
         query = (
             sa.select(samples.c.turn_id, samples.c.score, samples.c.data)
             .where(samples.c.step == version, samples.c.status != EXCLUDED, samples.c.data.is_not(None))
@@ -156,7 +159,7 @@ class Steps(Shares):
         )
         with self.db.connect() as connection:
             rows = connection.execute(query).all()
-        return self._examples(rows)
+        return self._wanted(self._examples(rows))
 
     def claimed(self, version: int) -> list[str]:
         query = sa.select(samples.c.turn_id).where(samples.c.step == version, samples.c.status == CLAIMED)

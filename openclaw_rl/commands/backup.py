@@ -12,13 +12,16 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import sqlite3
 import tarfile
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
+from typing import IO
 
 from openclaw_rl import __version__
 from openclaw_rl.config import Config
@@ -30,6 +33,9 @@ _DATABASES = ("learn.db", "serve.db")
 _FILES = ("keys.json", "users.json", "config.toml", "former_users.txt", "signed_out.txt")
 _MANIFEST = "backup.json"
 _FORMAT = 1
+#: Where a backup is unpacked and checked before any of it counts.
+_PART = ".restore.part"
+_REMEDY = "nothing was restored; try another backup"
 
 
 def backup(options: argparse.Namespace, config: Config) -> int:
@@ -93,38 +99,80 @@ def _versions(config: Config) -> Iterator[tuple[str, Path]]:
 
 
 def restore(options: argparse.Namespace, config: Config) -> int:
-    """Into an empty data folder only: nothing is ever overwritten."""
+    """Into an empty data folder only: nothing is ever overwritten, and what fails leaves nothing behind."""
     if any((config.home / name).exists() for name in _DATABASES):
         raise ValueError(
             f"{config.home} holds data already; move it away, or choose another folder with --home"
         )
     with closing(claim_home(config.home)):
-        facts = _unpack(Path(options.file), config.home)
-        with closing(open_ledgers(config)) as ledgers:  # brings those of an earlier release up to date
-            problems = ledgers.serve.check_integrity()
-    if problems:
-        raise ValueError(f"the restored ledger is damaged: {problems[0]}")
+        part = config.home / _PART
+        shutil.rmtree(part, ignore_errors=True)  # of one that was killed
+        try:
+            facts = _unpack(Path(options.file), config.home, part)
+            _check(config.model_copy(update={"home": part}))
+            _move(part, config.home)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
     print(f"restored into {config.home}, from a backup by version {facts['version']}")
     return 0
 
 
-def _unpack(source: Path, home: Path) -> Json:
-    with tarfile.open(source, "r:gz") as archive:
-        facts = _read_manifest(archive, source)
-        for name, expected in facts["files"].items():
-            if not _is_ours(name):
-                raise ValueError(f"{source} holds the file {name!r}, which no backup has")
-            data = archive.extractfile(name)
-            if data is None:
-                raise ValueError(f"{source} lacks {name}")
-            path = home / name
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                while piece := data.read(1 << 20):
-                    file.write(piece)
-            if _sha256(path) != expected:
-                raise ValueError(f"{name} in {source} is damaged: its checksum is wrong")
+def _unpack(source: Path, home: Path, target: Path) -> Json:
+    try:
+        with tarfile.open(source, "r:gz") as archive:
+            facts = _read_manifest(archive, source)
+            _refuse(source, home, facts["files"])
+            for name, expected in facts["files"].items():
+                _write(target / name, _open(archive, name, source))
+                if _sha256(target / name) != expected:
+                    raise ValueError(f"{name} in {source} is damaged: its checksum is wrong; {_REMEDY}")
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        problem = f"{source} is no backup of openclaw-rl, or it is damaged ({error})"
+        raise ValueError(f"{problem}; {_REMEDY}") from None
     return facts
+
+
+def _refuse(source: Path, home: Path, names: Iterable[str]) -> None:
+    """What no backup holds, and what is in the folder already."""
+    for name in names:
+        if not _is_ours(name):
+            raise ValueError(f"{source} holds the file {name!r}, which no backup has")
+        if (home / name).exists():
+            raise ValueError(
+                f"{home / name} is there already; move it away, or choose another folder with --home"
+            )
+
+
+def _open(archive: tarfile.TarFile, name: str, source: Path) -> IO[bytes]:
+    try:
+        data = archive.extractfile(name)
+    except KeyError:
+        data = None
+    if data is None:
+        raise ValueError(f"{source} is damaged: it lacks {name}; {_REMEDY}")
+    return data
+
+
+def _write(path: Path, data: IO[bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        shutil.copyfileobj(data, file, 1 << 20)
+
+
+def _check(config: Config) -> None:
+    with closing(open_ledgers(config)) as ledgers:  # brings those of an earlier release up to date
+        problems = ledgers.serve.check_integrity()
+    if problems:
+        raise ValueError(f"the ledger in this backup is damaged: {problems[0]}; {_REMEDY}")
+
+
+def _move(part: Path, home: Path) -> None:
+    """The databases last: with them, the folder counts as one that holds data."""
+    for path in sorted(part.rglob("*"), key=lambda path: path.name.startswith(_DATABASES)):
+        if path.is_file():
+            target = home / path.relative_to(part)
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.rename(target)
 
 
 def _read_manifest(archive: tarfile.TarFile, source: Path) -> Json:
@@ -132,7 +180,7 @@ def _read_manifest(archive: tarfile.TarFile, source: Path) -> Json:
         data = archive.extractfile(_MANIFEST)
         facts: Json = json.loads(data.read()) if data else {}
     except (KeyError, ValueError):
-        raise ValueError(f"{source} is no backup of openclaw-rl") from None
+        raise ValueError(f"{source} is no backup of openclaw-rl; {_REMEDY}") from None
     if facts.get("format") != _FORMAT:
         raise ValueError(f"{source} was made by a later version; update openclaw-rl first")
     return facts

@@ -22,6 +22,7 @@ from openclaw_rl.capture.learned import (
     view_swaps,
     view_traffic,
 )
+from openclaw_rl.capture.left_out import COUNTERS
 from openclaw_rl.capture.rollouts import view_attempts
 from openclaw_rl.capture.satisfaction import Rated, rated_sessions, session_scores, view_first_replies
 from openclaw_rl.capture.search import SearchIndex
@@ -352,12 +353,13 @@ class Dashboard:
 
 
 def _can_exclude(turn: Json) -> bool:
-    """Not where it is already, nor what is never learned from anyway, such as a side request."""
+    """Not where it is already, nor what is never learned from anyway, such as a side request.
+
+    A turn that teaches nothing by itself may still have its request used to teach what others wish for.
+    """
     if turn["excluded"] or turn["state"] == "trained":
         return False
-    # After an exclusion that was just taken back, the state may still be the old one.
-    by_person = turn["verdict"] is not None and turn["verdict"]["source"] == events.EXCLUDE
-    return turn["state"] != "excluded" or by_person
+    return turn["state"] != "excluded" or turn["reason"] not in COUNTERS
 
 
 def _exported(version: int, kind: str, target: Path) -> Json:

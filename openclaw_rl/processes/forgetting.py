@@ -23,7 +23,7 @@ from openclaw_rl.capture.prune import PruneReport, give_back, sweep
 from openclaw_rl.capture.search import renew_index
 from openclaw_rl.capture.wishes import CHANGEABLE, ON_HOLD
 from openclaw_rl.processes.environments import sweep_replays
-from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.train.policies import PolicyStore, sync_folder
 from openclaw_rl.types import BASE_VERSION, Json
 from openclaw_rl.types.lora import ADAPTER_FILE
 
@@ -100,13 +100,13 @@ class Forgetting:
 
     def _choose(self, kind: str, name: str, user: str | None) -> Chosen | None:
         serve, turns = self._ledgers.serve, schema.turns
+        # Turns may have been pruned; what was learned from them goes all the same.
         if kind == "user":
-            return choose(serve, turns.c.user == name) if user in (None, name) else None
+            known = self._ledgers.policies.turns_of_user(name)
+            return choose(serve, turns.c.user == name).also(known) if user in (None, name) else None
         if kind == "wish":
             ids = self._ledgers.policies.turns_of_wish(name, user)
-            chosen = choose(serve, turns.c.id.in_(ids))
-            # Its turns may have been pruned; the wish goes all the same.
-            return Chosen(chosen.turn_ids or tuple(ids), chosen.before) if ids else None
+            return choose(serve, turns.c.id.in_(ids)).also(ids) if ids else None
         found = serve.turn_summary(name) if kind == "turn" else serve.session(name)
         if found is None or user not in (None, found["user"]):
             return None
@@ -116,8 +116,10 @@ class Forgetting:
 
     def _finish(self, note: Json) -> Json:
         chosen, policies = Chosen(tuple(note["turns"]), tuple(note["before"])), self._ledgers.policies
-        back = policies.erase([*chosen.turn_ids, *chosen.before], self._store.has_weights)
+        back = policies.erase(chosen, self._store.has_weights)
         erase_turns(self._ledgers.serve, chosen)
+        # Once more: a teacher may have been asked about them until now, and its answers stored meanwhile.
+        back |= policies.erase(chosen, self._store.has_weights)
         sweep(self._ledgers.serve, PruneReport())
         give_back(self._ledgers.serve.db)
         versions = self._remove_undone()
@@ -161,3 +163,8 @@ class Forgetting:
             file.flush()
             os.fsync(file.fileno())
         work.rename(final)
+        for folder in (
+            self._home,
+            self._folder,
+        ):  # a new name is lost in a power cut until its folder is synced
+            sync_folder(folder)

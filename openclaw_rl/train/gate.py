@@ -134,7 +134,7 @@ class Gate:
         parent: int,
         report: StepReport,
         held_out: Sequence[tuple[TurnRecord, int]],
-        subject: Subject,
+        subjects: Sequence[Subject],
         scope: Scope = EVERYONE,
     ) -> GateResult:
         """``version`` must be loaded, unless the report says that it is not finite."""
@@ -146,8 +146,8 @@ class Gate:
         # Concurrently: the engine answers a batch for little more than the cost of one.
         found = await asyncio.gather(
             self._tools(version),
-            self._knowledge(version, subject.wish),
-            self._replies(version, parent, subject),
+            self._knowledge(version, [subject.wish for subject in subjects]),
+            self._replies_for_all(version, parent, subjects),
         )
         checks += itertools.chain(*found)
         if len(held_out) >= _MIN_HELD_OUT:
@@ -157,22 +157,26 @@ class Gate:
 
     # --- what it knows ---------------------------------------------------------------------------
 
-    async def _knowledge(self, version: int, wish: str) -> list[Check]:
+    async def _knowledge(self, version: int, wishes: Sequence[str]) -> list[Check]:
         checks = []
         kinds = [("facts", self._bounds.lost, False), ("jobs", self._bounds.lost_jobs, True)]
         for name, most, is_bound in kinds if self.everywhere else kinds[:1]:
             # A few dozen items are noisy: a candidate is rejected only after all of them.
             for number in (_ITEMS, None):
                 items = draw_items(is_bound, number, seed=version)
-                check = _at_least(name, await self._left(version, items, wish), 1 - most)
+                check = _at_least(name, await self._left(version, items, wishes), 1 - most)
                 if check.passed:
                     break
             checks.append(check)
         return checks
 
-    async def _left(self, version: int, items: Sequence[Item], wish: str) -> float:
-        """Right answers relative to the reference's."""
-        reference = min([await self._base_share(items, text) for text in ("", wish)])
+    async def _left(self, version: int, items: Sequence[Item], wishes: Sequence[str]) -> float:
+        """Right answers relative to the reference's.
+
+        With several people, the reference is the one whose wish costs the fewest answers.
+        """
+        plain = await self._base_share(items, "")
+        reference = max([min(plain, await self._base_share(items, wish)) for wish in wishes])
         if reference < _LEAST_SHARE:  # the reference knows too little to compare
             return 1.0
         return _mean(await self._examiner.right(version, items)) / reference
@@ -225,6 +229,15 @@ class Gate:
         return check
 
     # --- how it talks ----------------------------------------------------------------------------
+
+    async def _replies_for_all(self, version: int, parent: int, subjects: Sequence[Subject]) -> list[Check]:
+        """Each check once; if it failed for somebody, the first failure."""
+        found: dict[str, Check] = {}
+        of_each = await asyncio.gather(*(self._replies(version, parent, subject) for subject in subjects))
+        for check in itertools.chain(*of_each):
+            if check.name not in found or (found[check.name].passed and not check.passed):
+                found[check.name] = check
+        return list(found.values())
 
     async def _replies(self, version: int, parent: int, subject: Subject) -> list[Check]:
         asks, check_replies, checks = subject.asks, list[ReplyCheck](), list[Check]()

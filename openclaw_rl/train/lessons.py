@@ -41,6 +41,8 @@ _OTHERS = 12
 _SURELY = 0.6
 #: And that a version made for them is checked by.
 _GATE_OWN = 6
+#: Of what several people wish for, so much is checked at once: each takes as long as the checks of one.
+_GATE_SUBJECTS = 4
 #: Tokens of a prompt and a reply elsewhere that are learned from; longer ones would make a step slow.
 _MOST_COPIED = 2048
 #: Of a reason to take a step: many of them are one, each alone is none.
@@ -112,6 +114,9 @@ class Wish(Protocol):
     def scope(self) -> Scope: ...
 
     @property
+    def text(self) -> str: ...
+
+    @property
     def problem(self) -> str | None:
         """Why nothing more is trained for it; None while something is."""
 
@@ -122,6 +127,8 @@ class WishBook(Protocol):
     def is_wish(self, text: str) -> bool: ...
 
     def texts(self, user: str, scope: Scope) -> tuple[str, ...]: ...
+
+    def of_user(self, user: str, scope: Scope) -> Sequence[Wish]: ...
 
     def take_up(self, turn: TurnRecord, text: str, serving: int) -> Wish | None: ...
 
@@ -224,12 +231,21 @@ class Sampler:
                 )
         return [self._anchors[n] for n in chosen]
 
-    def subject(self, users: Sequence[str], scope: Scope, seed: int) -> Subject:
-        """What a version made for these people is to be looked at by: their requests, and some others."""
-        first = next(iter(users), "")
-        wished = self._wishes.texts(first, scope)
+    def subjects(self, users: Sequence[str], scope: Scope, seed: int) -> list[Subject]:
+        """What a version made for these people is to be looked at by: their requests, and some others.
+
+        By what they wish for; where that is too much at once, others are drawn for the next version.
+        """
+        people: dict[tuple[str, ...], list[str]] = {}
+        for user in users or [""]:
+            people.setdefault(self._wishes.texts(user, scope), []).append(user)
+        drawn = random.Random(seed).sample(sorted(people), min(_GATE_SUBJECTS, len(people)))
+        return [self._subject(wished, people[wished], scope, seed) for wished in drawn]
+
+    def _subject(self, wished: tuple[str, ...], users: Sequence[str], scope: Scope, seed: int) -> Subject:
+        share = -(-_GATE_OWN // len(users))
+        turns = [turn for user in users for turn in self._verdicts.openers(user, scope, share)]
         wish = " ".join(wished)
-        turns = [turn for user in users for turn in self._verdicts.openers(user, scope, _GATE_OWN)]
         return Subject(self._prompts.gate_asks(turns[:_GATE_OWN], wish, seed), wish, read(wished))
 
     async def _settle(self, seq: int, turn_id: str) -> None:
@@ -327,10 +343,15 @@ class Sampler:
         if self._prepared != turn.scope:
             await self._teacher.prepare(turn.scope)
             self._prepared = turn.scope
-        lesson = self._lesson(turn, verdict, self._verdicts.corrected(turn))
+        wishes = self._wishes.of_user(turn.user, turn.scope)
+        lesson = self._lesson(turn, verdict, self._verdicts.corrected(turn), wishes)
         made = await self._algorithm.examples(lesson, self._teacher)
-        # Here, so that no algorithm can teach somebody else's policy.
-        return [replace(example, scope=turn.scope) for example in made]
+        said_in = tuple(wish.turn_id for wish in wishes if self._algorithm.needs.generates)
+        # Here, so that no algorithm can teach somebody else's policy, or what forgetting does not find.
+        return [
+            replace(example, scope=turn.scope, source=replace(example.source, wish_ids=said_in))
+            for example in made
+        ]
 
     def _copied(self, turn: TurnRecord, verdict: Verdict) -> list[Example]:
         """What a model elsewhere replied and nobody complained about, word for word."""
@@ -340,7 +361,11 @@ class Sampler:
         return [text_example(*found, source, _COPIED_STRENGTH)]
 
     def _lesson(
-        self, turn: TurnRecord, verdict: Verdict, before: tuple[TurnRecord, Verdict] | None
+        self,
+        turn: TurnRecord,
+        verdict: Verdict,
+        before: tuple[TurnRecord, Verdict] | None,
+        wishes: Sequence[Wish],
     ) -> Lesson:
         """A wish is taught on the request that was made first, not on the complaint that followed it."""
         first = before[0] if before else turn
@@ -348,30 +373,15 @@ class Sampler:
             turn,
             verdict,
             lambda hint: self._prompts.hinted(turn, hint),
-            self._lesson(*before, None) if before and verdict.score > 0 else None,
+            self._lesson(*before, None, wishes) if before and verdict.score > 0 else None,
             peers=() if self._algorithm.needs.generates else self._verdicts.peers(turn),
-            wishes=self._wishes.texts(turn.user, turn.scope),
+            wishes=tuple(wish.text for wish in wishes),
             asks=partial(self._asks, first),
         )
 
     def _asks(self, first: TurnRecord, wish: str, number: int) -> list[Ask]:
         others = self._verdicts.openers(first.user, first.scope, _OTHERS)
         return self._prompts.asks(first, [turn for turn in others if turn.id != first.id], wish, number)
-
-
-async def settle_untrained(verdicts: VerdictQueue, reason: str, poll_s: float = 0.5) -> None:
-    """Where nothing is trained, every judged turn says why; until cancelled."""
-    while True:
-        pending = await asyncio.to_thread(verdicts.pending, _PAGE)
-        for seq, turn_id in pending:
-            found = await asyncio.to_thread(verdicts.judged, turn_id)
-            if found is None:
-                await asyncio.to_thread(verdicts.skip, seq)
-            else:
-                given = None if not found[1].trainable else reason
-                await asyncio.to_thread(partial(verdicts.settle, seq, *found, reason=given))
-        if not pending:
-            await asyncio.sleep(poll_s)
 
 
 def _fraction(turn_id: str) -> float:

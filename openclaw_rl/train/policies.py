@@ -117,7 +117,7 @@ class PolicyStore:
         self.fence()
         shutil.rmtree(final, ignore_errors=True)
         work.rename(final)
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
         for left in self.folder.glob(f".{version}.*.part"):  # by a host that died
             shutil.rmtree(left, ignore_errors=True)
         return final
@@ -167,7 +167,7 @@ def _sync(folder: Path) -> None:
     for file in folder.rglob("*"):
         if file.is_file():
             _sync_file(file)
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
 def _sync_file(file: Path) -> None:
@@ -175,7 +175,7 @@ def _sync_file(file: Path) -> None:
         os.fsync(handle.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

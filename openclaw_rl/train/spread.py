@@ -82,7 +82,8 @@ class Prompts:
         """``turn``'s request, some of the others, and everyday ones up to the number."""
         found = self._own([turn], wish, None)
         own = self._own(others, wish, _MAX_PROMPT_TOKENS)
-        found += [ask for ask in own if ask not in found][: int(_OWN_SHARE * number)]
+        known = [ask.prompt_ids for ask in found]
+        found += [ask for ask in own if ask.prompt_ids not in known][: int(_OWN_SHARE * number)]
         everyday = _lines("requests.txt")
         chance = random.Random(hashlib.sha256(turn.id.encode()).digest())
         chosen = chance.sample(everyday, min(len(everyday), max(0, number - len(found))))
@@ -96,9 +97,9 @@ class Prompts:
             turn = self._without_note(turn)
             told = self.hinted(turn, wish)
             prompt = turn.prompt_ids or self.hinted(turn, "")
-            ask = None if told is None or prompt is None else Ask(prompt, told, self._asked(turn))
-            if ask is not None and ask not in asks:
-                asks.append(ask)
+            if told is None or prompt is None or prompt in [ask.prompt_ids for ask in asks]:
+                continue
+            asks.append(Ask(prompt, told, self._asked(turn), turn.id))
         return asks
 
     def spoken(self, turn: TurnRecord) -> tuple[list[int], list[int]] | None:

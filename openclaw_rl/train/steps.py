@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from openclaw_rl.types import Algorithm, Batch, Example, Json, Needs, StepReport, Trainer
@@ -75,3 +76,16 @@ def _add(before: StepReport, now: StepReport) -> StepReport:
         backward_s=before.backward_s + now.backward_s,
         total_s=before.total_s + now.total_s,
     )
+
+
+def find_factors(before: Sequence[Example], after: Sequence[Example]) -> dict[str, float]:
+    """By what the algorithm multiplied whole samples in the batch; those it left alone are not named."""
+    found: dict[str, float] = {}
+    if len(before) != len(after):  # a step of some of them; such algorithms weigh none
+        return found
+    for old, new in zip(before, after, strict=True):
+        total = float(abs(old.signal_NK).sum())
+        if new is not old and total:
+            sign = 1.0 if float((old.signal_NK * new.signal_NK).sum()) >= 0 else -1.0
+            found[old.source.turn_ids[0]] = sign * float(abs(new.signal_NK).sum()) / total
+    return found

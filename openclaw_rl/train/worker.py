@@ -23,7 +23,7 @@ from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.publish import follow
 from openclaw_rl.train.queues import PolicyQueue, WishBook
 from openclaw_rl.train.retreat import Retreat
-from openclaw_rl.train.steps import TrainingSet, take_steps
+from openclaw_rl.train.steps import TrainingSet, find_factors, take_steps
 from openclaw_rl.types import (
     BASE_VERSION,
     EVERYONE,
@@ -227,8 +227,11 @@ class LearnWorker:
             if not self._store.exists(policy.version) and not await self._train(policy):
                 return
             self._policies.trained(policy.version, self._store.manifest(policy.version)["metrics"])
-        started = time.monotonic()
-        result = await self._check(policy)
+        started, result = time.monotonic(), None
+        if not self._is_undone(policy):
+            result = await self._check(policy)
+        if result is None or self._is_undone(policy):
+            return await self._discard(policy, None)
         seconds = time.monotonic() - started
         self._progress(f"version {policy.version}: {len(result.checks)} checks in {seconds:.1f} s")
         self._store.update_manifest(policy.version, gate=result.to_json())
@@ -313,7 +316,7 @@ class LearnWorker:
             "scope": policy.scope,
             "samples": [item.source.turn_ids[0] for item in items],
             "replayed": [item.source.turn_ids[0] for item in training_set.replayed],
-            "factors": {} if algorithm.needs.step_examples else _factors(items, result.batch.examples),
+            "factors": {} if algorithm.needs.step_examples else find_factors(items, result.batch.examples),
             "config_hash": self._options.config_hash,
             "fingerprint": self._options.fingerprint,
             "metrics": {**asdict(report), "scale": result.scale},
@@ -332,7 +335,9 @@ class LearnWorker:
 
     def _num_rejected(self, policy: Policy) -> int:
         """How many versions in a row did not pass, before this one."""
-        before = [p for p in self._policies.list_policies(_MANY, policy.scope) if p.version < policy.version]
+        made = self._policies.list_policies(_MANY, policy.scope)
+        # Not those that were undone: trained again without something, it is as if they had never been made.
+        before = [p for p in made if p.version < policy.version and not p.gate.get("undone")]
         return sum(1 for _ in takewhile(lambda p: p.status == "rejected", before))
 
     def _replayed(self, policy: Policy) -> list[Example]:
@@ -351,8 +356,8 @@ class LearnWorker:
                 if needed != BASE_VERSION:
                     await self._engine.load(self._store.weights(needed))
         held_out = self._policies.held_out(_GATE_TURNS, policy.scope)
-        subject = self._sampler.subject(self._policies.users_of(version), policy.scope, version)
-        return await self._gate.check(version, parent, report, held_out, subject, policy.scope)
+        subjects = self._sampler.subjects(self._policies.users_of(version), policy.scope, version)
+        return await self._gate.check(version, parent, report, held_out, subjects, policy.scope)
 
     async def _discard(self, policy: Policy, gate: Json | None) -> None:
         if gate is not None:
@@ -360,9 +365,15 @@ class LearnWorker:
             self._progress(f"version {policy.version} was rejected: {gate['reason']}")
         else:
             self._progress(f"version {policy.version} was dropped: another version was chosen meanwhile")
+        if self._is_undone(policy):  # what it learned was forgotten while it was being made
+            self._store.forget(policy.version, only_state=False)
         self._trainer_version = None
         with suppress(ConnectionError, ValueError):
             await self._engine.unload(policy.version)
+
+    def _is_undone(self, policy: Policy) -> bool:
+        now = self._policies.policy(policy.version)
+        return now is None or bool(now.gate.get("undone"))
 
     def _free_disk(self, scope: Scope) -> None:
         options, serving = self._options, self._policies.serving(scope)
@@ -382,16 +393,3 @@ class LearnWorker:
 def is_due(number: int, strength: float, batch_size: int, min_signal: float) -> bool:
     """Enough samples with enough to say; many with little to say are enough as well."""
     return number >= batch_size and (strength >= min_signal * number or number >= _MOST_BATCHES * batch_size)
-
-
-def _factors(before: Sequence[Example], after: Sequence[Example]) -> dict[str, float]:
-    """By what the algorithm multiplied whole samples in the batch; those it left alone are not named."""
-    found: dict[str, float] = {}
-    if len(before) != len(after):  # a step of some of them; such algorithms weigh none
-        return found
-    for old, new in zip(before, after, strict=True):
-        total = float(abs(old.signal_NK).sum())
-        if new is not old and total:
-            sign = 1.0 if float((old.signal_NK * new.signal_NK).sum()) >= 0 else -1.0
-            found[old.source.turn_ids[0]] = sign * float(abs(new.signal_NK).sum()) / total
-    return found

@@ -83,6 +83,8 @@ class Ask:
     hinted_ids: list[int]
     text: str = ""
     """What was asked last, in words."""
+    turn_id: str = ""
+    """Whose request it is; empty for an everyday one, which is nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ class Source:
     was accepted later, as the answer to an earlier request. ``anchor``: what shall stay as it is.
     ``rollout``: a step in an environment. ``upstream``: a reply of a model elsewhere, learned as text."""
     turn_ids: tuple[str, ...]
-    """The turns it was made from; the first one is where it is filed."""
+    """The turns it was made from. The first is where it is filed; another is whose request it answers."""
     user: str = ""
     score: int = 0
     """The verdict's."""
@@ -159,6 +161,8 @@ class Source:
     """Which version sampled the reply; None where no version of ours did."""
     compared: bool = False
     """Its signal is measured against the other answers to the same request."""
+    wish_ids: tuple[str, ...] = ()
+    """The turns in which the hint's words were said, where the teacher was told all that is wished for."""
 
 
 @dataclass(frozen=True, slots=True)

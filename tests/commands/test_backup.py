@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import stat
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,15 +91,69 @@ def test_what_is_no_backup_is_refused(home: Path, tmp_path: Path, capsys: pytest
     assert "which no backup has" in capsys.readouterr().err
 
 
-def test_a_damaged_one_is_noticed(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good, bad = tmp_path / "good.tar.gz", tmp_path / "bad.tar.gz"
+def rewritten(source: Path, target: Path, change: Callable[[str, bytes], bytes | None]) -> Path:
+    """A backup with other contents of some files; None leaves one out."""
+    with tarfile.open(source) as old, tarfile.open(target, "w:gz") as new:
+        for member in old.getmembers():
+            data = old.extractfile(member)
+            assert data is not None
+            if (content := change(member.name, data.read())) is not None:
+                member.size = len(content)
+                new.addfile(member, io.BytesIO(content))
+    return target
+
+
+def cut_short(source: Path, target: Path) -> Path:
+    target.write_bytes(source.read_bytes()[:-2000])
+    return target
+
+
+@pytest.mark.parametrize("damage", ["no archive", "cut short", "a file is missing", "a file is another one"])
+def test_a_damaged_one_is_told_in_a_sentence_and_leaves_nothing_behind(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    good, bad, other = tmp_path / "good.tar.gz", tmp_path / "bad.tar.gz", tmp_path / "other"
     assert main(["backup", str(good), "--home", str(home)]) == 0
-    with tarfile.open(good) as source, tarfile.open(bad, "w:gz") as target:
-        (home / "keys.json").write_text("{}")
-        for member in source.getmembers():
-            if member.name == "keys.json":
-                target.add(home / "keys.json", "keys.json")
-            else:
-                target.addfile(member, source.extractfile(member))
-    assert main(["restore", str(bad), "--home", str(tmp_path / "other")]) == 2
-    assert "keys.json" in capsys.readouterr().err
+    if damage == "no archive":
+        bad.write_bytes(b"this is a picture, say")
+    elif damage == "cut short":
+        cut_short(good, bad)
+    elif damage == "a file is missing":
+        rewritten(good, bad, lambda name, data: None if name == "keys.json" else data)
+    else:
+        rewritten(good, bad, lambda name, data: b"{}" if name == "keys.json" else data)
+    capsys.readouterr()
+    assert main(["restore", str(bad), "--home", str(other)]) == 2
+    said = capsys.readouterr().err
+    assert str(bad) in said
+    assert "another backup" in said
+    assert "Traceback" not in said
+    assert len(said.strip().splitlines()) == 1
+    left = [path.name for path in other.rglob("*") if path.is_file()] if other.exists() else []
+    assert [name for name in left if name != "serve.json"] == [], "but the file that says who uses the folder"
+    assert main(["restore", str(good), "--home", str(other)]) == 0, capsys.readouterr().err
+    assert turns(other) == turns(home)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["restore", str(tmp_path / "none.tar.gz"), "--home", str(tmp_path / "other")]) == 2
+    assert "none.tar.gz" in capsys.readouterr().err
+
+
+def test_what_was_in_the_folder_before_stays(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad, other = tmp_path / "good.tar.gz", tmp_path / "bad.tar.gz", tmp_path / "other"
+    assert main(["backup", str(good), "--home", str(home)]) == 0
+    rewritten(good, bad, lambda name, data: b"[]" if name == "policies/1/manifest.json" else data)
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    assert main(["restore", str(bad), "--home", str(other)]) == 2
+    assert (other / "notes.txt").read_text() == "mine"
+    (other / "keys.json").write_text("{}")
+    assert main(["restore", str(good), "--home", str(other)]) == 2
+    said = capsys.readouterr().err
+    assert "keys.json" in said
+    assert "move it away" in said
+    assert (other / "keys.json").read_text() == "{}"
+    assert not (other / "serve.db").exists()

@@ -25,7 +25,7 @@ from openclaw_rl.loop import build_serving
 from openclaw_rl.processes.learning_parts import UPSTREAM
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import WordJudge, until
-from openclaw_rl.train.lessons import settle_untrained
+from openclaw_rl.train.untrained import settle_untrained
 
 ASKS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},

@@ -220,7 +220,7 @@ class Workshop:
         await self.engine.load(Weights.in_folder(version, folder))
         # Seeds of their own would make a version's figures depend on those checked before it.
         subject = Subject(self._prompts.gate_asks([], wish, seed=1), wish, read([wish] if wish else []))
-        result = await self.gate.check(version, 0, report, [], subject)
+        result = await self.gate.check(version, 0, report, [], [subject])
         await self.engine.unload(version)
         return result
 

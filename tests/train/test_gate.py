@@ -87,7 +87,7 @@ class Bench:
             await self.engine.load(Weights.in_folder(1, self.folder))
         prompts = [self.renderer.render([{"role": "user", "content": text}]) for text in gate_requests()[:6]]
         subject = Subject([Ask(prompt, prompt) for prompt in prompts])
-        return await self.gate.check(1, 0, report, held_out, subject)
+        return await self.gate.check(1, 0, report, held_out, [subject])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -122,3 +122,12 @@ async def test_a_reply_that_falls_apart_late_is_seen() -> None:
     gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
     [broken] = [c for c in await gate._replies(1, 0, subject()) if c.name == "broken replies"]
     assert 0 < broken.value < 1
+
+
+async def test_a_form_that_another_person_wished_for_is_not_lost_either() -> None:
+    unused: Any = None
+    gate = Gate(Written(PLAIN, OPENED, PLAIN), Letters(), unused, lambda text: None)  # type: ignore[arg-type]
+    people = [subject("Talk like a pirate."), subject("Please begin every answer with Well now.")]
+    checks = await gate._replies_for_all(2, 1, people)
+    assert [check.name for check in checks if not check.passed] == ["in form"]
+    assert len({check.name for check in checks}) == len(checks), "each is listed once"

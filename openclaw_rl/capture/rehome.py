@@ -1,0 +1,45 @@
+"""A wish whose first turn is forgotten goes on from the next that asked for it, in the words said there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture.wishes import CURRENT, TO_TEACH, wish_turns, wishes
+
+
+def rehome_wishes(
+    connection: sa.Connection, turn_ids: Sequence[str], words_of: Callable[[str], str | None]
+) -> None:
+    """Of wishes that began with these turns; one that no other turn asked for is gone.
+
+    The turns themselves must be out of ``wish_turns`` already. ``words_of``: what a turn's reader asked for.
+    """
+    for wish in connection.execute(sa.select(wishes).where(wishes.c.turn_id.in_(turn_ids))).all():
+        asked = sa.select(wish_turns).where(wish_turns.c.wish == wish.turn_id).order_by(wish_turns.c.at)
+        homes = ((row, words_of(row.turn_id)) for row in connection.execute(asked).all())
+        found = next(((row, text) for row, text in homes if text and _is_free(connection, row.turn_id)), None)
+        if found is None:
+            connection.execute(wish_turns.delete().where(wish_turns.c.wish == wish.turn_id))
+            connection.execute(wishes.delete().where(wishes.c.turn_id == wish.turn_id))
+        else:
+            _move(connection, wish, *found)
+
+
+def _is_free(connection: sa.Connection, turn_id: str) -> bool:
+    """Whether no wish began with it."""
+    return connection.execute(sa.select(wishes.c.turn_id).filter_by(turn_id=turn_id)).first() is None
+
+
+def _move(connection: sa.Connection, wish: Any, asked: Any, text: str) -> None:
+    """As if it had been said there first. Words that a person gave it later may repeat the forgotten ones."""
+    status = TO_TEACH if wish.status in CURRENT else wish.status
+    values = {
+        "turn_id": asked.turn_id, "created_at": asked.at, "text": text, "said": "", "status": status,
+        "tried": 0, "accepted": 0, "versions": 0, "kept": 0,
+    }  # fmt: skip
+    connection.execute(wishes.update().where(wishes.c.turn_id == wish.turn_id).values(values))
+    mine = wish_turns.c.wish == wish.turn_id
+    connection.execute(wish_turns.update().where(mine).values(wish=asked.turn_id))

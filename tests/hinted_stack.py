@@ -1,0 +1,133 @@
+"""A person who complains to the real ledgers, trainer and engine on a tiny network, with the default method.
+
+That network only babbles, so a fake teacher gives the answers that are learned from.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from openclaw_rl.algo.hinted import Hinted
+from openclaw_rl.capture import schema
+from openclaw_rl.capture.content import pack_ids
+from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
+from openclaw_rl.capture.learn_ledger import metadata
+from openclaw_rl.capture.normalise import is_ephemeral
+from openclaw_rl.capture.samples import samples
+from openclaw_rl.capture.stored import stored_request
+from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
+from openclaw_rl.judge.worker import JudgeWorker
+from openclaw_rl.train.lessons import Sampler
+from openclaw_rl.train.spread import Prompts
+from openclaw_rl.types import Answer
+
+from .learn.test_wishes import Complaints, Teacher
+from .test_scopes import ANN, Stack
+
+
+class Interrupted(Teacher):
+    """Something happens while it answers for the first time."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self._happens: Callable[[], object] | None = happens
+
+    async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
+        happens, self._happens = self._happens, None
+        if happens is not None:
+            happens()
+        return await super().answer(prompt_ids, number, seed)
+
+
+class HintedStack(Stack):
+    def __init__(self, home: Path, model: Path) -> None:
+        options = {"steps": 2, "step_examples": 4, "requests": 6}
+        super().__init__(home, model, algo="hinted", algo_options=options, batch_size=1)
+
+    async def say(self, *said: str) -> tuple[str, list[str]]:
+        """A conversation of ann's: its session, and its turns."""
+        messages: list[Any] = []
+        turns: list[str] = []
+        session = ""
+        for text in said:
+            messages.append({"role": "user", "content": text})
+            answer = await self.ask("ann", messages)
+            session = answer.headers["x-session-id"]
+            turns.append(answer.json()["id"])
+            messages.append(answer.json()["choices"][0]["message"])
+        await self.judge()
+        return session, turns
+
+    async def judge(self) -> None:
+        """One conversation after the other, so that verdicts come in their order."""
+        await self.system.gateway.drain()
+        ledgers = self.system.ledgers
+        judging = JudgeWorker(LedgerJudgeQueue(ledgers.serve, ledgers.learn, idle_s=1e12), Complaints())
+        while await judging.step():
+            pass
+
+    async def sample(self, teacher: Teacher | None = None) -> None:
+        """All that was said becomes samples; no step is taken."""
+        prompts = Prompts(self.renderer, stored_request, is_ephemeral)
+        wishes = self.policies.wishes(relation, is_only_taking_back, is_wish)
+        teacher = teacher or Teacher()
+        sampler = Sampler(self.policies, Hinted(requests=6), teacher, prompts, wishes, 0.0)  # type: ignore[arg-type]
+        while await sampler.run():
+            pass
+
+    def wished(self) -> tuple[str, ...]:
+        return self.policies.wishes(relation, is_only_taking_back, is_wish).texts("ann", ANN)
+
+    def sampled(self) -> list[str]:
+        with self.policies.db.connect() as connection:
+            return list(connection.scalars(sa.select(samples.c.turn_id)))
+
+    def hints(self) -> set[str | None]:
+        """Of all samples that have examples."""
+        return {e.source.hint for turn_id in self.sampled() for e in self.policies.examples_of(turn_id)}
+
+    def copy(self, home: Path) -> HintedStack:
+        """Another one with the same past."""
+        for db in (self.system.ledgers.serve.db, self.system.ledgers.learn.db):
+            db.dispose()
+        shutil.copytree(self.config.home, home, ignore=shutil.ignore_patterns("keys.json"))
+        return HintedStack(home, self.model)
+
+    def tables_with(self, text: str) -> set[str]:
+        """Tables that hold a text, or its tokens, also inside what is compressed."""
+        sought = (text.encode(), pack_ids(self.renderer.encode(text)))
+        return {
+            name
+            for name, value in self._values()
+            if any(each in form for form in _forms(value) for each in sought)
+        }
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        ledgers = self.system.ledgers
+        for db, known in ((ledgers.serve.db, schema.metadata), (ledgers.learn.db, metadata)):
+            with db.connect() as connection:
+                for table in known.tables.values():
+                    for row in connection.execute(sa.select(table)):
+                        yield from ((table.name, value) for value in row)
+
+
+def _forms(value: Any) -> list[bytes]:
+    raw = value if isinstance(value, bytes) else str(value).encode()
+    try:
+        return [raw, zlib.decompress(raw)]
+    except zlib.error:
+        return [raw]
+
+
+def counted(stack: HintedStack) -> Counter[str]:
+    """Samples by what became of them, row by row."""
+    query = sa.select(samples.c.status, samples.c.reason)
+    with stack.policies.db.connect() as connection:
+        rows = connection.execute(query).all()
+    return Counter(f"{row.status}:{row.reason}" if row.reason else row.status for row in rows)
