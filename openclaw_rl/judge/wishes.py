@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from openclaw_rl.judge.corrections import is_personal
+from openclaw_rl.judge.corrections import is_failure_in_words, is_personal
 from openclaw_rl.judge.hints import contradict
 
 Relation = Literal["same", "replaces", "takes back", "other"]
@@ -28,7 +28,8 @@ _ABOUT = {
         r"\b(?:end\w*|finish\w*|clos\w+)\b.{0,30}\bwith\b|\bat the end\b|\blast words?\b", re.I
     ),
     "length": re.compile(
-        r"\b(?:short\w*|brief\w*|concise\w*|long\w*|details?|detailed|lengthy|words?|sentences?|paragraphs?)\b",
+        r"\b(?:short\w*|brief\w*|concise\w*|(?:too|so|very) long|long(?:er)? (?:answers?|replies|reply)|"
+        r"longer|details?|detailed|lengthy|words?|sentences?|paragraphs?)\b",
         re.I,
     ),
     "letters": re.compile(r"\b(?:lower ?case|upper ?case|capital|capitals|caps)\b", re.I),
@@ -62,7 +63,7 @@ _ASKS_FOR = re.compile(
     r"make|write|tell|show|speak|talk|put|list|add|be|do|don't|do not|never|always|end|finish|call|ask|name|"
     r"compare|avoid|stop)\b|\bi(?:'d| would)? (?:want|need|like|prefer|wish|asked for|said)\b|"
     r"\byou (?:forgot|did not|didn't|should|must)\b|"
-    r"\b(?:must|should|always|never|no more|from now on|next time)\b",
+    r"\b(?:must|should|no more|from now on|next time)\b",
     re.IGNORECASE,
 )
 _REMARKS = re.compile(
@@ -74,7 +75,7 @@ _REMARKS = re.compile(
 
 def is_wish(text: str) -> bool:
     """Whether a hint says how replies shall be from now on; others are about one reply alone."""
-    if _REMARKS.search(text) or is_personal(text):
+    if _REMARKS.search(text) or is_personal(text) or is_failure_in_words(text):
         return False
     return bool(_ASKS_FOR.search(text) or _about(text) or _TAKES_BACK.search(text))
 

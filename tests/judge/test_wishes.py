@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from openclaw_rl.judge.hints import verbatim_hints
 from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
+from openclaw_rl.types import JudgeCase
 
 FRENCH, LISTS, PIRATE = (
     "Please answer in French.",
@@ -60,3 +62,31 @@ def test_taking_back_may_come_with_another_wish() -> None:
 )
 def test_a_remark_about_one_reply_is_no_wish(said: str, expected: bool) -> None:
     assert is_wish(said) is expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["command timed out", "no such file", "permission denied", "invalid argument", "it broke in many words"],
+)
+def test_a_failed_call_is_nobodys_wish(error: str) -> None:
+    """The rules say it in words of their own; "it took too long" is about the tool, not about replies."""
+    state = [{"role": "tool", "name": "run", "content": f"Error: {error}"}]
+    case = JudgeCase([{"role": "user", "content": "Run it."}], {"role": "assistant", "content": ""}, state)
+    hints = verbatim_hints(case)
+    assert hints
+    assert not any(is_wish(hint) for hint in hints)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "It takes twice as long now.",
+        "The film is three hours long.",
+        "Oh perfect, I always wanted to be broke.",
+        "Great, I have always dreamed of losing my files.",
+        "We never had a dog.",
+        "The river was never that wide.",
+    ],
+)
+def test_long_and_always_alone_make_no_wish(said: str) -> None:
+    assert not is_wish(said)
