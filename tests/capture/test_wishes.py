@@ -69,6 +69,30 @@ def test_one_takes_the_place_of_another(book: Wishes, ledger: LearnLedger) -> No
     assert became(ledger) == {FRENCH: REPLACED, "Please answer in Spanish.": ACTIVE}
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("Please answer in three sentences.", "Please answer in one sentence."),
+        ("Please call me Anna.", "Please call me Captain."),
+        ("Please don't use emojis.", "Please use emojis."),
+        ("Please answer in one sentence.", "No more than two sentences."),
+    ],
+)
+def test_contradicting_wishes_replace_each_other(
+    book: Wishes, ledger: LearnLedger, first: str, then: str
+) -> None:
+    book.take_up(turn(1), first, 0)
+    book.take_up(turn(2), then, 1)
+    assert became(ledger) == {first: REPLACED, then: ACTIVE}
+
+
+def test_normal_letters_take_back_no_other_wish(book: Wishes) -> None:
+    one, normal = "Please answer in one sentence.", "Please write it in normal letters."
+    book.take_up(turn(1), one, 0)
+    assert book.take_up(turn(2), normal, 0) is not None
+    assert book.texts("ann", EVERYONE) == (one, normal)
+
+
 def test_one_is_taken_back(book: Wishes, ledger: LearnLedger) -> None:
     book.take_up(turn(1), LISTS, 0)
     assert book.take_up(turn(2), "You can stop with the numbered lists.", 1) is None
