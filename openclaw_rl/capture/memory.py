@@ -15,10 +15,18 @@ import sqlalchemy as sa
 from openclaw_rl.capture.learn_ledger import verdicts
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.notes import ASK, GIVEN, ON, held_by_weights, learned_in, note_state
-from openclaw_rl.capture.wishes import CURRENT, ON_HOLD, REPLACED, TAKEN_BACK, Wish, wishes
+from openclaw_rl.capture.wishes import (
+    CURRENT,
+    MOST_WISHES,
+    ON_HOLD,
+    REPLACED,
+    SET_ASIDE,
+    TAKEN_BACK,
+    Wish,
+    wishes,
+)
 
 _PAGE = 500
-_NUM_HINTS = 5
 _MAX_CHARS = 200
 _MAX_USERS = 10_000
 _HEAD = "What this person asked for before, and still wants:"
@@ -77,7 +85,7 @@ class HintMemory:
 
     def _changed(self) -> dict[tuple[str, str], str]:
         """Wishes that are worded anew, over, refused or learned; where it is asked for again, not."""
-        over, current = (ON_HOLD, REPLACED, TAKEN_BACK), wishes.c.status.in_(CURRENT)
+        over, current = (ON_HOLD, REPLACED, TAKEN_BACK, SET_ASIDE), wishes.c.status.in_(CURRENT)
         with self._db.connect() as connection:
             rows = connection.execute(sa.select(wishes).where(wishes.c.status.in_(over) | current)).all()
         found = [Wish(**row._mapping) for row in rows]
@@ -97,7 +105,7 @@ class HintMemory:
         if not new:
             return
         known = [hint for hint in self._hints.get(turn["user"], ()) if hint not in new]
-        self._hints[turn["user"]] = tuple([*known, *new][-_NUM_HINTS:])
+        self._hints[turn["user"]] = tuple([*known, *new][-MOST_WISHES:])
         self._hints.move_to_end(turn["user"])
         while len(self._hints) > _MAX_USERS:
             self._hints.popitem(last=False)

@@ -14,12 +14,21 @@ from openclaw_rl.capture.database import batched
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.notes import held_by_weights, learned_in, note_state
 from openclaw_rl.capture.texts import plain_text, turn_texts
-from openclaw_rl.capture.wishes import CURRENT, NOT_LEARNABLE, ON_HOLD, PAUSED, Wish, list_wishes, wish_turns
+from openclaw_rl.capture.wishes import (
+    CURRENT,
+    NOT_LEARNABLE,
+    ON_HOLD,
+    PAUSED,
+    SET_ASIDE,
+    Wish,
+    list_wishes,
+    wish_turns,
+)
 from openclaw_rl.types import Json
 
 LEARNED, NOT_YET, NOT_POSSIBLE, IS_PAUSED, OVER = "learned", "not yet", "not possible", "paused", "over"
 _STATES = {NOT_LEARNABLE: NOT_POSSIBLE, "giving up": NOT_POSSIBLE, PAUSED: IS_PAUSED, "pausing": IS_PAUSED,
-           ON_HOLD: IS_PAUSED}  # fmt: skip
+           ON_HOLD: IS_PAUSED, SET_ASIDE: IS_PAUSED}  # fmt: skip
 #: Of an answer; the turn's page has all of it.
 _MAX_CHARS = 1000
 

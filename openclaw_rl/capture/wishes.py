@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
@@ -25,6 +25,8 @@ ON_HOLD = "on hold"
 #: Active; its words were changed or it goes on after a pause, and it was not taught since.
 TO_TEACH = "to be taught"
 CURRENT = (ACTIVE, TO_TEACH)
+#: Active until others took its place in the teacher's prompt; said again, it comes back.
+SET_ASIDE = "set aside"
 #: The turn that it began with was pruned, and its text with it.
 PRUNED = "pruned"
 #: The same, until a version from before is served again.
@@ -36,16 +38,22 @@ _TRIES = 4
 #: Versions after which a wish that still finds complaints is paused; fewer where no reply was ever accepted
 #: without being told again.
 _MOST_VERSIONS, _MOST_IN_VAIN = 8, 4
-_MOST_WISHES = 4
+#: Told to a teacher at once; more would crowd the request out of a small model's prompt.
+MOST_WISHES = 8
 CANNOT = "the model does not manage this even when told"
 GOES_NOWHERE = "paused: the versions made for it did not satisfy it"
 HELD = "paused by a person; it is taught again when they resume it"
+CROWDED_OUT = (
+    f"set aside: {MOST_WISHES} wishes are taught at once, and so many were asked for since; "
+    "it comes back when it is asked for again or resumed"
+)
 _PROBLEMS = {
     NOT_LEARNABLE: CANNOT,
     _GIVING_UP: CANNOT,
     PAUSED: GOES_NOWHERE,
     _PAUSING: GOES_NOWHERE,
     ON_HOLD: HELD,
+    SET_ASIDE: CROWDED_OUT,
 }
 #: What a person may still change, pause or resume.
 CHANGEABLE = (*CURRENT, *_PROBLEMS)
@@ -151,6 +159,7 @@ class Wishes:
             mine = self._add(turn, text, serving)
         if mine is not None:
             self._note(mine, turn)
+            mine = self._make_room(mine)
         return mine
 
     def _relation(self, text: str, old: Wish) -> str:
@@ -175,9 +184,22 @@ class Wishes:
         with database.writing(self._db) as connection:
             connection.execute(wishes.delete().where(wishes.c.turn_id == turn.id))
             connection.execute(wishes.insert().values(row))
-        for oldest in self.of_user(turn.user, turn.scope)[:-_MOST_WISHES]:
-            self._end(oldest, REPLACED)
         return wish
+
+    def _make_room(self, wish: Wish) -> Wish:
+        """It was just asked for: if there are too many now, those that were not for the longest wait."""
+        if wish.status == SET_ASIDE:
+            self._set(wish, status=ACTIVE, ended_at=None)
+            wish = replace(wish, status=ACTIVE, ended_at=None)
+        current = self.of_user(wish.user, wish.scope)
+        for unsaid in sorted(current, key=self._last_said)[:-MOST_WISHES]:
+            self._end(unsaid, SET_ASIDE)
+        return wish
+
+    def _last_said(self, wish: Wish) -> float:
+        query = sa.select(sa.func.max(wish_turns.c.at)).where(wish_turns.c.wish == wish.turn_id)
+        with self._db.connect() as connection:
+            return float(connection.scalar(query) or wish.created_at)
 
     def _end(self, wish: Wish, status: str, at: float | None = None) -> None:
         """``at``: when the reply was given whose complaint ended it."""
@@ -195,19 +217,33 @@ class Wishes:
             if turn.created_at > wish.created_at:
                 self._set(wish, accepted=wish.accepted + 1, kept=wish.kept + (not told))
 
-    def failed(self, turn: TurnRecord) -> None:
-        """A reply that had its reader's wish before its eyes was complained about all the same."""
-        for wish in self.of_user(turn.user, turn.scope)[-1:]:
+    def failed(self, turn: TurnRecord) -> str | None:
+        """A reply that had its reader's wish before its eyes was complained about for it all the same.
+
+        Why nothing more is trained for it, if that was once too often.
+        """
+        problem = None
+        for wish in self._asked_for_in([turn.id]):
             self._set(wish, tried=wish.tried + 1)
             if wish.tried + 1 >= _TRIES and not wish.accepted:
                 self._end(wish, _GIVING_UP)
+                problem = CANNOT
+        return problem
 
-    def count_version(self, user: str, scope: Scope) -> None:
-        """A version was made for all that the person wishes for; too many, and it is left at that."""
-        for wish in self.of_user(user, scope):
+    def count_version(self, turn_ids: Sequence[str]) -> None:
+        """A version was made of these complaints; a wish with too many versions is paused."""
+        for wish in self._asked_for_in(turn_ids):
             self._set(wish, versions=wish.versions + 1)
             if wish.versions + 1 >= (_MOST_VERSIONS if wish.kept else _MOST_IN_VAIN):
                 self._end(wish, _PAUSING)
+
+    def _asked_for_in(self, turn_ids: Sequence[str]) -> list[Wish]:
+        found: dict[str, Wish] = {}
+        for batch in database.batched(turn_ids):
+            asked = sa.select(wish_turns.c.wish).where(wish_turns.c.turn_id.in_(batch))
+            current = self._where(wishes.c.turn_id.in_(asked), wishes.c.status.in_(CURRENT))
+            found |= {wish.turn_id: wish for wish in current}
+        return list(found.values())
 
     def ending(self, scope: Scope) -> list[Wish]:
         """Those given up, paused or taken back since the last look."""
@@ -229,7 +265,7 @@ class Wishes:
     def of_other_models(self, fingerprint: str) -> list[Wish]:
         """Those that were learned, or found impossible, on other weights than these."""
         made = sa.select(samples.c.turn_id).where(samples.c.fingerprint.not_in(("", fingerprint)))
-        kept = wishes.c.status.in_((*CURRENT, *(s for s in _PROBLEMS if s != ON_HOLD)))
+        kept = wishes.c.status.in_((*CURRENT, *(s for s in _PROBLEMS if s not in (ON_HOLD, SET_ASIDE))))
         return self._where(kept, wishes.c.turn_id.in_(made)) if fingerprint else []
 
     def renew(self, wish: Wish, serving: int) -> None:

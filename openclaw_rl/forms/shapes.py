@@ -15,6 +15,7 @@ _NUMBERED = re.compile(r"^\s*\d+[.)]\s+\S", re.MULTILINE)
 _MARK = re.compile(r"^\s*(?:(?:[-*•#]+|\d{1,2}[.)])\s+)+")
 _MOST_POINTS = 5
 _SHORT_WORDS = 20
+_LISTS = {"1.": "numbered", "-": "bullets"}
 
 
 _ENGLISH = "the of and to in is that it for as with are on be by this which or from an was they their"
@@ -47,6 +48,8 @@ class Form:
     """Not every reply can be: those that can are of a kind."""
     cuts: bool = False
     """Made by leaving out the end, and nothing else."""
+    wanted: str = ""
+    """What exactly: two forms of one name and different wants exclude each other."""
 
 
 def sentences(text: str) -> list[str]:
@@ -75,7 +78,13 @@ def in_sentences(number: int, most: bool, short: bool) -> Form:
             and count_words(reply) <= longest
         )
 
-    return Form("length", meets, lambda reply: " ".join(_unlisted(reply)[:number]), cuts=True)
+    return Form(
+        "length",
+        meets,
+        lambda reply: " ".join(_unlisted(reply)[:number]),
+        cuts=True,
+        wanted=f"{number} sentence",
+    )
 
 
 def in_words(number: int) -> Form:
@@ -87,11 +96,11 @@ def in_words(number: int) -> Form:
             kept.append(sentence)
         return " ".join(kept)
 
-    return Form("length", lambda reply: 0 < count_words(reply) <= number, make, selects=True)
+    return Form("length", lambda reply: 0 < count_words(reply) <= number, make, True, wanted=f"{number} word")
 
 
 def exact_words(number: int) -> Form:
-    return Form("length", lambda reply: count_words(reply) == number)
+    return Form("length", lambda reply: count_words(reply) == number, wanted=f"exactly {number} word")
 
 
 def as_list(mark: str) -> Form:
@@ -102,7 +111,7 @@ def as_list(mark: str) -> Form:
         signs = [f"{n}." if mark == "1." else mark for n in range(1, len(points) + 1)]
         return "\n".join(f"{sign} {point}" for sign, point in zip(signs, points, strict=True))
 
-    return Form("layout", lambda reply: len(pattern.findall(reply)) >= 2, make)
+    return Form("layout", lambda reply: len(pattern.findall(reply)) >= 2, make, wanted=_LISTS[mark])
 
 
 def addressed(name: str) -> Form:
@@ -113,14 +122,16 @@ def addressed(name: str) -> Form:
         at = reply.find(first) + len(first.rstrip(".!?…\"'”’)"))
         return f"{reply[:at]}, {name}{reply[at:]}" if first else ""
 
-    return Form("address", lambda reply: bool(pattern.search(reply)), make)
+    return Form("address", lambda reply: bool(pattern.search(reply)), make, wanted=" ".join(_plain(name)))
 
 
 def exclaimed() -> Form:
     def make(reply: str) -> str:
         return " ".join(re.sub(r"\.$", "!", sentence) for sentence in sentences(reply))
 
-    return Form("marks", lambda reply: reply.count("!") >= 2 or reply.rstrip().endswith("!"), make)
+    return Form(
+        "marks", lambda reply: reply.count("!") >= 2 or reply.rstrip().endswith("!"), make, wanted="yes"
+    )
 
 
 def opening(said: str) -> Form:
@@ -134,7 +145,9 @@ def opening(said: str) -> Form:
         small = first in _ORDINARY_FIRST or re.search(rf"\b{re.escape(first.lower())}\b", rest)
         return f"{said}, {first[:1].lower() + first[1:] if small else first} {rest}".rstrip()
 
-    return Form("opening", lambda reply: _plain(reply)[: len(wanted)] == wanted, make)
+    return Form(
+        "opening", lambda reply: _plain(reply)[: len(wanted)] == wanted, make, wanted=" ".join(wanted)
+    )
 
 
 def ending(said: str) -> Form:
@@ -144,11 +157,13 @@ def ending(said: str) -> Form:
         body = _complete(reply)
         return f"{body} {said}{'' if said[-1] in '.!?…' else '.'}" if body else ""
 
-    return Form("ending", lambda reply: _plain(reply)[-len(wanted) :] == wanted, make)
+    return Form(
+        "ending", lambda reply: _plain(reply)[-len(wanted) :] == wanted, make, wanted=" ".join(wanted)
+    )
 
 
 def asking() -> Form:
-    return Form("ending", lambda reply: reply.strip().rstrip("\"'”’)*_ ").endswith("?"))
+    return Form("ending", lambda reply: reply.strip().rstrip("\"'”’)*_ ").endswith("?"), wanted="question")
 
 
 def letters(upper: bool) -> Form:
@@ -156,7 +171,7 @@ def letters(upper: bool) -> Form:
         letters = "".join(c for c in reply if c.isalpha())
         return bool(letters) and (letters.isupper() if upper else letters.islower())
 
-    return Form("letters", meets, str.upper if upper else str.lower)
+    return Form("letters", meets, str.upper if upper else str.lower, wanted="upper" if upper else "lower")
 
 
 def in_language(name: str) -> Form:
@@ -167,7 +182,7 @@ def in_language(name: str) -> Form:
         said = [word.lower() for word in _WORD.findall(reply)]
         return sum(word in own for word in said) > max(1, 2 * sum(word in english - own for word in said))
 
-    return Form("language", meets)
+    return Form("language", meets, wanted=name)
 
 
 def _plain(text: str) -> list[str]:

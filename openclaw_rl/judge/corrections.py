@@ -79,6 +79,11 @@ def failure_in_words(line: str) -> str:
     return f"{_FAILED}: {why}." if why else f"{_FAILED}."
 
 
+def is_failure_in_words(text: str) -> bool:
+    """Whether a hint is such a sentence of ours, and so nobody's wish."""
+    return text.startswith(_FAILED)
+
+
 def _is_new_task(sentence: str, request: str) -> bool:
     if not (asks := _FORMS["task"].match(sentence)) or _FORMS["about_reply"].search(_unquoted(sentence)):
         return False

@@ -35,12 +35,16 @@ def _signs() -> dict[str, dict[str, re.Pattern[str]]]:
     return table
 
 
+def by_script(text: str) -> str | None:
+    """The language, where its letters are no other's."""
+    return next((name for name in _BY_SCRIPT if _signs()[name]["words"].search(text)), None)
+
+
 def language_of(text: str) -> str | None:
     """The language of a text, if it is one that we know signs of; None for English and for doubt."""
+    if (language := by_script(text)) is not None:
+        return language
     signs = _signs()
-    for language in _BY_SCRIPT:
-        if signs[language]["words"].search(text):
-            return language
     counts = {
         language: sum(len(signs[language][name].findall(text)) for name in ("words", "complaint", "praise"))
         for language in signs

@@ -14,7 +14,7 @@ from openclaw_rl.judge.exchange import Exchange, own_words, text_of
 from openclaw_rl.judge.feedback import rating_in
 from openclaw_rl.judge.languages import reaction
 from openclaw_rl.judge.tool_errors import error_in
-from openclaw_rl.judge.wishes import is_wish, stems
+from openclaw_rl.judge.wishes import asks, stems
 from openclaw_rl.reactions import rating_of
 from openclaw_rl.types import JudgeCase, Message, Verdict
 
@@ -108,7 +108,7 @@ class AskedAgain:
     def _adds_nothing(self, exchange: Exchange) -> bool:
         """It asks for something, by words that carry the request before it, and by no other."""
         said = stems(own_words(exchange.user_text))
-        return len(said) > 1 and said == stems(exchange.request) and is_wish(exchange.user_text)
+        return len(said) > 1 and said == stems(exchange.request) and asks(exchange.user_text)
 
 
 class WantedWords:

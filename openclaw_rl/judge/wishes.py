@@ -1,70 +1,42 @@
-"""How what somebody wishes for now stands to what they wished for before, from their words alone.
+"""What is a wish, and how one stands to what its person wished for before, from their words alone.
 
-A wish is about one thing: the language, the length, how a reply begins … Two about the same thing are
-the same wish if they share their words; otherwise the later one takes the earlier one's place. "You can
-stop with the lists" takes a wish back.
+A wish is about one thing or several: the language, the length, how a reply begins … (``wish_reading.py``).
+Two about the same thing are the same wish if they want the same; otherwise the later one takes the earlier
+one's place. "You can stop with the lists" takes a wish back. Where the tables know nothing of a wish, shared
+words decide.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
-from openclaw_rl.judge.corrections import is_personal
-from openclaw_rl.judge.hints import contradict
+from openclaw_rl.forms import read
+from openclaw_rl.judge.corrections import is_failure_in_words, is_personal
+from openclaw_rl.judge.wish_reading import Part, opposite, plain, read_parts
 
 Relation = Literal["same", "replaces", "takes back", "other"]
 
 _WORD = re.compile(r"[^\W\d_]{3,}|\d+")
-_LANGUAGES = (
-    "english|french|spanish|german|italian|portuguese|dutch|russian|chinese|japanese|latin|polish|swedish|"
-    "turkish|greek|arabic|hindi|korean"
-)
-#: What a wish can be about; more than one may hold.
-_ABOUT = {
-    "language": re.compile(rf"\b(?:{_LANGUAGES})\b", re.I),
-    "opening": re.compile(r"\b(?:begin\w*|start\w*|open\w*)\b.{0,30}\bwith\b|\bfirst words?\b", re.I),
-    "ending": re.compile(
-        r"\b(?:end\w*|finish\w*|clos\w+)\b.{0,30}\bwith\b|\bat the end\b|\blast words?\b", re.I
-    ),
-    "length": re.compile(
-        r"\b(?:short\w*|brief\w*|concise\w*|long\w*|details?|detailed|lengthy|words?|sentences?|paragraphs?)\b",
-        re.I,
-    ),
-    "letters": re.compile(r"\b(?:lower ?case|upper ?case|capital|capitals|caps)\b", re.I),
-    "layout": re.compile(
-        r"\b(?:lists?|bullets?|bullet points?|numbered|tables?|prose|plain sentences)\b", re.I
-    ),
-    "voice": re.compile(r"\b(?:talk|speak|sound|answer|write|say it|act|reply)\w*\b.{0,12}\blike\b", re.I),
-}
-#: Openings and endings hold words that may mean anything.
-_QUOTING = ("opening", "ending")
-_QUOTED = re.compile(r"\bwith\b(?: the)?(?: words?| phrase)?\W*(?P<words>.+?)\W*$", re.I)
-_TAKES_BACK = re.compile(
-    r"\b(?:stop|no longer|any ?more|(?:don't|do not|needn't) (?:have to|need)|no need|leave out|drop the|"
-    r"forget (?:about )?(?:the|that|what)|no more|enough of|never mind|without the|as (?:you did )?before|"
-    r"(?:back to )?normal(?:ly)?|the way you used to|nicht mehr|plus besoin)\b",
-    re.I,
-)
-_ALL = re.compile(r"\b(?:normal(?:ly)?|as (?:you did )?before|the way you used to|forget what)\b", re.I)
 _COMMON_WORDS = """
 please answer answers answering reply replies every always with the your you that this and for not
 but from into like want need would should could will can give use using say said write make more
 less just only again now still all any are was were have has had too very them they what when how
 begin beginning start starting end ending finish talk speak sound letters everything word words sure
+don stop add never
 """
 _COMMON = frozenset(_COMMON_WORDS.split())
-
-
-#: Says how replies shall be, rather than what was wrong with one.
-_ASKS_FOR = re.compile(
-    r"\bplease\b|^(?:no,? |and |now |just |always |also )?(?:answer|use|say|give|explain|begin|start|keep|"
-    r"make|write|tell|show|speak|talk|put|list|add|be|do|don't|do not|never|always|end|finish|call|ask|name|"
-    r"compare|avoid|stop)\b|\bi(?:'d| would)? (?:want|need|like|prefer|wish|asked for|said)\b|"
-    r"\byou (?:forgot|did not|didn't|should|must)\b|"
-    r"\b(?:must|should|always|never|no more|from now on|next time)\b",
-    re.IGNORECASE,
-)
+_NOT = re.compile(r"\b(?:no|not|never|without|avoid|don't|do not|stop)\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
+#: What is more exact than another, and holds where the other is asked for.
+_EXACTER = {
+    "list": ("numbered", "bullets", "steps"),
+    "not list": ("prose", "not numbered", "not bullets"),
+    "prose": ("not list", "not numbered", "not bullets"),
+    "steps": ("numbered",),
+    "numbered": ("steps",),
+}
 _REMARKS = re.compile(
     r"\bnot (?:about )?what i (?:asked|meant|wanted)\b|\b(?:did not|didn't|doesn't|does not) answer\b|"
     r"^(?:that|this|it)(?:'s| is| was) (?:not )?(?:wrong|bad|right|true|correct|helpful|nonsense)\b",
@@ -74,31 +46,33 @@ _REMARKS = re.compile(
 
 def is_wish(text: str) -> bool:
     """Whether a hint says how replies shall be from now on; others are about one reply alone."""
-    if _REMARKS.search(text) or is_personal(text):
+    if _REMARKS.search(text) or is_personal(text) or is_failure_in_words(text):
         return False
-    return bool(_ASKS_FOR.search(text) or _about(text) or _TAKES_BACK.search(text))
+    return any(part.is_wish for part in read_parts(text)) or read([text]).whole
+
+
+def asks(text: str) -> bool:
+    """Whether somebody asks for something, whatever it is."""
+    return any(part.asks for part in read_parts(text))
 
 
 def relation(new: str, old: str) -> Relation:
     """What a wish does to an earlier one of the same person."""
-    shared, smaller = stems(new) & stems(old), min(len(stems(new)), len(stems(old)))
-    if _TAKES_BACK.search(new) and (shared or _ALL.search(new)) and not _TAKES_BACK.search(old):
+    if plain(new) == plain(old):
+        return "same"
+    new_parts, old_parts = read_parts(new), read_parts(old)
+    if any(_takes_back(part, old_parts, old) for part in new_parts):
         return "takes back"
-    alike = bool(smaller) and len(shared) / smaller >= 0.5
-    about = _about(new) & _about(old)
-    if _plain(new) == _plain(old) or (about & set(_QUOTING) and _quoted(new) == _quoted(old) != ""):
-        return "same"
-    if alike and not contradict(new, old):
-        return "same"
-    if about or (contradict(new, old) and shared):
-        return "replaces"
-    return "other"
+    wanted, before = _points(new_parts, new), _points(old_parts, old)
+    if wanted and before:
+        return _compare(wanted, before)
+    return _by_words(new, old)
 
 
 def is_only_taking_back(new: str, old: str) -> bool:
-    """Whether nothing is wished for beyond that: every word of weight is the old wish's, or a cue's."""
-    rest = stems(_TAKES_BACK.sub(" ", new)) - stems(old)
-    return len(rest) < 2 and not (_about(_TAKES_BACK.sub(" ", new)) - _about(old))
+    """Whether nothing is wished for beyond that."""
+    old_parts = read_parts(old)
+    return not any(part.is_wish and not _takes_back(part, old_parts, old) for part in read_parts(new))
 
 
 def stems(text: str) -> frozenset[str]:
@@ -107,17 +81,65 @@ def stems(text: str) -> frozenset[str]:
     return frozenset((word.rstrip("s") or word)[:5] for word in words if word not in _COMMON)
 
 
-def _quoted(text: str) -> str:
-    """What a reply shall begin or end with; common words, too."""
-    found = _QUOTED.search(text)
-    return _plain(found["words"]) if found else ""
+def _takes_back(part: Part, old_parts: Sequence[Part], old: str) -> bool:
+    if any(each.takes_back or each.takes_back_all for each in old_parts):
+        return False
+    if part.takes_back_all:
+        return True
+    if not part.takes_back:
+        return False
+    before = _points(old_parts, old)
+    if not part.points:
+        return bool(stems(part.text) & stems(old))
+    return any(
+        about in before and _agrees(about, value, before[about]) for about, value in part.points.items()
+    )
 
 
-def _plain(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.lower()))
+def _points(parts: Sequence[Part], text: str) -> dict[str, str]:
+    """What is wanted, all in all; what is no longer wanted shall be otherwise."""
+    found: dict[str, str] = {}
+    for part in parts:
+        for about, value in part.points.items():
+            found[about] = opposite(value) if part.takes_back else value
+    for form in read([text]).forms:
+        found.setdefault("exclamation" if form.name == "marks" else form.name, form.wanted)
+    return found
 
 
-def _about(text: str) -> frozenset[str]:
-    found = {name for name, pattern in _ABOUT.items() if pattern.search(text)}
-    quoting = found & set(_QUOTING)
-    return frozenset(quoting or found)
+def _compare(new: dict[str, str], old: dict[str, str]) -> Relation:
+    shared = new.keys() & old.keys()
+    if not shared:
+        return "other"
+    if any(not _agrees(about, new[about], old[about]) for about in shared):
+        return "replaces"
+    if new.keys() <= old.keys() and not any(_is_exacter(new[about], old[about]) for about in shared):
+        return "same"
+    return "replaces" if old.keys() <= new.keys() else "other"
+
+
+def _agrees(about: str, one: str, other: str) -> bool:
+    """Whether both may be meant by the same wish."""
+    if about == "voice":
+        return bool(stems(one) & stems(other))
+    return one == other or _is_exacter(one, other) or _is_exacter(other, one)
+
+
+def _is_exacter(one: str, than: str) -> bool:
+    if than == "short" and _NUMBER.search(one) and not one.startswith("least"):
+        return True
+    return (than == "long" and one.startswith("least")) or one in _EXACTER.get(than, ())
+
+
+def _by_words(new: str, old: str) -> Relation:
+    mine, theirs = stems(new), stems(old)
+    smaller = min(len(mine), len(theirs))
+    if not smaller or len(mine & theirs) / smaller < 0.5:
+        return "other"
+    same = bool(_NOT.search(new)) == bool(_NOT.search(old)) and _names(new) == _names(old)
+    return "same" if same else "replaces"
+
+
+def _names(text: str) -> set[str]:
+    """Numbers, and words with a capital letter inside a sentence."""
+    return {*_NUMBER.findall(text), *(word.lower() for word in re.findall(r"(?<=[\w,] )[A-Z]\w+", text))}

@@ -134,7 +134,7 @@ class WishBook(Protocol):
 
     def accepted(self, turn: TurnRecord, *, told: bool) -> None: ...
 
-    def failed(self, turn: TurnRecord) -> None: ...
+    def failed(self, turn: TurnRecord) -> str | None: ...
 
     def of_other_models(self, fingerprint: str) -> Sequence[Wish]: ...
 
@@ -312,8 +312,6 @@ class Sampler:
         again, before = self._verdicts.corrected(turn), self._wishes.texts(turn.user, turn.scope)
         # Where answers are put into form, it does not matter what the model manages when it is told.
         counts = not (self._algorithm.needs.shapes and read(before).can_make)
-        if again is not None and counts:
-            self._wishes.failed(turn)
         if not verdict.hints or not self._wishes.is_wish(verdict.hints[0]):
             return NO_LESSON
         hint = verdict.hints[0]
@@ -325,8 +323,10 @@ class Sampler:
         # Its own wish, or one that it took back, may be known already from before a kill.
         if wish is None or wish.turn_id == turn.id:
             return None
-        if (overtaken := again is None and self._came_later(wish, turn)) and counts:
-            self._wishes.failed(turn)  # what was complained about again had this complaint before its eyes
+        overtaken = again is None and self._came_later(wish, turn)
+        # What was complained about again had this complaint before its eyes.
+        if (again or overtaken) and counts and (problem := self._wishes.failed(turn)) is not None:
+            return problem
         same = (again or overtaken) and self._wishes.texts(turn.user, turn.scope) == before
         return SAME_WISH if same else None
 

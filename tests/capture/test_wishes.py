@@ -14,6 +14,7 @@ from openclaw_rl.capture.wishes import (
     NOT_LEARNABLE,
     PAUSED,
     REPLACED,
+    SET_ASIDE,
     TAKEN_BACK,
     Wish,
     Wishes,
@@ -68,6 +69,30 @@ def test_one_takes_the_place_of_another(book: Wishes, ledger: LearnLedger) -> No
     assert became(ledger) == {FRENCH: REPLACED, "Please answer in Spanish.": ACTIVE}
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("Please answer in three sentences.", "Please answer in one sentence."),
+        ("Please call me Anna.", "Please call me Captain."),
+        ("Please don't use emojis.", "Please use emojis."),
+        ("Please answer in one sentence.", "No more than two sentences."),
+    ],
+)
+def test_contradicting_wishes_replace_each_other(
+    book: Wishes, ledger: LearnLedger, first: str, then: str
+) -> None:
+    book.take_up(turn(1), first, 0)
+    book.take_up(turn(2), then, 1)
+    assert became(ledger) == {first: REPLACED, then: ACTIVE}
+
+
+def test_normal_letters_take_back_no_other_wish(book: Wishes) -> None:
+    one, normal = "Please answer in one sentence.", "Please write it in normal letters."
+    book.take_up(turn(1), one, 0)
+    assert book.take_up(turn(2), normal, 0) is not None
+    assert book.texts("ann", EVERYONE) == (one, normal)
+
+
 def test_one_is_taken_back(book: Wishes, ledger: LearnLedger) -> None:
     book.take_up(turn(1), LISTS, 0)
     assert book.take_up(turn(2), "You can stop with the numbered lists.", 1) is None
@@ -104,6 +129,7 @@ def test_four_replies_that_knew_of_it_and_failed_end_it(book: Wishes) -> None:
     book.take_up(turn(1), LISTS, 7)
     for number in range(2, 6):
         assert book.texts("ann", EVERYONE) == (LISTS,)
+        book.take_up(turn(number), LISTS, 7)
         book.failed(turn(number))
     [wish] = book.ending(EVERYONE)
     assert (wish.served, wish.tried) == (7, 4)
@@ -122,8 +148,19 @@ def test_a_reply_that_pleased_shows_that_it_can_be_done(book: Wishes) -> None:
     assert book.of_user("ann", EVERYONE)[0].accepted == 0
     book.accepted(turn(2), told=True)
     for number in range(3, 9):
+        book.take_up(turn(number), LISTS, 0)
         book.failed(turn(number))
     assert book.texts("ann", EVERYONE) == (LISTS,)
+
+
+def test_a_reply_fails_only_the_wish_that_it_was_complained_about_for(book: Wishes) -> None:
+    book.take_up(turn(1), FRENCH, 0)
+    book.take_up(turn(2), LISTS, 0)
+    for number in range(3, 6):
+        book.take_up(turn(number), FRENCH, 0)
+        book.failed(turn(number))
+    book.failed(turn(9))  # complained about for something else
+    assert {wish.text: wish.tried for wish in book.of_user("ann", EVERYONE)} == {FRENCH: 3, LISTS: 0}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +172,7 @@ def test_versions_that_do_not_satisfy_it_pause_it(book: Wishes, told: bool | Non
         book.accepted(turn(2), told=told)
     for _ in range(versions):
         assert book.any_active(EVERYONE)
-        book.count_version("ann", EVERYONE)
+        book.count_version(["t1", "of somebody else"])
     [wish] = book.ending(EVERYONE)
     book.ended(wish)
     assert [w.status for w in book.of_user("ann", EVERYONE, (PAUSED,))] == [PAUSED]
@@ -143,14 +180,58 @@ def test_versions_that_do_not_satisfy_it_pause_it(book: Wishes, told: bool | Non
     assert wish.problem.startswith("paused")
 
 
-def test_a_person_has_a_few_wishes_at_most(book: Wishes) -> None:
-    texts = [
-        FRENCH,
-        LISTS,
-        "Please talk like a pirate.",
-        "Please end with Bye.",
-        "Please write in lowercase.",
-    ]
-    for number, text in enumerate(texts):
+MANY = [
+    FRENCH,
+    LISTS,
+    "Please talk like a pirate.",
+    "Please end with Bye.",
+    "Please write in lowercase.",
+    "Please begin with Well now.",
+    "Please call me Captain.",
+    "Please use emojis.",
+]
+
+
+def test_versions_made_for_other_wishes_do_not_count(book: Wishes) -> None:
+    """One version for each of four wishes, and no praise: none of them has failed."""
+    for number, text in enumerate(MANY[:4]):
         book.take_up(turn(number), text, 0)
-    assert book.texts("ann", EVERYONE) == tuple(texts[1:])
+        book.count_version([f"t{number}"])
+    assert [wish.versions for wish in book.of_user("ann", EVERYONE)] == [1, 1, 1, 1]
+    assert book.ending(EVERYONE) == []
+
+
+def test_all_that_a_complaint_asks_for_again_counts(book: Wishes) -> None:
+    book.take_up(turn(1), LISTS, 0)
+    book.take_up(turn(2), LISTS, 1)
+    book.count_version(["t1"])
+    book.count_version(["t2"])
+    book.count_version(["t1", "t2"])
+    assert [wish.versions for wish in book.of_user("ann", EVERYONE)] == [3]
+
+
+def test_a_ninth_wish_sets_the_longest_unsaid_one_aside_and_says_so(
+    book: Wishes, ledger: LearnLedger
+) -> None:
+    for number, text in enumerate(MANY):
+        book.take_up(turn(number), text, 0)
+    assert book.texts("ann", EVERYONE) == tuple(MANY)
+    book.take_up(turn(20), FRENCH, 0)
+    book.take_up(turn(21), "Please give an example.", 0)
+    assert book.texts("ann", EVERYONE) == (FRENCH, *MANY[2:], "Please give an example.")
+    [aside] = [wish for wish in list_wishes(ledger, "ann") if wish.status == SET_ASIDE]
+    assert aside.text == LISTS
+    assert aside.problem is not None
+    assert aside.problem.startswith("set aside: ")
+    assert "8 wishes" in aside.problem
+
+
+def test_said_again_it_comes_back(book: Wishes, ledger: LearnLedger) -> None:
+    for number, text in enumerate([*MANY, "Please give an example."]):
+        book.take_up(turn(number), text, 0)
+    assert became(ledger)[FRENCH] == SET_ASIDE
+    again = book.take_up(turn(30), FRENCH, 0)
+    assert again is not None
+    assert (again.turn_id, again.status, again.problem) == ("t0", ACTIVE, None)
+    assert FRENCH in book.texts("ann", EVERYONE)
+    assert became(ledger)[LISTS] == SET_ASIDE

@@ -12,6 +12,7 @@ from openclaw_rl.algo.hinted import Hinted
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.capture.normalise import is_ephemeral
 from openclaw_rl.capture.stored import stored_request
+from openclaw_rl.capture.wishes import CANNOT
 from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
 from openclaw_rl.judge.worker import JudgeWorker
 from openclaw_rl.processes.serving_system import ServingSystem
@@ -151,6 +152,29 @@ async def test_judged_in_another_order_it_is_not_taught_twice_either(system: Ser
     assert wishes_of(system).of_user("default", EVERYONE)[0].tried == 1
 
 
+async def test_a_remark_about_facts_does_not_fail_the_wish(system: ServingSystem) -> None:
+    said = [f"bad: {LISTS}", *("bad: it was Canberra" for _ in range(5))]
+    await converse(system, "question", *said)
+    await sampler_of(system).run()
+    [wish] = wishes_of(system).of_user("default", EVERYONE)
+    assert (wish.text, wish.tried) == (LISTS, 0)
+
+
+async def test_another_wish_in_the_same_conversation_does_not_fail_the_first(system: ServingSystem) -> None:
+    await converse(system, "question", f"bad: {LISTS}", "bad: please talk like a pirate", "more")
+    await sampler_of(system).run()
+    assert [wish.tried for wish in wishes_of(system).of_user("default", EVERYONE)] == [0, 0]
+
+
+async def test_what_was_asked_for_in_vain_four_times_says_so_on_the_turn(system: ServingSystem) -> None:
+    ids = await converse(system, "question", *(f"bad: {LISTS}" for _ in range(5)))
+    await sampler_of(system).run()
+    assert [await looked_at(system, turn) for turn in ids[1:5]] == [
+        *(("excluded", SAME_WISH) for _ in range(3)), ("excluded", CANNOT)
+    ]  # fmt: skip
+    assert wishes_of(system).texts("default", EVERYONE) == ()
+
+
 class Killed(BaseException):
     """Like kill -9, as far as one process can do it to itself."""
 
@@ -202,7 +226,7 @@ async def test_when_a_wish_ends_the_version_from_before_it_serves_again(make: Ma
         if how == "given up":
             wishes.failed(turn)
         else:
-            wishes.count_version(turn.user, EVERYONE)
+            wishes.count_version([turn.id])
     await run(worker)
     assert stack.policy_ledger.serving() == 0
     assert wishes.ending(EVERYONE) == []
@@ -237,7 +261,7 @@ async def test_another_model_learns_the_same_wishes_again(system: ServingSystem)
     assert policy is not None
     policies.trained(policy.version, {})
     assert policies.publish(policy.version, {})
-    wishes.count_version("default", EVERYONE)
+    wishes.count_version([first])
     assert await sampler_of(system).relearn() == 0, "the model is the same"
     policies.fingerprint = system.gateway.answerer.fingerprint = "new"
     assert await sampler_of(system).relearn() == 1

@@ -1,0 +1,266 @@
+"""What is asked for in somebody's words, as far as tables reach (``wish_table.py``).
+
+A sentence is read part by part. What a part asks for is a point: what it is about (length, language,
+formality, emoji …) and what that shall be (one sentence, French, casual, no …). Points say how wishes stand
+to each other (``wishes.py``). What the tables do not know has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from openclaw_rl.judge.corrections import sentences
+from openclaw_rl.judge.wish_table import QUOTED, UNITS, Table, named, table_for
+
+_POLES = (
+    *(("short", "long"), ("formal", "casual"), ("polite", "rude"), ("funny", "serious"), ("warm", "cold")),
+    *(("excited", "calm"), ("simple", "technical"), ("upper", "lower"), ("yes", "no")),
+)
+_OPPOSITES = {**dict(_POLES), **{other: one for one, other in _POLES}}
+_QUOTING = ("opening", "ending", "address", "voice")
+_BOUNDS = ("most", "least", "exactly")
+#: Nobody asks for more of them; said without a "no", they are an interjection, or about something else.
+_ONLY_REFUSED = ("apology", "disclaimer", "smalltalk")
+#: Words beside the points with which a part that tells nobody to do anything is still a wish.
+_FEW, _FEW_WHERE_TOO_MUCH = 1, 3
+#: Words before an adjective among which a "not so" or "less" belongs to it.
+_BEFORE = 4
+_KNOWN = ("filler", "lead", "want", "always", "no", "less", "back")
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+_PART = re.compile(r"[,;:–—，；：、]\s*|\s-\s")
+_QUESTION = re.compile(r"[?？]\W*$")
+_MOST_NAMED_WORDS = 8
+#: Longer texts are not read to their end.
+_LONGEST = 1200
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a sentence."""
+
+    text: str
+    points: Mapping[str, str]
+    """About → what it shall be."""
+    asks: bool = False
+    """Somebody is told to do something, or something is wanted."""
+    is_wish: bool = False
+    takes_back: bool = False
+    """It speaks of something that is no longer wanted: its points, where it has any."""
+    takes_back_all: bool = False
+
+
+def read_parts(text: str) -> tuple[Part, ...]:
+    """The parts of a text, in order; those that ask for nothing, too."""
+    bare = text[:_LONGEST].replace("’", "'").strip()
+    table = table_for(bare)
+    return tuple(_read(part, table) for sentence in sentences(bare) for part in _split(sentence, table))
+
+
+def opposite(value: str) -> str:
+    if value in _OPPOSITES:
+        return _OPPOSITES[value]
+    return value.removeprefix("not ") if value.startswith("not ") else f"not {value}"
+
+
+def plain(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.lower()))
+
+
+# --- one sentence ------------------------------------------------------------------------------
+
+
+def _split(sentence: str, table: Table) -> list[str]:
+    """At commas and the like, and at an "and" with something asked for on both sides."""
+    parts: list[str] = []
+    for piece in (piece for cut in _cut(sentence) for piece in _cut_at_and(cut, table)):
+        if parts and _says_nothing(parts[-1], table):
+            parts[-1] = f"{parts[-1]}, {piece}"
+        else:
+            parts.append(piece)
+    return parts
+
+
+def _cut(text: str) -> list[str]:
+    """What stands in quotes is never cut."""
+    quoted = [found.span() for found in QUOTED.finditer(text)]
+    parts, start = [], 0
+    for found in _PART.finditer(text):
+        if not any(a < found.start() < b for a, b in quoted):
+            parts.append(text[start : found.start()])
+            start = found.end()
+    return [part.strip() for part in (*parts, text[start:]) if part.strip(" .!?…。！？")]
+
+
+def _cut_at_and(text: str, table: Table) -> list[str]:
+    for found in table.forms["and"].finditer(text):
+        left, right = text[: found.start()].strip(), text[found.end() :].strip()
+        if left and right and _read(left, table).points and _read(right, table).points:
+            return [left, *_cut_at_and(right, table)]
+    return [text]
+
+
+def _says_nothing(part: str, table: Table) -> bool:
+    """It is only what comes before, such as "Please" or "Hör auf"."""
+    return not _left(part, set(), table) and not _read(part, table).points
+
+
+# --- one part ----------------------------------------------------------------------------------
+
+
+def _read(part: str, table: Table) -> Part:
+    taken = table.has("back", QUOTED.sub(lambda quoted: "·" * len(quoted.group()), part))
+    reader = _Reader(part, table, taken)
+    asks = reader.is_told or table.has("want", part)
+    if _QUESTION.search(part) and not asks:
+        return Part(part, {})
+    left = len(_left(part, reader.covered, table))
+    is_short = left <= _FEW and not table.has("states", part)
+    everything = table.has("all", part)
+    is_wish = (
+        (bool(reader.points) and (asks or is_short or (reader.is_too_much and left <= _FEW_WHERE_TOO_MUCH)))
+        or everything
+        or reader.is_about_manner
+        or (taken and asks and left <= _FEW_WHERE_TOO_MUCH)
+        or (table.has("always", part) and (reader.is_told or table.has("should", part)))
+    )
+    return Part(part, reader.points, asks, is_wish, taken, everything)
+
+
+def _left(part: str, covered: set[int], table: Table) -> list[str]:
+    """Words that no table knows; where there are no spaces, two signs count as one."""
+    known = covered | table.covered(_KNOWN, part)
+    if not table.is_spaced:
+        return [sign for n, sign in enumerate(part) if n not in known and sign.isalnum()][::2]
+    return [word.group() for word in _WORD.finditer(part) if _is_unknown(word, known)]
+
+
+def _is_unknown(word: re.Match[str], known: set[int]) -> bool:
+    """Not half of it is known."""
+    return 2 * len(known & set(range(*word.span()))) <= len(word.group())
+
+
+class _Reader:
+    """What one part asks for; ``taken``: no longer."""
+
+    def __init__(self, part: str, table: Table, taken: bool) -> None:
+        self._table, self._taken, self._rest = table, taken, part
+        self.points: dict[str, str] = {}
+        self.covered: set[int] = set()
+        self.is_too_much = False
+        start = self._begins(part)
+        self.is_told = any(self._tells(part, at) for at in dict.fromkeys((start, 0)))
+        manner = table.forms.get("manner")
+        self.is_about_manner = manner is not None and manner.match(part, start) is not None
+        self._read_named()
+        self._read_count()
+        self._read_language()
+        self._read_axes()
+
+    def _begins(self, part: str) -> int:
+        """Behind words such as "No," and "please"."""
+        leads = re.match(rf"\W*(?:(?:{self._table.forms['lead'].pattern})\W*)*", part, re.IGNORECASE)
+        return leads.end() if leads else 0
+
+    def _tells(self, part: str, at: int) -> bool:
+        if found := self._table.forms["do"].match(part, at):
+            self._cover(found.span())
+        return found is not None
+
+    def _take(self, found: re.Match[str], about: str, value: str) -> None:
+        self.points.setdefault(about, value)
+        self._cover(found.span())
+
+    def _cover(self, span: tuple[int, int]) -> None:
+        self.covered |= set(range(*span))
+
+    def _is_refused(self, text: str) -> bool:
+        return not self._taken and self._table.has("no", text)
+
+    def _read_named(self) -> None:
+        for about in _QUOTING:
+            found = self._table.search(about, self._rest)
+            if found is None and self.is_told:
+                found = self._table.search(f"told_{about}", self._rest)
+            words = self._words(about, named(found, "words") or found.group()) if found else ""
+            if found is None or not words:
+                continue
+            refused = about != "voice" and self._is_refused(self._rest[: found.end() - len(words)])
+            self._take(found, about, f"not {words}" if refused else words)
+            # Named words may be anything: they are about nothing else.
+            a, b = found.span()
+            self._rest = self._rest[:a] + "·" * (b - a) + self._rest[b:]
+
+    def _words(self, about: str, said: str) -> str:
+        if quoted := QUOTED.search(said):
+            return " ".join(plain(quoted.group()).split()[:_MOST_NAMED_WORDS])
+        if self._table.has("question", said):
+            return "question"
+        around = ("want", "always", *(("filler", "back") if about == "voice" else ()))
+        known = self._table.covered(around, said)
+        words = "".join(" " if n in known else sign for n, sign in enumerate(said))
+        return " ".join(plain(words).split()[:_MOST_NAMED_WORDS])
+
+    def _read_count(self) -> None:
+        found = self._table.count.search(self._rest)
+        if found is None:
+            return
+        unit = next(unit for unit in UNITS if found.groupdict().get(unit))
+        bound = next((name for name in _BOUNDS if self._table.has(name, self._rest)), "")
+        self.covered |= self._table.covered(_BOUNDS, self._rest)
+        number = f"{self._number(found['n'])} {unit}"
+        self._take(found, "length", f"{bound} {number}" if bound in ("least", "exactly") else number)
+
+    def _number(self, said: str) -> str:
+        if said.isdigit():
+            return said
+        return next(number for number, form in self._table.numbers.items() if form.fullmatch(said))
+
+    def _read_language(self) -> None:
+        found = self._table.search("in_language", self._rest)
+        if found is None:
+            found = self._table.search("bare_language", self._rest)
+            if found is None or _left(self._rest, set(range(*found.span())), self._table):
+                return
+        said = named(found, "language")
+        name = next(name for name, form in self._table.languages.items() if form.fullmatch(said))
+        self._take(found, "language", f"not {name}" if self._is_refused(self._rest) else name)
+
+    def _read_axes(self) -> None:
+        refused = self._is_refused(self._rest)
+        for name, form in self._table.axes.items():
+            axis, _, value = name.partition("_")
+            for found in form.finditer(self._rest):
+                if axis == "thing":
+                    self._take_thing(found, value, refused)
+                elif axis == "layout":
+                    self._take_layout(found, opposite(value) if refused else value)
+                else:
+                    self._take(found, axis, self._pole(found, value))
+
+    def _take_thing(self, found: re.Match[str], about: str, refused: bool) -> None:
+        if about not in _ONLY_REFUSED or refused or self._taken:
+            self._take(found, about, "no" if refused else "yes")
+
+    def _take_layout(self, found: re.Match[str], value: str) -> None:
+        """A numbered list is one that is numbered."""
+        if self.points.get("layout") in ("list", "not list"):
+            del self.points["layout"]
+        self._take(found, "layout", value)
+
+    def _pole(self, found: re.Match[str], value: str) -> str:
+        if value not in _OPPOSITES or self._taken or not self._is_reduced(found):
+            return value
+        self.is_too_much = self.is_too_much or self._table.has("too", self._rest)
+        return _OPPOSITES[value]
+
+    def _is_reduced(self, found: re.Match[str]) -> bool:
+        """Whether there is too much of it: "not so", "less", "too" right before."""
+        before = self._rest[: found.start()]
+        if self._table.has("less_after", self._rest[found.start() :]):
+            return True
+        if not self._table.is_spaced:
+            return self._table.has("less", before)
+        words = list(_WORD.finditer(before))[-_BEFORE:]
+        return bool(words) and self._table.has("less", before[words[0].start() :])

@@ -1,0 +1,126 @@
+"""The tables that wishes are read by, one file for each language in ``wish_words``.
+
+Sections of a table:
+
+- ``lead``: words before what is meant; ``filler``: words that ask for nothing; ``and``: where to split
+- ``do``: how a part begins that tells somebody to do something; ``manner``: the same, about replies
+- ``want``, ``should``: that something is wanted; ``always``: for good; ``states``: that it is a statement
+- ``back``: no longer wanted; ``all``: everything as before
+- ``no``: refused; ``less``, ``less_after``, ``too``: there is too much of it
+- ``opening``, ``ending``, ``address``, ``voice``, with the ``words`` named; ``told_…``: only where told
+- numbers, what is counted (``sentence`` …), bounds (``most`` …), languages
+- everything else is ``about_value``, such as ``length_short``; a ``thing_…`` is wanted or not
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from openclaw_rl.judge.languages import by_script
+from openclaw_rl.judge.patterns import read_patterns
+
+LANGUAGES = (
+    *("english", "german", "french", "spanish", "italian", "portuguese", "dutch", "polish"),
+    *("russian", "chinese", "japanese"),
+)
+#: No spaces between their words.
+UNSPACED = ("chinese", "japanese")
+UNITS = ("sentence", "word", "line", "paragraph", "points")
+QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|«[^»]*»|„[^“”]*[“”]|「[^」]*」|‘[^’]*’|(?<!\w)'[^']+'(?!\w)")
+_AXES = (
+    *("length", "formality", "manners", "humour", "warmth", "energy", "difficulty", "letters", "layout"),
+    *("units", "temperature", "distance", "spelling", "thing"),
+)
+_GROUP = re.compile(r"\(\?P<(\w+)>")
+
+
+@dataclass(frozen=True)
+class Table:
+    language: str
+    forms: Mapping[str, re.Pattern[str]]
+    axes: Mapping[str, re.Pattern[str]]
+    """``about_value`` → its words."""
+    languages: Mapping[str, re.Pattern[str]]
+    numbers: Mapping[str, re.Pattern[str]]
+    count: re.Pattern[str]
+    """A number and what is counted."""
+
+    @property
+    def is_spaced(self) -> bool:
+        return self.language not in UNSPACED
+
+    def search(self, name: str, text: str) -> re.Match[str] | None:
+        form = self.forms.get(name)
+        return form.search(text) if form else None
+
+    def has(self, name: str, text: str) -> bool:
+        return self.search(name, text) is not None
+
+    def covered(self, names: Iterator[str] | tuple[str, ...], text: str) -> set[int]:
+        """Where in the text words of these sections stand."""
+        forms = (self.forms[name] for name in names if name in self.forms)
+        return {n for form in forms for found in form.finditer(text) for n in range(*found.span())}
+
+
+@cache
+def table_of(language: str) -> Table:
+    sections = read_patterns(f"wish_words/{language}")
+    numbers, names = _keyed(sections.pop("numbers")), _keyed(sections.pop("languages"))
+    known, spaced = "|".join(names.values()), language not in UNSPACED
+    forms = {
+        name: _compiled([line.replace("{LANGUAGE}", f"(?:{known})") for line in lines])
+        for name, lines in sections.items()
+    }
+    forms["bare_language"] = _compiled([f"(?P<language>{known})"])
+    if spaced:
+        forms["lead"] = re.compile(rf"(?<!\w)(?:{forms['lead'].pattern})(?!\w)", re.IGNORECASE)
+    begins = r"(?<!\w)" if spaced else ""
+    for name in [name for name in forms if name.partition("_")[0] in _AXES]:
+        forms[name] = re.compile(rf"{begins}(?:{forms[name].pattern})", re.IGNORECASE)
+    return Table(
+        language,
+        forms,
+        {name: form for name, form in forms.items() if name.partition("_")[0] in _AXES},
+        {name: _compiled([form]) for name, form in names.items()},
+        {number: _compiled([form]) for number, form in numbers.items()},
+        _count_form(sections, numbers, spaced),
+    )
+
+
+def table_for(text: str) -> Table:
+    """Of the language whose script it is, else of the one whose table knows most of the text."""
+    bare = QUOTED.sub(" ", text)
+    if (language := by_script(bare)) is not None:
+        return table_of(language)
+    tables = [table_of(language) for language in LANGUAGES if language not in ("russian", *UNSPACED)]
+    return max(tables, key=lambda table: len(table.covered(iter(table.forms), bare)))
+
+
+def named(found: re.Match[str], name: str) -> str:
+    """What a group holds; several lines of a section may have one of that name."""
+    groups = found.groupdict().items()
+    return next((said for key, said in groups if said and key.rstrip("0123456789") == name), "")
+
+
+def _count_form(
+    sections: Mapping[str, list[str]], numbers: Mapping[str, str], spaced: bool
+) -> re.Pattern[str]:
+    number = "|".join([r"\d{1,3}", *sorted("|".join(numbers.values()).split("|"), key=len, reverse=True)])
+    units = "|".join(f"(?P<{unit}>{'|'.join(sections[unit])})" for unit in UNITS if unit in sections)
+    between = "|".join(sections["between"])
+    if spaced:
+        return re.compile(rf"\b(?P<n>{number})[ -](?:(?:{between})[, ]+)*(?:{units})\b", re.IGNORECASE)
+    return re.compile(rf"(?P<n>{number})(?:{between})*(?:{units})", re.IGNORECASE)
+
+
+def _keyed(lines: list[str]) -> dict[str, str]:
+    return {key: form for key, _, form in (line.partition(": ") for line in lines)}
+
+
+def _compiled(lines: list[str]) -> re.Pattern[str]:
+    """Groups get the number of their line: no two may have the same name."""
+    numbered = [_GROUP.sub(rf"(?P<\g<1>{n}>", line) for n, line in enumerate(lines)]
+    return re.compile("|".join(f"(?:{line})" for line in numbered), re.IGNORECASE)
