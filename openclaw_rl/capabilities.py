@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from openclaw_rl.algo import create_algorithm
+from openclaw_rl.algo import algorithm_for, create_algorithm
 from openclaw_rl.config import Config
 from openclaw_rl.engine import ENGINES
 from openclaw_rl.judge import JUDGES
 from openclaw_rl.models import pick_device
 from openclaw_rl.plugins import find
 from openclaw_rl.render import RENDERERS
+from openclaw_rl.scopes import ENVIRONMENTS
 from openclaw_rl.sinks import SINKS
 from openclaw_rl.train import capabilities_of
 from openclaw_rl.train.takeover import take_over_shares
-from openclaw_rl.types import Capabilities, Needs
+from openclaw_rl.types import EVERYONE, Capabilities, Needs
 
 
 def check_choices(config: Config) -> None:
@@ -28,7 +29,8 @@ def check_choices(config: Config) -> None:
     if config.engine.renderer is not None:
         find("renderer", config.engine.renderer, RENDERERS)
     if config.learn.train:
-        create_algorithm(config.learn)
+        for scope in (EVERYONE, ENVIRONMENTS):
+            algorithm_for(scope, config.learn)
         capabilities_of(config.train.trainer)
         _check_pair(config.engine.engine, config.train.trainer)
         if config.train.trainer == "local":

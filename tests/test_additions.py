@@ -66,7 +66,7 @@ ALGORITHM = '''
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.algo.binary import Binary
+from openclaw_rl.algo.base import VerdictOptions, verdict_example
 from openclaw_rl.types import Batch, Example, Json, Lesson, Needs, Scorer
 
 
@@ -76,7 +76,7 @@ class Complaints:
     needs = Needs()
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
-        return [Binary().signal(lesson, -self.push)] if lesson.verdict.score < 0 else []
+        return [verdict_example(lesson, VerdictOptions(), -self.push)] if lesson.verdict.score < 0 else []
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:
         return Batch(examples)
@@ -87,7 +87,7 @@ def test_an_algorithm_with_an_option_is_two_files(copy: Copy) -> None:
     copy.write("algo/complaints.py", ALGORITHM)
     name = "algo/__init__.py"
     copy.insert(name, "import Binary\n", "from openclaw_rl.algo.complaints import Complaints\n")
-    copy.insert(name, '    "binary": _binary,\n', '    "complaints": Complaints,\n')
+    copy.insert(name, '    "binary": Binary,\n', '    "complaints": Complaints,\n')
     assert len(copy.touched) <= 2
     code = PARSE + "from openclaw_rl.algo import create_algorithm; print(create_algorithm(config.learn))"
     home = ["--home", str(copy.folder / "home")]

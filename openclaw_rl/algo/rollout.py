@@ -10,23 +10,23 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from openclaw_rl.algo.base import example, free, importance, sampled
+from annotated_types import Ge, Gt
+
+from openclaw_rl.algo.base import ImportanceOptions, example, free, importance, sampled
 from openclaw_rl.types import Batch, Example, Json, Lesson, Needs, Scorer, Standing
 
 
 @dataclass(frozen=True)
-class Rollout:
-    outcome_weight: float = 1.0
-    process_weight: float = 0.3
-    importance_cap: float = 2.0
-    batch_size: int = 32
-    scale: float = 1.0
+class Rollout(ImportanceOptions):
+    outcome_weight: Annotated[float, Ge(0)] = 1.0
+    """Weight of how an attempt ended, beside the others at its task."""
+    process_weight: Annotated[float, Ge(0)] = 0.3
+    """Weight of the verdict on a step, beside the others of its group."""
+    scale: Annotated[float, Gt(0)] = 1.0
     """Of the learning rate."""
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(batch_size=self.batch_size)
+    needs = Needs(batch_size=32)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         if lesson.standing is None:

@@ -7,7 +7,7 @@ what to do; prompts and keys never reach a log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Literal
 
@@ -16,6 +16,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
+from openclaw_rl.config import ServeConfig
 from openclaw_rl.errors import RequestError
 from openclaw_rl.scopes import check_scope
 from openclaw_rl.serve.answer import add_dialect
@@ -48,19 +49,17 @@ _EXPOSED = (
 
 def create_app(
     gateway: Gateway,
-    keys: KeyRing | None,
+    keys: KeyRing,
     inspection: Inspection,
     users: Users,
+    settings: ServeConfig,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
-    max_request_mb: int = 8,
-    origins: Sequence[str] = (),
-    hosts: Sequence[str] = (),
 ) -> FastAPI:
-    """``keys`` None switches authentication off; pages of these ``origins`` may use the API."""
     app = FastAPI(title="OpenClaw-RL", docs_url=None, redoc_url=None, lifespan=lifespan)
     add_errors(app, gateway.metrics)
-    app.add_middleware(BodyLimit, max_bytes=max_request_mb << 20)
-    add_signin(app, keys, hosts)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_request_mb << 20)
+    signed_in = keys if settings.auth else None
+    add_signin(app, signed_in, [*_names(settings.allowed_hosts.lower()), settings.host.lower()])
     add_pages(app)
     for dialect in DIALECTS:
         add_dialect(app.router, gateway, dialect)
@@ -193,14 +192,14 @@ def create_app(
     app.include_router(forget_routes(inspection))
     app.include_router(wish_routes(inspection))
     app.include_router(reaction_routes(inspection))
-    app.include_router(people_routes(keys, users, gateway, inspection))
+    app.include_router(people_routes(signed_in, users, gateway, inspection))
     app.include_router(reward_routes(inspection, gateway))
     app.add_middleware(SessionUrl)
-    if origins:
+    if origins := _names(settings.allow_origin):
         # Outermost: a browser asks without a key whether it may send one.
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=list(origins),
+            allow_origins=origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=_EXPOSED,
@@ -229,6 +228,11 @@ def _model(name: str) -> Json:
     """In the words of OpenAI and of Anthropic at once; their clients skip what they do not know."""
     openai = {"id": name, "object": "model", "created": 0, "owned_by": "openclaw-rl"}
     return {**openai, "type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+
+
+def _names(text: str) -> list[str]:
+    """With commas or spaces between them."""
+    return text.replace(",", " ").split()
 
 
 def _found(value: Json | None, kind: str, name: str) -> Json:
