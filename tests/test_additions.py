@@ -108,7 +108,7 @@ ENGINE = '''
 from dataclasses import dataclass
 
 from openclaw_rl.engine.absent import AbsentEngine
-from openclaw_rl.settings import EngineConfig, extended
+from openclaw_rl.settings import EngineConfig
 
 
 @dataclass(frozen=True)
@@ -118,24 +118,16 @@ class FarOptions(EngineConfig):
 
 
 class FarEngine(AbsentEngine):
-    def __init__(self, parts) -> None:
-        self.options = extended(FarOptions, parts.settings, parts.settings.engine_options)
+    def __init__(self, model, options) -> None:
+        self.options = options
 '''
-
-MAKER = """
-
-def _far(parts: EngineParts) -> Engine:
-    from openclaw_rl.engine.far import FarEngine
-
-    return FarEngine(parts)
-"""
 
 
 def test_an_engine_is_two_files(copy: Copy) -> None:
     copy.write("engine/far.py", ENGINE)
     name = "engine/__init__.py"
-    copy.insert(name, "settings, settings.engine_options))\n", MAKER)
-    copy.insert(name, '{"local": _local', ', "far": _far')
+    before = '    "vllm": _Maker("vllm", "VllmEngine", "VllmOptions"),\n'
+    copy.insert(name, before, '    "far": _Maker("far", "FarEngine", "FarOptions"),\n')
     assert len(copy.touched) <= 2
     code = PARSE + (
         "from pathlib import Path\n"

@@ -70,6 +70,12 @@ class Plain:
                            custom_losses=False, full_weights=False)  # fmt: skip
 
 
+class OfACloud(Plain):
+    """Its weights stay where they are."""
+
+    capabilities = replace(LocalTrainer.capabilities, makes="cloud")
+
+
 class Silent:
     """Does not say what it can do."""
 
@@ -88,8 +94,12 @@ class Silent:
          "use --algo binary"),
         (Config(train=TrainConfig(trainer="tinkr")), Capabilities(), "known: local"),
         (Config(learn=LearnConfig(algo="hinted")), Capabilities(top_logprobs=False), "use --algo binary"),
-        (Config(train=TrainConfig(trainer="tinker")), Capabilities(), "use --engine tinker with"),
-        (Config(engine=EngineConfig(engine="tinker")), Capabilities(), "use --engine tinker with"),
+        (Config(train=TrainConfig(trainer="tinker")), Capabilities(),
+         "use --trainer local or --engine tinker"),
+        (Config(engine=EngineConfig(engine="tinker")), Capabilities(loads=("tinker",)),
+         "use --trainer tinker or --engine local or --engine vllm"),
+        (Config(train=TrainConfig(trainer=f"{__name__}:OfACloud")), Capabilities(loads=("file", "s3")),
+         "weights at cloud://…, where it wants file://… or s3://…; use --trainer local"),
         (Config(train=TrainConfig(trainer=f"{__name__}:Silent")), Capabilities(), "give it 'capabilities'"),
     ],
 )  # fmt: skip
