@@ -16,6 +16,7 @@ from openclaw_rl.models import pick_device
 from openclaw_rl.plugins import create, find
 from openclaw_rl.settings import TrainConfig, extended
 from openclaw_rl.sizes import sized
+from openclaw_rl.train.losses import LOSSES
 from openclaw_rl.types import Trainer, TrainerCapabilities
 
 __all__ = ["TRAINERS", "TrainerParts", "capabilities_of", "check_settings", "create_trainer"]
@@ -37,9 +38,7 @@ class TrainerParts:
 class _Local:
     """The embedded trainer; torch and transformers are imported when it is made."""
 
-    capabilities = TrainerCapabilities(
-        frozenset({"clipped-surrogate", "reverse-kl", "forward-kl"}), custom_losses=True, full_weights=True
-    )
+    capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, full_weights=True)
 
     def check_settings(self, settings: TrainConfig) -> None:
         pick_device(settings.train_device)
@@ -55,7 +54,7 @@ class _Local:
 class _Tinker:
     """A server of the Tinker protocol; torch is imported when it is made."""
 
-    capabilities = TrainerCapabilities(_Local.capabilities.losses, custom_losses=True, makes="tinker")
+    capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, makes="tinker")
 
     def __call__(self, parts: TrainerParts) -> Trainer:
         from openclaw_rl.train.tinker import TinkerTrainer, TinkerTrainerOptions

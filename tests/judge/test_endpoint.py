@@ -12,7 +12,8 @@ import pytest
 
 from openclaw_rl.config import JudgeConfig
 from openclaw_rl.judge.llm import EndpointJudge, parse_hints, parse_verdict
-from openclaw_rl.types import JudgeCase, JudgeError
+from openclaw_rl.testing.contracts import JudgeContract
+from openclaw_rl.types import Judge, JudgeCase, JudgeError
 
 CASE = JudgeCase(
     [{"role": "user", "content": "Describe the shop."}],
@@ -92,6 +93,14 @@ def asked(endpoint: Endpoint, **settings: Any) -> JudgeConfig:
 
 class Narrow(EndpointJudge):
     max_calls = 2
+
+
+class TestEndpoint(JudgeContract):
+    @pytest.fixture
+    async def judge(self, endpoint: Endpoint) -> AsyncIterator[Judge]:
+        judge = EndpointJudge(asked(endpoint))
+        yield judge
+        await judge.close()
 
 
 def is_hints(body: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The trainer's contract, against the embedded trainer and the example; and what is refused at the start."""
+"""The trainer's contract, against every trainer, the fake included; and what is refused at the start."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from openclaw_rl.capabilities import check_training
 from openclaw_rl.config import Config, EngineConfig, LearnConfig, TrainConfig
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.settings import extended
+from openclaw_rl.testing import ScriptedTrainer
 from openclaw_rl.testing.contracts import TrainerContract
 from openclaw_rl.train import TRAINERS, TrainerParts, capabilities_of, create_trainer
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
@@ -28,6 +29,12 @@ class TestLocal(TrainerContract):
     def make_trainer(self, tiny_model: Path) -> Callable[[], Trainer]:
         settings = TrainConfig(train_device="cpu", lora_rank=4)
         return lambda: create_trainer(TrainerParts(tiny_model, "tiny", settings))
+
+
+class TestScripted(TrainerContract):
+    @pytest.fixture
+    def make_trainer(self) -> Callable[[], Trainer]:
+        return ScriptedTrainer
 
 
 class TestExample(TrainerContract):
