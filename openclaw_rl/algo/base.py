@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -69,6 +71,12 @@ def verdict_example(
     ids, old = sampled(lesson.turn)
     counts = free(lesson.turn) * importance(lesson.turn, options.importance_cap)
     return example(lesson, ids, old, counts * (options.rl_weight * advantage), strength=strength)
+
+
+def standardised(value: float, group: Sequence[float]) -> float:
+    """How far it is from the mean of its group, in standard deviations; 0 where all are alike."""
+    spread = statistics.pstdev(group) if len(group) > 1 else 0.0
+    return (value - statistics.fmean(group)) / spread if spread else 0.0
 
 
 def example(

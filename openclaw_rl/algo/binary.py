@@ -9,11 +9,10 @@ published.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from openclaw_rl.algo.base import VerdictOptions, verdict_example
+from openclaw_rl.algo.base import VerdictOptions, standardised, verdict_example
 from openclaw_rl.types import Batch, Example, Json, Lesson, Needs, Scorer
 
 #: Verdicts a running mean looks back on.
@@ -28,7 +27,9 @@ class Binary(VerdictOptions):
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         verdict = lesson.verdict
-        if self.reward_baseline and (advantage := standardised(verdict.score, lesson.peers)):
+        if self.reward_baseline and (
+            advantage := standardised(verdict.score, (verdict.score, *lesson.peers))
+        ):
             made = verdict_example(lesson, self, advantage * verdict.confidence)
             return [replace(made, source=replace(made.source, compared=True))]
         return published_examples(lesson, self)
@@ -57,10 +58,3 @@ def published_examples(lesson: Lesson, options: VerdictOptions) -> list[Example]
     if not verdict.score:
         return []
     return [verdict_example(lesson, options, verdict.score * verdict.confidence)]
-
-
-def standardised(score: int, peers: Sequence[int]) -> float:
-    """How far a verdict is from the mean of its group; 0 where all of it are alike."""
-    group = [score, *peers]
-    spread = statistics.pstdev(group)
-    return (score - statistics.fmean(group)) / spread if spread else 0.0

@@ -7,14 +7,13 @@ whatever their scales. Where all attempts went alike there is nothing to learn.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt
 
-from openclaw_rl.algo.base import ImportanceOptions, example, free, importance, sampled
+from openclaw_rl.algo.base import ImportanceOptions, example, free, importance, sampled, standardised
 from openclaw_rl.types import Batch, Example, Json, Lesson, Needs, Scorer, Standing
 
 
@@ -44,9 +43,3 @@ class Rollout(ImportanceOptions):
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:
         return Batch(examples, self.needs.loss, scale=self.scale)
-
-
-def standardised(value: float, group: Sequence[float]) -> float:
-    """How far it is from the group's mean, in standard deviations; 0 where all are alike."""
-    spread = statistics.pstdev(group) if len(group) > 1 else 0.0
-    return (value - statistics.fmean(group)) / spread if spread else 0.0

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from openclaw_rl.config import ServeConfig
-from openclaw_rl.errors import RequestError
+from openclaw_rl.errors import RequestError, or_not_found
 from openclaw_rl.scopes import check_scope
 from openclaw_rl.serve.answer import add_dialect
 from openclaw_rl.serve.auth import KeyRing
@@ -112,25 +112,27 @@ def create_app(
         text: bool = False,
     ) -> Json:
         found = inspection.session(session_id, limited_to(request), limit, after, text)
-        return _found(found, "session", session_id)
+        return or_not_found(found, "session", session_id)
 
     @app.post("/v1/sessions/{session_id:path}/close", tags=["feedback"])
     async def close_session(session_id: str, request: Request) -> Json:
         found = await asyncio.to_thread(
             inspection.session, session_id, limited_to(request), None, None, False
         )
-        turns = _found(found, "session", session_id)["turns"]
+        turns = or_not_found(found, "session", session_id)["turns"]
         if turns:
             await inspection.record_event(turns[-1]["id"], "closed", {})
         return {"id": session_id, "closed": True}
 
     @app.get("/v1/turns/{turn_id}", tags=["look in"])
     def turn(turn_id: str, request: Request) -> Json:
-        return _found(inspection.turn(turn_id, limited_to(request)), "turn", turn_id)
+        return or_not_found(inspection.turn(turn_id, limited_to(request)), "turn", turn_id)
 
     @app.post("/v1/feedback", tags=["feedback"])
     async def feedback(parsed: Feedback, request: Request) -> Json:
-        _found(await asyncio.to_thread(inspection.turn, parsed.id, limited_to(request)), "turn", parsed.id)
+        or_not_found(
+            await asyncio.to_thread(inspection.turn, parsed.id, limited_to(request)), "turn", parsed.id
+        )
         score = parsed.stated_score()
         await inspection.record_event(
             parsed.id, "feedback", {"score": score, "text": parsed.text, "by": request.state.user}
@@ -233,9 +235,3 @@ def _model(name: str) -> Json:
 def _names(text: str) -> list[str]:
     """With commas or spaces between them."""
     return text.replace(",", " ").split()
-
-
-def _found(value: Json | None, kind: str, name: str) -> Json:
-    if value is None:
-        raise RequestError(f"There is no {kind} '{name}'.", status=404, code="not_found")
-    return value

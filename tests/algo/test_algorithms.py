@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from openclaw_rl.algo import ALGORITHMS, create_algorithm
-from openclaw_rl.algo.base import importance
-from openclaw_rl.algo.binary import Binary, standardised
+from openclaw_rl.algo.base import importance, standardised
+from openclaw_rl.algo.binary import Binary
 from openclaw_rl.algo.hints import overlap
 from openclaw_rl.algo.hybrid import Hybrid, HybridSum
 from openclaw_rl.algo.opd import Opd, OpdTopK
@@ -119,7 +119,7 @@ def test_a_neutral_verdict_teaches_binary_nothing() -> None:
 def test_answers_to_one_request_are_measured_against_each_other(
     score: int, peers: tuple[int, ...], advantage: float
 ) -> None:
-    assert standardised(score, peers) == pytest.approx(advantage)
+    assert standardised(score, (score, *peers)) == pytest.approx(advantage)
     algorithm = Binary(importance_cap=1.0)
     made = examples(algorithm, replace(lesson(score, turn=make_turn(temperature=0.0)), peers=peers))
     if advantage:
