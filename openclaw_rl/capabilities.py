@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from openclaw_rl.algo import create_algorithm
+from openclaw_rl import engine, train
+from openclaw_rl.algo import algorithm_for, create_algorithm
 from openclaw_rl.config import Config
 from openclaw_rl.engine import ENGINES
 from openclaw_rl.judge import JUDGES
-from openclaw_rl.models import pick_device
 from openclaw_rl.plugins import find
 from openclaw_rl.render import RENDERERS
+from openclaw_rl.scopes import ENVIRONMENTS
 from openclaw_rl.sinks import SINKS
-from openclaw_rl.train import capabilities_of
 from openclaw_rl.train.takeover import take_over_shares
-from openclaw_rl.types import Capabilities, Needs
+from openclaw_rl.types import EVERYONE, Capabilities, Needs
 
 
 def check_choices(config: Config) -> None:
@@ -24,18 +24,15 @@ def check_choices(config: Config) -> None:
         _check_take_over(config)
     if config.passes_on:
         return
-    find("engine", config.engine.engine, ENGINES)
+    engine.check_settings(config.engine)
     if config.engine.renderer is not None:
         find("renderer", config.engine.renderer, RENDERERS)
     if config.learn.train:
-        create_algorithm(config.learn)
-        capabilities_of(config.train.trainer)
-        _check_pair(config.engine.engine, config.train.trainer)
-        if config.train.trainer == "local":
-            pick_device(config.train.train_device)
-    if config.engine.engine == "local":
-        pick_device(config.engine.device)
-        _check_kernel(config.engine.kernel)
+        for scope in (EVERYONE, ENVIRONMENTS):
+            algorithm_for(scope, config.learn)
+        train.check_settings(config.train)
+        if (known := engine.capabilities_of(config.engine.engine)) is not None:
+            _check_weights(config, known)
 
 
 def _check_take_over(config: Config) -> None:
@@ -54,24 +51,18 @@ def _check_take_over(config: Config) -> None:
         raise ValueError(f"--take-over learns from text, which --algo {config.learn.algo} cannot; use hinted")
 
 
-def _check_kernel(name: str) -> None:
-    from openclaw_rl.engine.kernels import check_kernel_name  # imports torch
-
-    check_kernel_name(name)
-
-
-def check_training(config: Config, engine: Capabilities, needs: Needs) -> None:
-    """ValueError if the engine, the trainer and the algorithm that the settings name do not fit."""
+def check_training(config: Config, able: Capabilities, needs: Needs) -> None:
+    """ValueError if trainer and algorithm, as the settings name them, do not fit what the engine can do."""
     engine_name, trainer_name = config.engine.engine, config.train.trainer
-    trainer = capabilities_of(trainer_name)
+    trainer = train.capabilities_of(trainer_name)
     if config.train.finetune == "full":
         if not trainer.full_weights:
             raise ValueError(f"--trainer {trainer_name} trains adapters only; use --finetune lora")
-        if not engine.full_weights:
+        if not able.full_weights:
             raise ValueError(f"--engine {engine_name} loads adapters only; use --finetune lora")
         if config.train.kl_coefficient:
             raise ValueError("--kl-coefficient needs the base beside what is trained; use --finetune lora")
-    elif not engine.adapters:
+    elif not able.adapters:
         raise ValueError(f"--engine {engine_name} loads no adapters; use --finetune full, or --no-train")
     if config.learn.loss is not None:
         if not trainer.custom_losses:
@@ -82,22 +73,34 @@ def check_training(config: Config, engine: Capabilities, needs: Needs) -> None:
             f"--algo {config.learn.algo} needs the loss {needs.loss}, which --trainer {trainer_name} lacks "
             f"(it has: {known}); choose another --algo or --trainer"
         )
-    if needs.scores and not engine.scores_candidates:
+    if needs.scores and not able.scores_candidates:
         raise ValueError(
             f"--algo {config.learn.algo} asks a teacher for log-probs of chosen tokens, which --engine "
             f"{engine_name} does not give; use --algo binary"
         )
-    if (needs.scores or needs.generates) and not engine.top_logprobs:
+    if (needs.scores or needs.generates) and not able.top_logprobs:
         raise ValueError(
             f"--algo {config.learn.algo} learns from the likeliest tokens at each place, which --engine "
             f"{engine_name} does not tell; use --algo binary"
         )
-    _check_pair(engine_name, trainer_name)
+    _check_weights(config, able)
 
 
-def _check_pair(engine_name: str, trainer_name: str) -> None:
-    if {engine_name, trainer_name} in ({"local", "tinker"}, {"vllm", "tinker"}):
-        raise ValueError(
-            f"--engine {engine_name} cannot load what --trainer {trainer_name} makes: weights of a Tinker "
-            "server stay there; use --engine tinker with --trainer tinker"
-        )
+def _check_weights(config: Config, able: Capabilities) -> None:
+    """What the trainer makes must be what the engine loads."""
+    makes = train.capabilities_of(config.train.trainer).makes
+    if makes in able.loads:
+        return
+    trainers = [name for name in train.TRAINERS if train.capabilities_of(name).makes in able.loads]
+    engines = [name for name in ENGINES if makes in _loads(name)]
+    remedies = [*(f"--trainer {name}" for name in trainers), *(f"--engine {name}" for name in engines)]
+    wanted = " or ".join(f"{scheme}://…" for scheme in able.loads)
+    raise ValueError(
+        f"--engine {config.engine.engine} cannot load what --trainer {config.train.trainer} makes: "
+        f"weights at {makes}://…, where it wants {wanted}; use {' or '.join(remedies) or '--no-train'}"
+    )
+
+
+def _loads(engine_name: str) -> tuple[str, ...]:
+    known = engine.capabilities_of(engine_name)
+    return known.loads if known is not None else ()

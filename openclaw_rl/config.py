@@ -25,7 +25,7 @@ from typing import Any, Literal, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from openclaw_rl.errors import did_you_mean
-from openclaw_rl.known_names import understood
+from openclaw_rl.known_names import MOVED, options_of, take_moved, understood
 from openclaw_rl.settings import EngineConfig, TrainConfig
 
 _PREFIX = "OPENCLAW_RL_"
@@ -36,6 +36,7 @@ _OWN = (
     ("engine", "engine", "engine_options"),
     ("train", "trainer", "trainer_options"),
     ("learn", "algo", "algo_options"),
+    ("learn", "env_algo", "env_algo_options"),
 )
 
 
@@ -140,26 +141,6 @@ class LearnConfig(_Section):
     """Who is asked with the hint: base, frozen (--teacher-version), average (of the weights), or current."""
     teacher_version: int = Field(default=0, ge=0)
     """The frozen teacher's version."""
-    hint_choice: Literal["sequence", "token"] = "sequence"
-    """Among several hints, the one that fits the whole reply best, or each position."""
-    top_k: int = Field(default=4, ge=1, le=8)
-    """Candidates per position that distillation looks at."""
-    teacher_k: int = Field(default=2, ge=0, le=8)
-    """Hybrid: tokens of the hinted teacher's own that are taught where the student did not think of them."""
-    gap_clip: float = Field(default=1.0, gt=0)
-    """Bound of the gap between teacher and student, in nats."""
-    rl_weight: float = Field(default=1.0, ge=0)
-    """Weight of the verdict itself."""
-    opd_weight: float = Field(default=1.0, ge=0)
-    """Weight of the distilled hint."""
-    accepted_weight: float = Field(default=1.0, ge=0)
-    """Of rl_weight, what hybrid gives accepted replies."""
-    retell: bool = True
-    """Hybrid: a reply accepted after a complaint is taught as the answer to the question before it."""
-    reward_baseline: bool = True
-    """Binary RL: subtract each user's running mean of verdicts."""
-    importance_cap: float = Field(default=2.0, ge=1)
-    """Bound of the correction for temperature and top-p."""
     batch_size: int = Field(default=0, ge=0)
     """Samples per step (0: what the algorithm asks for); half as many more for every other user in it."""
     batch_max_age_s: float = Field(default=600, gt=0)
@@ -180,14 +161,10 @@ class LearnConfig(_Section):
     """Judged turns kept from training, to check new versions with."""
     env_algo: str = "rollout"
     """Environments: how episodes are learned from; rollout, or pkg.module:Class."""
-    outcome_weight: float = Field(default=1.0, ge=0)
-    """Environments: weight of how an attempt ended, beside the others at its task."""
-    process_weight: float = Field(default=0.3, ge=0)
-    """Environments: weight of the verdict on a step, beside the others of its group."""
-    env_batch_size: int = Field(default=32, ge=1)
-    """Environments: turns per step of training."""
-    env_step_scale: float = Field(default=1.0, gt=0)
-    """Environments: of the learning rate."""
+    env_algo_options: dict[str, Any] = Field(default={})
+    """Environments: settings that only this algorithm has; also [learn.NAME] in the file."""
+    env_batch_size: int = Field(default=0, ge=0)
+    """Environments: turns per step of training (0: what the algorithm asks for)."""
     env_max_staleness: int = Field(default=4, ge=0)
     """Environments: versions between the one that acted and the one that learns from it."""
     env_batch_max_age_s: float = Field(default=120, gt=0)
@@ -306,18 +283,24 @@ def _problem(error: Any) -> str:
 
 def _take_own_tables(tree: dict[str, Any], stated: dict[str, Any]) -> None:
     """``[engine.NAME]`` holds what only that engine knows; it is read where that one is chosen."""
+    own = {section: _pop_own_tables(tree, section) for section in dict.fromkeys(of for of, _, _ in _OWN)}
+    old_file, old_flags = take_moved(tree["learn"]), take_moved(stated)
     for section, chooser, options in _OWN:
-        table = tree.get(section)
-        if not isinstance(table, dict):
-            continue
-        known = {name for of, name, _ in fields() if of == section}
-        own = {name: table.pop(name) for name in list(table) if name not in known and _is_table(table[name])}
+        table = tree[section]
+        if not isinstance(table, dict) or not isinstance(given := table.get(options, {}), dict):
+            continue  # the check names it
         chosen = stated.get(chooser) or table.get(chooser) or _default(chooser)
-        if chosen in own:
-            table[options] = {**own[chosen], **table.get(options, {})}
-    for _, _, options in _OWN:
-        if isinstance(stated.get(options), str):
-            stated[options] = _read_options(options, stated[options])
+        file = {**options_of(chosen, old_file), **own[section].get(chosen, {}), **given}
+        flags = _read_options(options, stated.pop(options, {}))
+        table[options] = {**file, **options_of(chosen, old_flags), **flags}
+
+
+def _pop_own_tables(tree: dict[str, Any], section: str) -> dict[str, Any]:
+    table = tree.setdefault(section, {})
+    if not isinstance(table, dict):
+        return {}
+    known = {name for of, name, _ in fields() if of == section}
+    return {name: table.pop(name) for name in list(table) if name not in known and _is_table(table[name])}
 
 
 def _is_table(value: Any) -> bool:
@@ -328,8 +311,10 @@ def _default(name: str) -> Any:
     return next(setting.default for _, known, setting in fields() if known == name)
 
 
-def _read_options(name: str, text: str) -> dict[str, Any]:
+def _read_options(name: str, text: str | dict[str, Any]) -> dict[str, Any]:
     """``a=1,b=x``, or a JSON object where a value has a comma."""
+    if isinstance(text, dict):
+        return text
     if text.startswith("{"):
         found: dict[str, Any] = json.loads(text)
         return found
@@ -355,10 +340,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for variable, name in _ALIASES.items():
         if environment.get(variable):
             stated[name] = environment[variable]
-    for name in names:
+    for name in names | {*MOVED}:
         if value := environment.get(_PREFIX + name.upper()):
             stated[name] = value
-    _check_variables(environment, [_PREFIX + name.upper() for name in names])
+    _check_variables(environment, [_PREFIX + name.upper() for name in (*names, *MOVED)])
     return stated
 
 

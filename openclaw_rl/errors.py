@@ -5,6 +5,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class RequestError(Exception):
@@ -22,6 +25,17 @@ class RequestError(Exception):
         super().__init__(message)
         self.message, self.status, self.code, self.param = message, status, code, param
         self.retry_after_s = retry_after_s
+
+
+def not_found(kind: str, name: object) -> RequestError:
+    return RequestError(f"There is no {kind} '{name}'.", status=404, code="not_found")
+
+
+def or_not_found(value: T | None, kind: str, name: object) -> T:
+    """The value; a 404 where there is none."""
+    if value is None:
+        raise not_found(kind, name)
+    return value
 
 
 class EngineAway(RequestError, ConnectionError):

@@ -1,11 +1,13 @@
-"""Names that people bring along from other launchers of the same idea: understood, or answered with ours.
+"""Names that people bring along, from other launchers of the same idea or from older versions of this one.
 
-``OPENCLAW_RL_…`` and flags win over them. Each one that counts, or cannot, is said at the start.
+They are understood, or answered with ours. ``OPENCLAW_RL_…`` and flags win over them. Each variable that
+counts, or cannot, is said at the start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 #: Variables that are a setting of ours under another name.
 UNDERSTOOD = {
@@ -47,6 +49,37 @@ FLAGS = {
     "--w-rl": "rl_weight",
     "--w-opd": "opd_weight",
 }
+_HINTED = ("opd", "opd-topk", "hybrid", "hybrid-sum")
+#: Settings that once were every algorithm's: those whose own option each of them is now.
+MOVED = {
+    "hint_choice": (*_HINTED, "distill"),
+    "top_k": ("opd-topk", "hybrid", "hybrid-sum"),
+    "teacher_k": ("hybrid",),
+    "gap_clip": _HINTED,
+    "rl_weight": ("binary", "hybrid", "hybrid-sum"),
+    "opd_weight": _HINTED,
+    "accepted_weight": ("hybrid",),
+    "retell": ("hybrid",),
+    "reward_baseline": ("binary",),
+    "importance_cap": ("binary", "opd", "hybrid", "hybrid-sum", "rollout"),
+    "outcome_weight": ("rollout",),
+    "process_weight": ("rollout",),
+    "env_step_scale": ("rollout",),
+}
+#: Which of them are switches.
+MOVED_SWITCHES = ("retell", "reward_baseline")
+#: Their names among the algorithm's options, where that is another.
+_OPTIONS = {"env_step_scale": "scale"}
+
+
+def take_moved(given: Any) -> dict[str, Any]:
+    """Takes the settings out that once were every algorithm's."""
+    return {name: given.pop(name) for name in MOVED if name in given} if isinstance(given, dict) else {}
+
+
+def options_of(algorithm: str, moved: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of them that this algorithm has, as its options; to others they never meant anything."""
+    return {_OPTIONS.get(name, name): value for name, value in moved.items() if algorithm in MOVED[name]}
 
 
 def understood(environment: Mapping[str, str]) -> dict[str, str]:
@@ -64,6 +97,13 @@ def notes(environment: Mapping[str, str]) -> list[str]:
     for variable, name in UNDERSTOOD.items():
         if environment.get(variable):
             said.append(f"{variable} is read as --{name.replace('_', '-')} (OPENCLAW_RL_{name.upper()})")
+    for name, algorithms in MOVED.items():
+        if (variable := f"OPENCLAW_RL_{name.upper()}") in environment:
+            option = _OPTIONS.get(name, name)
+            said.append(
+                f"{variable} is an option of {', '.join(algorithms)} now: {option} under "
+                f"[learn.{algorithms[0]}] in config.toml"
+            )
     said += [
         f"{variable} is not used: {ANSWERED[variable]}" for variable in ANSWERED if variable in environment
     ]

@@ -126,8 +126,7 @@ def build_learning(
     judging = JudgeWorker(
         LedgerJudgeQueue(ledgers.serve, ledgers.learn, config.judge.session_idle_s),
         judge,
-        concurrency=config.judge.judge_concurrency,
-        timeout_s=config.judge.judge_timeout_s,
+        config.judge,
     )
     judge_turns = partial(learn.judge_here, leases, judging.run)
     if served is None:

@@ -9,9 +9,10 @@ implementation's name, ``[engine.NAME]``, ``[train.NAME]`` or ``[learn.NAME]``, 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Lt
 
@@ -23,6 +24,13 @@ T = TypeVar("T")
 #: For pydantic, where a section is part of the tree.
 _STRICT: dict[str, Any] = {"extra": "forbid"}
 _SWITCHES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+#: What ``annotated_types`` calls bounds, and what they mean.
+_BOUNDS = {
+    "ge": (operator.ge, "at least"),
+    "gt": (operator.gt, "more than"),
+    "le": (operator.le, "at most"),
+    "lt": (operator.lt, "less than"),
+}
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,29 @@ def own_settings(kind: type[T], own: Mapping[str, Any], **given: Any) -> T:
             )
         default = known[name].default
         values[name] = value if default is MISSING else _like(default, value, name)
+    _check_bounds(kind, values)
     return kind(**given, **values)
+
+
+def _check_bounds(kind: type, values: Mapping[str, Any]) -> None:
+    """As ``Annotated[int, Ge(1)]`` and ``Literal`` say; of the sections in the tree pydantic does it."""
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except NameError:  # somebody's own, with names that are imported for type checkers alone
+        return
+    for name, value in values.items():
+        choices = get_args(hints[name]) if get_origin(hints[name]) is Literal else (value,)
+        if value not in choices:
+            raise ValueError(f"setting {name} is {value!r}; it wants one of {', '.join(map(str, choices))}")
+        for bound in getattr(hints[name], "__metadata__", ()):
+            _check_bound(name, value, bound)
+
+
+def _check_bound(name: str, value: Any, bound: Any) -> None:
+    for word, (holds, text) in _BOUNDS.items():
+        limit = getattr(bound, word, None)
+        if limit is not None and not holds(value, limit):
+            raise ValueError(f"setting {name} is {value!r}; it wants {text} {limit}")
 
 
 def _like(default: Any, value: Any, name: str) -> Any:

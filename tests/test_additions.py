@@ -66,7 +66,7 @@ ALGORITHM = '''
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.algo.binary import Binary
+from openclaw_rl.algo.base import VerdictOptions, verdict_example
 from openclaw_rl.types import Batch, Example, Json, Lesson, Needs, Scorer
 
 
@@ -76,7 +76,7 @@ class Complaints:
     needs = Needs()
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
-        return [Binary().signal(lesson, -self.push)] if lesson.verdict.score < 0 else []
+        return [verdict_example(lesson, VerdictOptions(), -self.push)] if lesson.verdict.score < 0 else []
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:
         return Batch(examples)
@@ -87,7 +87,7 @@ def test_an_algorithm_with_an_option_is_two_files(copy: Copy) -> None:
     copy.write("algo/complaints.py", ALGORITHM)
     name = "algo/__init__.py"
     copy.insert(name, "import Binary\n", "from openclaw_rl.algo.complaints import Complaints\n")
-    copy.insert(name, '    "binary": _binary,\n', '    "complaints": Complaints,\n')
+    copy.insert(name, '    "binary": Binary,\n', '    "complaints": Complaints,\n')
     assert len(copy.touched) <= 2
     code = PARSE + "from openclaw_rl.algo import create_algorithm; print(create_algorithm(config.learn))"
     home = ["--home", str(copy.folder / "home")]
@@ -108,7 +108,7 @@ ENGINE = '''
 from dataclasses import dataclass
 
 from openclaw_rl.engine.absent import AbsentEngine
-from openclaw_rl.settings import EngineConfig, extended
+from openclaw_rl.settings import EngineConfig
 
 
 @dataclass(frozen=True)
@@ -118,24 +118,16 @@ class FarOptions(EngineConfig):
 
 
 class FarEngine(AbsentEngine):
-    def __init__(self, parts) -> None:
-        self.options = extended(FarOptions, parts.settings, parts.settings.engine_options)
+    def __init__(self, model, options) -> None:
+        self.options = options
 '''
-
-MAKER = """
-
-def _far(parts: EngineParts) -> Engine:
-    from openclaw_rl.engine.far import FarEngine
-
-    return FarEngine(parts)
-"""
 
 
 def test_an_engine_is_two_files(copy: Copy) -> None:
     copy.write("engine/far.py", ENGINE)
     name = "engine/__init__.py"
-    copy.insert(name, "settings, settings.engine_options))\n", MAKER)
-    copy.insert(name, '{"local": _local', ', "far": _far')
+    before = '    "vllm": _Maker("vllm", "VllmEngine", "VllmOptions"),\n'
+    copy.insert(name, before, '    "far": _Maker("far", "FarEngine", "FarOptions"),\n')
     assert len(copy.touched) <= 2
     code = PARSE + (
         "from pathlib import Path\n"

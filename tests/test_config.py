@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from openclaw_rl.algo import StepSize, create_algorithm, step_size
+from openclaw_rl.algo.hybrid import Hybrid
 from openclaw_rl.config import Config, fields, load_config, to_environment
 
 
@@ -98,8 +99,45 @@ def test_an_implementation_has_a_table_of_its_own(tmp_path: Path) -> None:
     assert load_config({}, again).learn.algo_options == {"strength": "3"}
     with pytest.raises(ValueError, match="algo_options: 'strength' has no value"):
         load(tmp_path, algo_options="strength")
-    with pytest.raises(ValueError, match="the algorithm binary has no settings of its own: x"):
+    with pytest.raises(ValueError, match=r"Binary has no setting 'x'; it has: .*rl_weight"):
         create_algorithm(load(tmp_path, algo="binary", algo_options="x=1").learn)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("top_k=9", "top_k is 9; it wants at most 8"),
+        ("top_k=0", "top_k is 0; it wants at least 1"),
+        ("gap_clip=0", "gap_clip is 0.0; it wants more than 0"),
+        ("gap_clip=much", "gap_clip is 'much'; it wants a float"),
+        ("hint_choice=sentence", "hint_choice is 'sentence'; it wants one of sequence, token"),
+    ],
+)
+def test_an_option_has_bounds(tmp_path: Path, options: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        create_algorithm(load(tmp_path, algo="opd-topk", algo_options=options).learn)
+
+
+def test_settings_that_were_every_algorithms_are_still_understood(tmp_path: Path) -> None:
+    old = "[learn]\nalgo = 'hybrid'\nteacher_k = 3\nretell = false\nreward_baseline = false\n"
+    learn = load(tmp_path / "a", old).learn
+    assert learn.algo_options == {"teacher_k": 3, "retell": False}, "hybrid has no such baseline"
+    made = create_algorithm(learn)
+    assert isinstance(made, Hybrid)
+    assert (made.teacher_k, made.retell) == (3, False)
+    env = {
+        "OPENCLAW_RL_TEACHER_K": "4",
+        "OPENCLAW_RL_ENV_STEP_SCALE": "0.5",
+        "OPENCLAW_RL_IMPORTANCE_CAP": "3",
+    }
+    learn = load(tmp_path / "b", old + "[learn.hybrid]\nteacher_k = 2\n", env).learn
+    assert learn.algo_options == {"teacher_k": "4", "retell": False, "importance_cap": "3"}
+    assert learn.env_algo_options == {"scale": "0.5", "importance_cap": "3"}
+    learn = load(tmp_path / "c", old, env, teacher_k="5", algo_options="teacher_k=6").learn
+    assert learn.algo_options["teacher_k"] == "6"
+    assert load(tmp_path / "d", "[learn]\ngap_clip = 2.0\n").learn.algo_options == {}, (
+        "hinted has no such gap"
+    )
 
 
 def test_a_wrong_flag_is_named() -> None:

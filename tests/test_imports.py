@@ -85,7 +85,7 @@ def test_the_check_itself_catches(tmp_path: Path, file: str, text: str, caught: 
         ("openclaw_rl.config", ("fastapi", "sqlalchemy", "torch", "numpy", "transformers")),
         ("openclaw_rl.testing", ("pydantic", "fastapi", "sqlalchemy", "torch", "numpy", "transformers")),
         ("openclaw_rl.engine.local", ("pydantic", "fastapi", "sqlalchemy")),
-        ("openclaw_rl.train", ("pydantic", "fastapi", "sqlalchemy")),
+        ("openclaw_rl.train", ("pydantic", "fastapi", "sqlalchemy", "torch", "numpy")),
         ("openclaw_rl.algo", ("fastapi", "sqlalchemy", "torch")),
         ("openclaw_rl.serve.app", ("sqlalchemy", "torch", "transformers")),
         ("openclaw_rl.loop", ("torch",)),

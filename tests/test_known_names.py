@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from openclaw_rl.algo.hybrid import HybridSum
 from openclaw_rl.commands import cli
 from openclaw_rl.commands.flags import read_config
 from openclaw_rl.config import Config, fields, load_config
-from openclaw_rl.known_names import ANSWERED, FLAGS, METHODS, UNDERSTOOD, notes
+from openclaw_rl.known_names import ANSWERED, FLAGS, METHODS, MOVED, UNDERSTOOD, notes, options_of
 from openclaw_rl.serve.auth import KeyRing
 
 
@@ -26,8 +27,27 @@ def config_of(*arguments: str) -> Config:
 
 def test_they_all_name_a_setting() -> None:
     known = {name for _, name, _ in fields()}
-    assert {*UNDERSTOOD.values(), *FLAGS.values()} <= known
+    assert {*UNDERSTOOD.values(), *FLAGS.values()} <= known | {*MOVED}
+    assert not known & {*MOVED}
     assert set(METHODS.values()) <= set(ALGORITHMS)
+
+
+def test_settings_that_moved_are_options_of_the_algorithms_they_name() -> None:
+    for name, algorithms in MOVED.items():
+        for algorithm in algorithms:
+            [option] = options_of(algorithm, {name: 1})
+            assert option in {field.name for field in dataclass_fields(ALGORITHMS[algorithm])}, (
+                name,
+                algorithm,
+            )
+
+
+def test_their_flags_still_work(tmp_path: Path) -> None:
+    home = ("--home", str(tmp_path))
+    learn = config_of("serve", "--algo", "hybrid", "--no-retell", "--teacher-k", "1", *home).learn
+    assert learn.algo_options == {"retell": False, "teacher_k": "1"}
+    learn = config_of("serve", "--outcome-weight", "2", "--env-step-scale", "0.5", *home).learn
+    assert learn.env_algo_options == {"outcome_weight": "2", "scale": "0.5"}
 
 
 def test_variables_are_read_and_ours_win(tmp_path: Path) -> None:
@@ -53,6 +73,8 @@ def test_each_one_that_is_set_is_said() -> None:
     assert "HF_CKPT is read as --model (OPENCLAW_RL_MODEL)" in said
     assert "NUM_GPUS is not used: one process uses one GPU" in said
     assert "openclaw-rl data import" in said
+    [moved] = notes({"OPENCLAW_RL_TEACHER_K": "3"})
+    assert "an option of hybrid now: teacher_k under [learn.hybrid]" in moved
     assert len(notes(dict.fromkeys([*UNDERSTOOD, *ANSWERED], "1"))) == len(UNDERSTOOD) + len(ANSWERED)
 
 
@@ -71,8 +93,9 @@ def test_run_takes_the_flags_that_people_know(tmp_path: Path, capsys: pytest.Cap
     )  # fmt: skip
     learn = config.learn
     assert (config.engine.model, learn.algo, learn.batch_size) == ("Qwen/Qwen3-4B", "hybrid-sum", 16)
-    assert (config.judge.majority_vote_n, learn.opd_weight, learn.rl_weight) == (1, 0.5, 2.0)
-    assert isinstance(create_algorithm(learn), HybridSum)
+    made = create_algorithm(learn)
+    assert isinstance(made, HybridSum)
+    assert (config.judge.majority_vote_n, made.opd_weight, made.rl_weight) == (1, 0.5, 2.0)
     assert config_of("run", "--home", str(tmp_path)).learn.algo == "hinted"
     assert cli.main(["run", "--method", "rl", "--algo", "opd", "--home", str(tmp_path)]) == 2
     assert "--method rl is --algo binary" in capsys.readouterr().err

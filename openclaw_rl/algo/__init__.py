@@ -23,42 +23,16 @@ from openclaw_rl.types import Algorithm, Batch, Example, Json, Lesson, Loss, Nee
 __all__ = ["ALGORITHMS", "StepSize", "algorithm_for", "create_algorithm", "settings_for", "step_size"]
 
 
-def _binary(o: LearnConfig) -> Binary:
-    return Binary(weight=o.rl_weight, importance_cap=o.importance_cap, baseline=o.reward_baseline)
-
-
-def _opd(o: LearnConfig) -> Opd:
-    return Opd(o.gap_clip, o.opd_weight, importance_cap=o.importance_cap, hint_choice=o.hint_choice)
-
-
-def _opd_topk(o: LearnConfig) -> OpdTopK:
-    return OpdTopK(o.top_k, o.gap_clip, o.opd_weight, hint_choice=o.hint_choice)
-
-
-def _hybrid(o: LearnConfig) -> Hybrid:
-    accepting = Binary(weight=o.rl_weight * o.accepted_weight, importance_cap=o.importance_cap)
-    teaching = replace(_opd_topk(o), centred=True, teacher_k=o.teacher_k)
-    return Hybrid(teaching, accepting, o.retell)
-
-
-def _hybrid_sum(o: LearnConfig) -> HybridSum:
-    return HybridSum(Binary(o.rl_weight, o.importance_cap, baseline=False), _opd_topk(o))
-
-
-def _rollout(o: LearnConfig) -> Rollout:
-    return Rollout(o.outcome_weight, o.process_weight, o.importance_cap, o.env_batch_size, o.env_step_scale)
-
-
-#: A class that is a dataclass is made from ``[learn.NAME]``; a function from the section.
+#: A dataclass each: its fields are set in ``[learn.NAME]`` or with ``--algo-options``.
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "hinted": Hinted,
-    "hybrid": _hybrid,
-    "hybrid-sum": _hybrid_sum,
-    "binary": _binary,
-    "opd": _opd,
-    "opd-topk": _opd_topk,
-    "distill": lambda o: Distill(hint_choice=o.hint_choice),
-    "rollout": _rollout,
+    "hybrid": Hybrid,
+    "hybrid-sum": HybridSum,
+    "binary": Binary,
+    "opd": Opd,
+    "opd-topk": OpdTopK,
+    "distill": Distill,
+    "rollout": Rollout,
 }
 
 
@@ -77,7 +51,8 @@ def settings_for(scope: Scope, settings: LearnConfig, takes_over: bool = False) 
         copies = takes_over and not settings.batch_size
         return settings.model_copy(update={"batch_size": _COPIES}) if copies else settings
     own: Json = {
-        "algo": settings.env_algo, "algo_options": {}, "loss": None, "replay": -1, "batch_size": 0,
+        "algo": settings.env_algo, "algo_options": settings.env_algo_options, "loss": None, "replay": -1,
+        "batch_size": settings.env_batch_size,
         "max_staleness": settings.env_max_staleness, "batch_max_age_s": settings.env_batch_max_age_s,
     }  # fmt: skip
     return settings.model_copy(update=own)

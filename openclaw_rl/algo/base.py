@@ -1,13 +1,31 @@
-"""What the algorithms share: arrays of a turn's tokens, and how much each may count."""
+"""What the algorithms share: common options, arrays of a turn's tokens, and how much each may count."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge
 
 from openclaw_rl.types import OFF_POLICY, Example, FloatArray, IntArray, Kind, Lesson, Source, TurnRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportanceOptions:
+    importance_cap: Annotated[float, Ge(1)] = 2.0
+    """Bound of the correction for temperature and top-p."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictOptions(ImportanceOptions):
+    """Of algorithms that put the verdict itself on every token."""
+
+    rl_weight: Annotated[float, Ge(0)] = 1.0
+    """Weight of the verdict itself."""
 
 
 def sampled(turn: TurnRecord) -> tuple[IntArray, FloatArray]:
@@ -44,6 +62,21 @@ def importance(turn: TurnRecord, cap: float) -> FloatArray:
         return np.ones((len(turn.tokens), 1), np.float32)
     logs = [[min(math.log(cap), token.logprob - token.sampled_logprob)] for token in turn.tokens]
     return np.exp(np.array(logs, np.float32))
+
+
+def verdict_example(
+    lesson: Lesson, options: VerdictOptions, advantage: float, strength: float = 1.0
+) -> Example:
+    """The same push on every token that the policy chose."""
+    ids, old = sampled(lesson.turn)
+    counts = free(lesson.turn) * importance(lesson.turn, options.importance_cap)
+    return example(lesson, ids, old, counts * (options.rl_weight * advantage), strength=strength)
+
+
+def standardised(value: float, group: Sequence[float]) -> float:
+    """How far it is from the mean of its group, in standard deviations; 0 where all are alike."""
+    spread = statistics.pstdev(group) if len(group) > 1 else 0.0
+    return (value - statistics.fmean(group)) / spread if spread else 0.0
 
 
 def example(

@@ -3,16 +3,16 @@
 Where a request was answered several times (``n``, or asked once more), a verdict counts by how far it is from
 the mean of all of them, in standard deviations. Most requests are answered once; there a running mean of each
 user's verdicts is subtracted: without it a user who only ever complains pushes probability down everywhere,
-and the model learns nothing but to fall apart. ``baseline=False`` is the method as published.
+and the model learns nothing but to fall apart. ``reward_baseline=False`` is the method as
+published.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from openclaw_rl.algo.base import example, free, importance, sampled
+from openclaw_rl.algo.base import VerdictOptions, standardised, verdict_example
 from openclaw_rl.types import Batch, Example, Json, Lesson, Needs, Scorer
 
 #: Verdicts a running mean looks back on.
@@ -20,27 +20,22 @@ _MEMORY = 32
 
 
 @dataclass(frozen=True)
-class Binary:
-    weight: float = 1.0
-    importance_cap: float = 2.0
-    baseline: bool = True
+class Binary(VerdictOptions):
+    reward_baseline: bool = True
+    """Subtract each user's running mean of verdicts."""
     needs = Needs()
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         verdict = lesson.verdict
-        if self.baseline and (advantage := standardised(verdict.score, lesson.peers)):
-            made = self.signal(lesson, advantage * verdict.confidence)
+        if self.reward_baseline and (
+            advantage := standardised(verdict.score, (verdict.score, *lesson.peers))
+        ):
+            made = verdict_example(lesson, self, advantage * verdict.confidence)
             return [replace(made, source=replace(made.source, compared=True))]
-        return [self.signal(lesson, verdict.score * verdict.confidence)] if verdict.score else []
-
-    def signal(self, lesson: Lesson, advantage: float, strength: float = 1.0) -> Example:
-        turn = lesson.turn
-        ids, old = sampled(turn)
-        counts = free(turn) * importance(turn, self.importance_cap)
-        return example(lesson, ids, old, counts * (self.weight * advantage), strength=strength)
+        return published_examples(lesson, self)
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:
-        if not self.baseline:
+        if not self.reward_baseline:
             return Batch(examples, self.needs.loss)
         centred = []
         means: dict[str, list[float]] = state.setdefault("reward_means", {})
@@ -57,8 +52,9 @@ class Binary:
         return Batch(centred, self.needs.loss)
 
 
-def standardised(score: int, peers: Sequence[int]) -> float:
-    """How far a verdict is from the mean of its group; 0 where all of it are alike."""
-    group = [score, *peers]
-    spread = statistics.pstdev(group)
-    return (score - statistics.fmean(group)) / spread if spread else 0.0
+def published_examples(lesson: Lesson, options: VerdictOptions) -> list[Example]:
+    """Without any comparison: the verdict, times the judge's confidence."""
+    verdict = lesson.verdict
+    if not verdict.score:
+        return []
+    return [verdict_example(lesson, options, verdict.score * verdict.confidence)]

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge
 
 from openclaw_rl.algo.base import example, free, sampled, student_top
-from openclaw_rl.algo.hints import Choice, teach
+from openclaw_rl.algo.hints import HintOptions, teach
 from openclaw_rl.types import NO_SIGNAL, Batch, Example, Json, Lesson, Needs, Scorer
 
 
 @dataclass(frozen=True)
-class Distill:
-    top_k: int = 20
-    hint_choice: Choice = "sequence"
+class Distill(HintOptions):
+    top_k: Annotated[int, Ge(1)] = 20
+    """The student's candidates at each position, as far as the turn has them."""
     needs = Needs(loss="reverse-kl", scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:

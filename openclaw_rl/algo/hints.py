@@ -9,14 +9,37 @@ at every position separately.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
 from openclaw_rl.types import FloatArray, IntArray, Lesson, Scorer, Teaching
 
 Choice = Literal["sequence", "token"]
 _MAX_HINTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class HintOptions:
+    hint_choice: Choice = "sequence"
+    """Among several hints, the one that fits the whole reply best, or each position (token)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapOptions(HintOptions):
+    """Of algorithms that learn from how far the hinted teacher is from the student."""
+
+    gap_clip: Annotated[float, Gt(0)] = 1.0
+    """Bound of the gap between teacher and student, in nats."""
+    opd_weight: Annotated[float, Ge(0)] = 1.0
+    """Weight of the distilled hint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopKOptions(GapOptions):
+    top_k: Annotated[int, Ge(1), Le(8)] = 4
+    """The student's candidates at each position."""
 
 
 @dataclass(frozen=True, slots=True)

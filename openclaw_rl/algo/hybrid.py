@@ -1,4 +1,4 @@
-"""The two signals together. ``Hybrid`` is the default, ``HybridSum`` the published sum.
+"""The two signals together, chosen by what was said (``Hybrid``) or added up as published (``HybridSum``).
 
 ``Hybrid`` distils the hint of a complaint (centred top-k) and pushes accepted replies up. It
 never pushes a reply down as a whole: that says nothing about what to do instead, and was measured to
@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Le
 
-from openclaw_rl.algo.base import example, free, join, sampled
-from openclaw_rl.algo.binary import Binary
-from openclaw_rl.algo.hints import teach
-from openclaw_rl.algo.opd import OpdTopK
+from openclaw_rl.algo.base import VerdictOptions, example, free, join, sampled, verdict_example
+from openclaw_rl.algo.binary import published_examples
+from openclaw_rl.algo.hints import TopKOptions, teach
+from openclaw_rl.algo.opd import top_k_examples
 from openclaw_rl.types import NOT_RECORDED, Batch, Example, Json, Lesson, Needs, Scorer
 
 #: How much of a reason to take a step an accepted reply is, beside a complaint's 1.
@@ -29,11 +31,15 @@ _FITS = 3.0
 
 
 @dataclass(frozen=True)
-class Hybrid:
-    teaching: OpdTopK = field(default_factory=lambda: OpdTopK(centred=True, teacher_k=2))
-    accepting: Binary = field(default_factory=Binary)
+class Hybrid(TopKOptions, VerdictOptions):
+    teacher_k: Annotated[int, Ge(0), Le(8)] = 2
+    """Tokens of the hinted teacher's own that are taught where the student did not think of them."""
+    accepted_weight: Annotated[float, Ge(0)] = 1.0
+    """Of rl_weight, what accepted replies get."""
     retell: bool = True
-    least_scale: float = 0.05
+    """A reply accepted after a complaint is taught as the answer to the question before it."""
+    least_scale: Annotated[float, Ge(0)] = 0.05
+    """Of the learning rate, for a batch without any complaint."""
     needs = Needs(batch_size=2, replay=4, scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
@@ -43,8 +49,13 @@ class Hybrid:
                 retold = await self._retold(lesson, lesson.corrected, scorer)
                 if retold is not None:
                     return [retold]
-            return [self.accepting.signal(lesson, verdict.confidence, _ACCEPTED_STRENGTH)]
-        return await self.teaching.examples(lesson, scorer) if verdict.hints else []
+            return [verdict_example(lesson, self, self._accepted(lesson), _ACCEPTED_STRENGTH)]
+        if not verdict.hints:
+            return []
+        return await top_k_examples(lesson, scorer, self, centred=True, teacher_k=self.teacher_k)
+
+    def _accepted(self, lesson: Lesson) -> float:
+        return self.accepted_weight * lesson.verdict.confidence
 
     async def _retold(self, lesson: Lesson, first: Lesson, scorer: Scorer) -> Example | None:
         """The reply that was accepted after a complaint, as the answer to what was asked before it.
@@ -53,7 +64,7 @@ class Hybrid:
         """
         turn = lesson.turn
         ids, old = sampled(turn)
-        taught = await teach(replace(first, turn=turn), scorer, ids, self.teaching.hint_choice)
+        taught = await teach(replace(first, turn=turn), scorer, ids, self.hint_choice)
         if taught is None:
             return None
         fits = taught.logprobs_NK > taught.top_logprobs_NK[:, :1] - _FITS
@@ -61,7 +72,7 @@ class Hybrid:
             lesson,
             ids,
             np.full_like(old, NOT_RECORDED),
-            fits * free(turn) * (self.accepting.weight * lesson.verdict.confidence),
+            fits * free(turn) * (self.rl_weight * self._accepted(lesson)),
             strength=_ACCEPTED_STRENGTH,
             kind="accepted",
             request=first.turn,
@@ -74,14 +85,12 @@ class Hybrid:
 
 
 @dataclass(frozen=True)
-class HybridSum:
-    evaluating: Binary = field(default_factory=lambda: Binary(baseline=False))
-    teaching: OpdTopK = field(default_factory=OpdTopK)
-
+class HybridSum(TopKOptions, VerdictOptions):
     needs = Needs(scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
-        parts = await self.evaluating.examples(lesson, scorer) + await self.teaching.examples(lesson, scorer)
+        hinted = await top_k_examples(lesson, scorer, self, centred=False, teacher_k=0)
+        parts = [*published_examples(lesson, self), *hinted]
         return [join(parts)] if parts else []
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:

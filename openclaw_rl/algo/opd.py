@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Le
 
-from openclaw_rl.algo.base import example, free, importance, sampled, student_top
-from openclaw_rl.algo.hints import Choice, Taught, teach
+from openclaw_rl.algo.base import ImportanceOptions, example, free, importance, sampled, student_top
+from openclaw_rl.algo.hints import GapOptions, Taught, TopKOptions, teach
 from openclaw_rl.types import (
     NOT_RECORDED,
     Batch,
@@ -36,13 +38,9 @@ from openclaw_rl.types import (
 
 
 @dataclass(frozen=True)
-class Opd:
-    gap_clip: float = 1.0
-    weight: float = 1.0
+class Opd(GapOptions, ImportanceOptions):
     centred: bool = False
-    importance_cap: float = 2.0
-    hint_choice: Choice = "sequence"
-
+    """Let the pushes on a reply add up to zero."""
     needs = Needs(scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
@@ -55,7 +53,7 @@ class Opd:
         gap = np.clip(taught.logprobs_NK - old, -self.gap_clip, self.gap_clip) * chosen
         if self.centred:
             gap = (gap - gap.sum() / max(1.0, chosen.sum())) * chosen
-        weight = self.weight * lesson.verdict.confidence
+        weight = self.opd_weight * lesson.verdict.confidence
         signal = gap * importance(turn, self.importance_cap) * weight
         return [example(lesson, ids, old, signal, hint=taught.hint)]
 
@@ -64,60 +62,62 @@ class Opd:
 
 
 @dataclass(frozen=True)
-class OpdTopK:
-    top_k: int = 4
-    gap_clip: float = 1.0
-    weight: float = 1.0
+class OpdTopK(TopKOptions):
     centred: bool = False
-    hint_choice: Choice = "sequence"
-    teacher_k: int = 0
-
+    """Let the pushes at each position add up to zero."""
+    teacher_k: Annotated[int, Ge(0), Le(8)] = 0
+    """Tokens of the hinted teacher's own that are taught where the student did not think of them."""
     needs = Needs(scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
-        turn = lesson.turn
-        ids, old = student_top(turn, self.top_k)
-        taught = await teach(lesson, scorer, ids, self.hint_choice)
-        if taught is None:
-            return []
-        share = np.exp(old - old.max(axis=1, keepdims=True))
-        share /= share.sum(axis=1, keepdims=True)
-        gap = taught.logprobs_NK - old
-        if self.teacher_k:
-            more_ids, more_old, more_share, more_gap = self._of_teacher(turn, ids, taught)
-            ids, old = np.concatenate([ids, more_ids], axis=1), np.concatenate([old, more_old], axis=1)
-            share, gap = np.concatenate([share, more_share], axis=1), np.concatenate([gap, more_gap], axis=1)
-        signal = share * np.clip(gap, -self.gap_clip, self.gap_clip)
-        if self.centred:
-            signal -= share * signal.sum(axis=1, keepdims=True) / share.sum(axis=1, keepdims=True)
-        weight = self.weight * lesson.verdict.confidence
-        # The sampled token leads, with no signal of its own: every example has it in the first column.
-        first_ids, first_old = sampled(turn)
-        return [
-            example(
-                lesson,
-                np.concatenate([first_ids, ids], axis=1),
-                np.concatenate([first_old, old], axis=1),
-                np.concatenate([np.zeros_like(first_old), signal * free(turn) * weight], axis=1),
-                hint=taught.hint,
-            )
-        ]
-
-    def _of_teacher(
-        self, turn: TurnRecord, ids_NK: IntArray, taught: Taught
-    ) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
-        """The teacher's tokens that are not among the student's: ids, old log-probs, weights, gaps.
-
-        A turn records few candidates; one that is not among them was less likely than the last of them.
-        """
-        ids = taught.top_ids_NK[:, : self.teacher_k]
-        own = taught.top_logprobs_NK[:, : self.teacher_k]
-        recorded = [dict(zip(token.top_ids, token.top_logprobs, strict=True)) for token in turn.tokens]
-        pairs = list(zip(ids.tolist(), recorded, strict=True))
-        old = np.array([[known.get(i, NOT_RECORDED) for i in row] for row, known in pairs], np.float32)
-        least = np.array([[min(known.values())] for known in recorded], np.float32)
-        is_new = (ids[:, :, None] != ids_NK[:, None, :]).all(axis=2)
-        return ids, old, np.exp(own) * is_new, own - np.where(old > 0, least, old)
+        return await top_k_examples(lesson, scorer, self, self.centred, self.teacher_k)
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:
         return Batch(examples, self.needs.loss)
+
+
+async def top_k_examples(
+    lesson: Lesson, scorer: Scorer, options: TopKOptions, centred: bool, teacher_k: int
+) -> list[Example]:
+    turn = lesson.turn
+    ids, old = student_top(turn, options.top_k)
+    taught = await teach(lesson, scorer, ids, options.hint_choice)
+    if taught is None:
+        return []
+    share = np.exp(old - old.max(axis=1, keepdims=True))
+    share /= share.sum(axis=1, keepdims=True)
+    candidates = [(ids, old, share, taught.logprobs_NK - old)]
+    if teacher_k:
+        candidates.append(_of_teacher(turn, ids, taught, teacher_k))
+    ids, old, share, gap = (np.concatenate(columns, axis=1) for columns in zip(*candidates, strict=True))
+    signal = share * np.clip(gap, -options.gap_clip, options.gap_clip)
+    if centred:
+        signal -= share * signal.sum(axis=1, keepdims=True) / share.sum(axis=1, keepdims=True)
+    signal *= free(turn) * (options.opd_weight * lesson.verdict.confidence)
+    # The sampled token leads, with no signal of its own: every example has it in the first column.
+    first_ids, first_old = sampled(turn)
+    return [
+        example(
+            lesson,
+            np.concatenate([first_ids, ids], axis=1),
+            np.concatenate([first_old, old], axis=1),
+            np.concatenate([np.zeros_like(first_old), signal], axis=1),
+            hint=taught.hint,
+        )
+    ]
+
+
+def _of_teacher(
+    turn: TurnRecord, ids_NK: IntArray, taught: Taught, k: int
+) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
+    """The teacher's tokens that are not among the student's: ids, old log-probs, weights, gaps.
+
+    A turn records few candidates; one that is not among them was less likely than the last of them.
+    """
+    ids, own = taught.top_ids_NK[:, :k], taught.top_logprobs_NK[:, :k]
+    recorded = [dict(zip(token.top_ids, token.top_logprobs, strict=True)) for token in turn.tokens]
+    pairs = list(zip(ids.tolist(), recorded, strict=True))
+    old = np.array([[known.get(i, NOT_RECORDED) for i in row] for row, known in pairs], np.float32)
+    least = np.array([[min(known.values())] for known in recorded], np.float32)
+    is_new = (ids[:, :, None] != ids_NK[:, None, :]).all(axis=2)
+    return ids, old, np.exp(own) * is_new, own - np.where(old > 0, least, old)

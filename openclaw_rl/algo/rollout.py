@@ -7,26 +7,25 @@ whatever their scales. Where all attempts went alike there is nothing to learn.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from openclaw_rl.algo.base import example, free, importance, sampled
+from annotated_types import Ge, Gt
+
+from openclaw_rl.algo.base import ImportanceOptions, example, free, importance, sampled, standardised
 from openclaw_rl.types import Batch, Example, Json, Lesson, Needs, Scorer, Standing
 
 
 @dataclass(frozen=True)
-class Rollout:
-    outcome_weight: float = 1.0
-    process_weight: float = 0.3
-    importance_cap: float = 2.0
-    batch_size: int = 32
-    scale: float = 1.0
+class Rollout(ImportanceOptions):
+    outcome_weight: Annotated[float, Ge(0)] = 1.0
+    """Weight of how an attempt ended, beside the others at its task."""
+    process_weight: Annotated[float, Ge(0)] = 0.3
+    """Weight of the verdict on a step, beside the others of its group."""
+    scale: Annotated[float, Gt(0)] = 1.0
     """Of the learning rate."""
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(batch_size=self.batch_size)
+    needs = Needs(batch_size=32)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         if lesson.standing is None:
@@ -44,9 +43,3 @@ class Rollout:
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:
         return Batch(examples, self.needs.loss, scale=self.scale)
-
-
-def standardised(value: float, group: Sequence[float]) -> float:
-    """How far it is from the group's mean, in standard deviations; 0 where all are alike."""
-    spread = statistics.pstdev(group) if len(group) > 1 else 0.0
-    return (value - statistics.fmean(group)) / spread if spread else 0.0

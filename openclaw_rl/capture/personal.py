@@ -38,7 +38,7 @@ def export_person(ledgers: Ledgers, user: str, person: Person, path: Path) -> in
     export_sessions(ledgers.serve, text, user)
     lines = [json.loads(line) for line in text.getvalue().splitlines()]
     turn_ids = [turn["id"] for session in lines for turn in session["turns"]]
-    wishes = view_wishes(ledgers, user, limit=_MANY)
+    wishes = view_wishes(ledgers, user, "off", _MANY)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         path.chmod(0o600)
         archive.writestr("README.txt", _ABOUT)

@@ -33,7 +33,7 @@ _STATES = {NOT_LEARNABLE: NOT_POSSIBLE, "giving up": NOT_POSSIBLE, PAUSED: IS_PA
 _MAX_CHARS = 1000
 
 
-def view_wishes(ledgers: Ledgers, user: str | None, notes: str = "off", limit: int = 100) -> list[Json]:
+def view_wishes(ledgers: Ledgers, user: str | None, notes: str, limit: int = 100) -> list[Json]:
     """Newest first, with what became of each; ``notes``: whether they are told to the model besides."""
     found = list_wishes(ledgers.learn, user, limit)
     asked, learned = _asked(ledgers, found), learned_in(ledgers.policies, found)

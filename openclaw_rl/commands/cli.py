@@ -105,7 +105,7 @@ def _parser() -> Parser:
     policy.add_argument("--format", choices=("peft", "merged", "gguf"), default="peft", help="of an export")
     policy.add_argument("--scope", type=check_scope, default=EVERYONE, help="whose versions [everyone]")
     complete_files(policy.add_argument("--to", metavar="PATH", help="where an export goes"))
-    policy.add_argument("--keep", type=int, default=8, metavar="N", help="prune keeps the last N served [8]")
+    policy.add_argument("--keep", type=int, metavar="N", help="prune keeps the last N served [keep_versions]")
     add_settings(policy, only=("home", "ledger_url", "model", "policies"))
 
     data = _command(commands, "data", "captured turns in and out", _data)
@@ -333,19 +333,7 @@ def _eval(options: argparse.Namespace) -> int:
         return env_plan.run(options, config.home)
     from openclaw_rl.evals import judge
 
-    settings = config.judge
-    return judge.run(
-        argparse.Namespace(
-            cases=options.cases,
-            limit=options.limit,
-            json=options.json,
-            judge=settings.judge,
-            model=settings.judge_model or (None if settings.judge == "endpoint" else config.engine.model),
-            votes=settings.majority_vote_n,
-            threshold=settings.majority_vote_threshold,
-            base_url=settings.judge_url or "",
-        )
-    )
+    return judge.run(options, config)
 
 
 def _configure(options: argparse.Namespace) -> Config:
@@ -367,16 +355,7 @@ def _configure(options: argparse.Namespace) -> Config:
 def _doctor(options: argparse.Namespace) -> int:
     from openclaw_rl.commands.doctor import print_doctor, run_doctor
 
-    config = read_config(options)
-    checks = run_doctor(
-        config.home,
-        model=config.engine.model,
-        host=config.serve.host,
-        port=config.serve.port,
-        key_file=config.home / "keys.json",
-        database_url=config.ledger.ledger_url or "",
-    )
-    return print_doctor(checks)
+    return print_doctor(run_doctor(read_config(options)))
 
 
 def _policy(options: argparse.Namespace) -> int:

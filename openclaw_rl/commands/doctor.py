@@ -20,7 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from openclaw_rl.models import DEFAULT_MODEL, cached_model, default_cache_dir
+from openclaw_rl.config import Config
+from openclaw_rl.models import cached_model, default_cache_dir
 
 _GIB = 1 << 30
 _MIN_TORCH = (2, 11)
@@ -40,18 +41,10 @@ class Check:
     required: bool = True
 
 
-def run_doctor(
-    home: Path,
-    *,
-    cache_dir: Path | None = None,
-    model: str = DEFAULT_MODEL,
-    host: str = "127.0.0.1",
-    port: int = 30000,
-    key_file: Path | None = None,
-    database_url: str = "",
-) -> list[Check]:
+def run_doctor(config: Config, cache_dir: Path | None = None) -> list[Check]:
     """Every check, in the order a person would fix them."""
-    cache = cache_dir or default_cache_dir()
+    cache, model = cache_dir or default_cache_dir(), config.engine.model
+    database_url = config.ledger.ledger_url or ""
     probes: list[tuple[str, Callable[[], Check]]] = [
         ("python", check_python),
         ("torch", check_torch),
@@ -59,12 +52,12 @@ def run_doctor(
         ("compiler", check_kernels),
         ("gpu", check_gpu),
         ("memory", check_memory),
-        ("disk: data", lambda: check_disk("disk: data", home)),
+        ("disk: data", lambda: check_disk("disk: data", config.home)),
         ("disk: cache", lambda: check_disk("disk: cache", cache)),
         ("model", lambda: check_model(model, cache)),
         ("model: fits", lambda: check_fit(model, cache)),
-        ("port", lambda: check_port(host, port)),
-        ("key file", lambda: check_key_file(key_file or home / "api_key")),
+        ("port", lambda: check_port(config.serve.host, config.serve.port)),
+        ("key file", lambda: check_key_file(config.people / "keys.json")),
         ("node", check_node),
     ]
     if database_url.startswith("postgres"):

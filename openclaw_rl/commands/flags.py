@@ -11,6 +11,7 @@ import shtab
 
 from openclaw_rl.config import Config, fields, load_config
 from openclaw_rl.errors import did_you_mean
+from openclaw_rl.known_names import MOVED, MOVED_SWITCHES
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,6 +65,16 @@ def add_settings(command: argparse.ArgumentParser, only: Sequence[str] | None = 
         else:
             metavar = (section or name).upper() if section is None else name.split("_")[-1].upper()
             command.add_argument(flag, dest=name, default=None, metavar=metavar, help=text)
+    if only is None:
+        _add_moved(command)
+
+
+def _add_moved(command: argparse.ArgumentParser) -> None:
+    """Flags of older versions still work; help no longer names them."""
+    for name in MOVED:
+        action: Any = argparse.BooleanOptionalAction if name in MOVED_SWITCHES else "store"
+        flag = "--" + name.replace("_", "-")
+        command.add_argument(flag, dest=name, action=action, default=None, help=argparse.SUPPRESS)
 
 
 def add_server(command: argparse.ArgumentParser) -> None:
@@ -74,5 +85,5 @@ def add_server(command: argparse.ArgumentParser) -> None:
 
 
 def read_config(options: argparse.Namespace) -> Config:
-    names = [name for _, name, _ in fields()]
+    names = [*(name for _, name, _ in fields()), *MOVED]
     return load_config({name: getattr(options, name, None) for name in names}, file=options.config)

@@ -145,9 +145,10 @@ class _Commands:
 
     def prune(self, options: argparse.Namespace) -> str:
         """Old versions' files go; what they were stays in the ledger."""
-        if options.keep < 1:
+        number = self.config.learn.keep_versions if options.keep is None else options.keep
+        if number < 1:
             raise ValueError("prune keeps at least the version that serves: --keep 1 or more")
-        keep = self._needed(options.keep)
+        keep = self._needed(number)
         gone = [
             policy.version
             for policy in reversed(self.policy_ledger.list_policies(_ALL, scope=None))

@@ -19,8 +19,9 @@ class Server:
     """Without the ``/v1``."""
     key: str
     model: str
+    max_tokens: int
+    """Of a reply."""
     context_length: int = 8192
-    max_tokens: int = 1024
     keeps_store_false: bool = True
     """Whether requests with ``store: false`` are kept and learned from."""
 

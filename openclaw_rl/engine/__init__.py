@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any, cast
 
-from openclaw_rl.plugins import create
+from openclaw_rl.models import pick_device
+from openclaw_rl.plugins import create, find
 from openclaw_rl.settings import EngineConfig, extended
-from openclaw_rl.types import Engine
+from openclaw_rl.types import GRAMMAR_DIALECT, Capabilities, Engine
 
-__all__ = ["ENGINES", "EngineParts", "create_engine"]
+__all__ = ["ENGINES", "LOCAL", "EngineParts", "capabilities_of", "check_settings", "create_engine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +28,61 @@ class EngineParts:
     settings: EngineConfig
 
 
-def _local(parts: EngineParts) -> Engine:
-    # torch takes seconds to import: the ledger's commands do without.
-    from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+@dataclass(frozen=True)
+class _Maker:
+    """An engine of this package, imported when it is needed: torch takes seconds."""
 
-    settings = parts.settings
-    return LocalEngine(parts.model, extended(LocalEngineOptions, settings, settings.engine_options))
+    module: str
+    engine: str
+    options: str
+    """The dataclass of its settings."""
+    check_settings: Callable[[EngineConfig], None] = lambda settings: None
+    known: Capabilities | None = None
+    """Where its module is too heavy to be asked."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As far as they are known before it is made."""
+        return self.known or cast(Capabilities, self._of_module(self.engine).capabilities)
+
+    def __call__(self, parts: EngineParts) -> Engine:
+        settings = parts.settings
+        options = extended(self._of_module(self.options), settings, settings.engine_options)
+        return cast(Engine, self._of_module(self.engine)(parts.model, options))
+
+    def _of_module(self, name: str) -> Any:
+        return getattr(import_module(f"openclaw_rl.engine.{self.module}"), name)
 
 
-def _vllm(parts: EngineParts) -> Engine:
-    from openclaw_rl.engine.vllm import VllmEngine, VllmOptions
-
-    return VllmEngine(parts.model, extended(VllmOptions, parts.settings, parts.settings.engine_options))
+#: The embedded engine's: the learn process looks at them, and does without its module.
+LOCAL = Capabilities(full_weights=True, hidden_states=True, grammar=GRAMMAR_DIALECT, warm_switching=True)
 
 
-def _tinker(parts: EngineParts) -> Engine:
-    from openclaw_rl.engine.tinker import TinkerEngine, TinkerEngineOptions
+def _check_local(settings: EngineConfig) -> None:
+    from openclaw_rl.engine.kernels import check_kernel_name
 
-    return TinkerEngine(
-        parts.model, extended(TinkerEngineOptions, parts.settings, parts.settings.engine_options)
-    )
+    pick_device(settings.device)
+    check_kernel_name(settings.kernel)
 
 
-ENGINES: dict[str, Callable[[EngineParts], Engine]] = {"local": _local, "vllm": _vllm, "tinker": _tinker}
+#: One that has ``check_settings`` refuses with it what cannot be done, before a model is looked for.
+ENGINES: dict[str, Callable[[EngineParts], Engine]] = {
+    "local": _Maker("local", "LocalEngine", "LocalEngineOptions", _check_local, LOCAL),
+    "vllm": _Maker("vllm", "VllmEngine", "VllmOptions"),
+    "tinker": _Maker("tinker", "TinkerEngine", "TinkerEngineOptions"),
+}
+
+
+def capabilities_of(name: str) -> Capabilities | None:
+    """None where they are not known before the engine is made."""
+    known = getattr(find("engine", name, ENGINES), "capabilities", None)
+    return known if isinstance(known, Capabilities) else None
+
+
+def check_settings(settings: EngineConfig) -> None:
+    """ValueError for an engine that is not there, or for settings that it knows it cannot use."""
+    maker = find("engine", settings.engine, ENGINES)
+    getattr(maker, "check_settings", lambda settings: None)(settings)
 
 
 def create_engine(parts: EngineParts) -> Engine:

@@ -32,9 +32,7 @@ class Choice:
     """One line per candidate: what was measured, or why it was ruled out."""
 
 
-def choose_kernel(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, kernel: str = "auto"
-) -> Choice:
+def choose_kernel(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, kernel: str) -> Choice:
     """The fastest kernel that is close enough; ``kernel`` names one to be used regardless."""
     if not checkpoint.is_fast:
         if kernel not in ("auto", "float"):

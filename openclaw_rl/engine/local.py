@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 
+from openclaw_rl.engine import LOCAL
 from openclaw_rl.engine.adapter_cache import AdapterCache
 from openclaw_rl.engine.choose import choose_kernel, kernel_off_the_grid
 from openclaw_rl.engine.kernels import kernel_set
@@ -36,7 +37,6 @@ from openclaw_rl.settings import EngineConfig
 from openclaw_rl.types import (
     BASE_VERSION,
     EVERYONE,
-    Capabilities,
     EngineStatus,
     GenerateRequest,
     Scope,
@@ -77,9 +77,7 @@ class LocalEngineOptions(EngineConfig):
 class LocalEngine:
     """Engine protocol over our own decoder, on a CPU or one GPU."""
 
-    capabilities = Capabilities(
-        full_weights=True, hidden_states=True, grammar="llguidance", warm_switching=True
-    )
+    capabilities = LOCAL
 
     def __init__(self, model: Path, options: LocalEngineOptions | None = None) -> None:
         self._options = options or LocalEngineOptions()

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file  # here, so that the first swap does not wait for it
 
-from openclaw_rl.types.lora import ADAPTER_FILE
+from openclaw_rl.types.lora import ADAPTER_CONFIG, ADAPTER_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def load_named(
 def _read_files(path: Path) -> tuple[dict[str, object], dict[str, np.ndarray]]:
     # numpy, not torch: this runs beside the engine's thread, and a second thread that asks OpenMP for
     # workers would leave the engine's own waiting for a core.
-    config = json.loads((path / "adapter_config.json").read_text())
+    config = json.loads((path / ADAPTER_CONFIG).read_text())
     if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("modules_to_save"):
         raise ValueError(f"{path} is not a plain LoRA adapter; the local engine loads PEFT LoRA only.")
     try:

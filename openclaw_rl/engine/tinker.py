@@ -65,7 +65,7 @@ class TinkerEngine(RemoteServerEngine[_Sampler]):
     """Engine protocol over the Tinker client."""
 
     title = "Tinker"
-    capabilities = Capabilities(streams=False)
+    capabilities = Capabilities(loads=("tinker",), reads_model=False)
 
     def __init__(self, model: Path, options: TinkerEngineOptions) -> None:
         self._options = options

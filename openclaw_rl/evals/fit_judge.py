@@ -19,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl.config import JudgeConfig
 from openclaw_rl.evals.judge import Row, local_parts
 from openclaw_rl.judge.calibration import CLASSES, Calibration, fit
 from openclaw_rl.judge.cues import tool_cues, user_cues
@@ -116,7 +117,7 @@ def fit_votes(examples: Sequence[Example], penalty: float, with_states: bool) ->
 
 def cross_validate(examples: Sequence[Example], penalty: float, with_states: bool) -> list[tuple[int, int]]:
     """(label, verdict with rules) of every case that is no example in a prompt, each judged unseen."""
-    pairs = []
+    pairs, threshold = [], JudgeConfig().majority_vote_threshold
     for fold in range(NUM_FOLDS):
         held_out = examples[fold::NUM_FOLDS]
         rest = [item for index, item in enumerate(examples) if index % NUM_FOLDS != fold]
@@ -128,7 +129,7 @@ def cross_validate(examples: Sequence[Example], penalty: float, with_states: boo
             values = [list(chain.from_iterable(item.vote(number, with_states))) for number in _NUMBERS]
             odds = [one.probabilities(value) for one, value in zip(calibrations, values, strict=True)]
             votes = [CLASSES[one.index(max(one))] for one in odds]
-            pairs.append((int(item.row["label"]), rule.score if rule else majority(votes)))
+            pairs.append((int(item.row["label"]), rule.score if rule else majority(votes, threshold)))
     return pairs
 
 

@@ -18,10 +18,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.judge import DEFAULT_JUDGE, JudgeParts, create_judge
+from openclaw_rl.config import Config
+from openclaw_rl.judge import JudgeParts, create_judge
 from openclaw_rl.judge.shots import case_of, read_cases
 from openclaw_rl.judge.voting import agreement
-from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, eos_ids, resolve_model
+from openclaw_rl.models import default_cache_dir, eos_ids, resolve_model
 from openclaw_rl.types import Judge, JudgeError, Verdict
 
 Row = dict[str, Any]
@@ -172,28 +173,11 @@ def _mean(values: Sequence[float]) -> float:
 # --- the command -----------------------------------------------------------------------------
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--cases", type=Path, help="labelled JSONL [the test half that comes with the package]"
-    )
-    parser.add_argument("--judge", default=DEFAULT_JUDGE, help=f"name or pkg.module:Class [{DEFAULT_JUDGE}]")
-    parser.add_argument("--model", default=None, help=f"local model, or the endpoint's [{DEFAULT_MODEL}]")
-    parser.add_argument(
-        "--base-url", default="", help="of an OpenAI-compatible endpoint, for --judge endpoint"
-    )
-    parser.add_argument("--votes", type=int, default=3, help="votes per case [3]")
-    parser.add_argument(
-        "--threshold", type=float, default=0.5, help="a score needs more than this share [0.5]"
-    )
-    parser.add_argument("--limit", type=int, default=None, help="only this many cases and injections")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-
-
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, config: Config) -> int:
     """Measure and print; 0 when it could be measured."""
     cases = load_cases(options.cases) if options.cases else read_cases("test")
     injections = {name: read_cases(name)[: options.limit] for name in INJECTIONS}
-    report = asyncio.run(_measure(options, cases[: options.limit], injections))
+    report = asyncio.run(_measure(config, cases[: options.limit], injections))
     print(json.dumps(asdict(report), ensure_ascii=False, indent=2) if options.json else describe(report))
     return 0
 
@@ -219,39 +203,33 @@ def load_cases(path: Path) -> list[Row]:
     return rows
 
 
-async def _measure(
-    options: argparse.Namespace, cases: Sequence[Row], injections: Mapping[str, Sequence[Row]]
-) -> Report:
+async def _measure(config: Config, cases: Sequence[Row], injections: Mapping[str, Sequence[Row]]) -> Report:
     from tqdm import tqdm
 
     total = len(cases) + 2 * sum(len(rows) for rows in injections.values())
-    async with built_judge(options) as judge:
+    async with built_judge(config) as judge:
         with tqdm(total=total, desc="judging", file=sys.stderr) as bar:
             return await evaluate_judge(judge, cases, injections, lambda: bar.update() and None)
 
 
 @asynccontextmanager
-async def built_judge(options: argparse.Namespace) -> AsyncIterator[Judge]:
-    common = {"num_votes": options.votes, "threshold": options.threshold, "base_url": options.base_url}
-    if options.judge in ("rules", "endpoint"):
-        judge = create_judge(options.judge, JudgeParts(**common, model=options.model or ""))
+async def built_judge(config: Config) -> AsyncIterator[Judge]:
+    settings = config.judge
+    if settings.judge in ("rules", "endpoint"):
+        judge = create_judge(settings.judge, JudgeParts(settings))
         yield judge
         await judge.close()
         return
-    async with local_parts(options.model or DEFAULT_MODEL) as (engine, encode, renderer):
-        parts = JudgeParts(
-            engine=engine, encode=encode, renderer=renderer, model=options.model or "", **common
-        )
-        judge = create_judge(options.judge, parts)
+    async with local_parts(settings.judge_model or config.engine.model) as (engine, encode, renderer):
+        judge = create_judge(settings.judge, JudgeParts(settings, engine, encode, renderer))
         # The constant few-shot prefixes are read once in a judge's life, not once per case.
         await _judge(judge, read_cases("train")[0], lambda: None)
         yield judge
         await judge.close()
 
 
-def load_model(
-    model: str, num_threads: int = 1, kernel: str = "auto"
-) -> tuple[Any, Callable[[str], list[int]], Any]:
+def load_model(model: str, **options: Any) -> tuple[Any, Callable[[str], list[int]], Any]:
+    """The embedded engine (with one thread: costs are stated per core), its encoder and its renderer."""
     from transformers import AutoConfig, AutoTokenizer
 
     from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
@@ -260,16 +238,15 @@ def load_model(
     path = resolve_model(model, default_cache_dir())
     tokenizer = AutoTokenizer.from_pretrained(path)
     renderer = create_renderer(tokenizer, AutoConfig.from_pretrained(path).model_type, None, eos_ids(path))
-    engine = LocalEngine(path, LocalEngineOptions(num_threads=num_threads, kernel=kernel))
+    engine = LocalEngine(path, LocalEngineOptions(**{"num_threads": 1, **options}))
     return engine, lambda text: list(tokenizer.encode(text, add_special_tokens=False)), renderer
 
 
 @asynccontextmanager
 async def local_parts(
-    model: str, num_threads: int = 1, kernel: str = "auto"
+    model: str, **options: Any
 ) -> AsyncIterator[tuple[Any, Callable[[str], list[int]], Any]]:
-    """The embedded engine (with one thread: costs are stated per core), its encoder and its renderer."""
-    engine, encode, renderer = load_model(model, num_threads, kernel)
+    engine, encode, renderer = load_model(model, **options)
     try:
         yield engine, encode, renderer
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from openclaw_rl.config import JudgeConfig
 from openclaw_rl.judge.hints import complains, verbatim_hints
 from openclaw_rl.judge.label import LabelJudge
 from openclaw_rl.judge.llm import EndpointJudge
@@ -18,7 +19,6 @@ from openclaw_rl.plugins import create
 from openclaw_rl.types import Engine, Judge, JudgeCase, JudgeError, Renderer, Verdict
 
 __all__ = [
-    "DEFAULT_JUDGE",
     "JUDGES",
     "AnswerJudge",
     "EndpointJudge",
@@ -30,27 +30,20 @@ __all__ = [
     "create_judge",
 ]
 
-DEFAULT_JUDGE = "label"
-
 
 @dataclass(frozen=True, slots=True)
 class JudgeParts:
     """What a judge may be built from; each takes what it needs."""
 
+    settings: JudgeConfig = JudgeConfig()
     engine: Engine | None = None
     encode: Callable[[str], list[int]] | None = None
     """Plain text to ids, without any special tokens."""
     renderer: Renderer | None = None
-    num_votes: int = 3
-    threshold: float = 0.5
-    base_url: str = ""
     model: str = ""
-    """At the endpoint, or another local model than the engine's."""
+    """Which local model to load where there is no engine and the settings name none."""
     load: Callable[[str], Loaded] | None = None
     """Loads another local model; the judge that called it closes the engine."""
-    api_key_env: str = "OPENCLAW_RL_JUDGE_API_KEY"
-    timeout_s: float = 60.0
-    max_concurrency: int = 8
 
 
 class RulesJudge:
@@ -92,32 +85,18 @@ def _with_hints(verdict: Verdict, case: JudgeCase) -> Verdict:
 
 
 def _label(parts: JudgeParts) -> Judge:
-    load, model = parts.load, parts.model
+    load, model = parts.load, parts.settings.judge_model or (parts.model if parts.engine is None else "")
     if load is not None and model:
-        return ModelJudge(lambda: load(model), True, parts.num_votes, parts.threshold)
+        return ModelJudge(lambda: load(model), True, parts.settings)
     if parts.engine is None or parts.encode is None or parts.renderer is None:
         raise ValueError("the label judge needs an engine, an encoder and a renderer")
     given = parts.engine, parts.encode, parts.renderer
-    return ModelJudge(lambda: given, False, parts.num_votes, parts.threshold)
-
-
-def _endpoint(parts: JudgeParts) -> Judge:
-    if not parts.base_url or not parts.model:
-        raise ValueError("the endpoint judge needs a base URL and a model name")
-    return EndpointJudge(
-        parts.base_url,
-        parts.model,
-        api_key_env=parts.api_key_env,
-        num_votes=parts.num_votes,
-        threshold=parts.threshold,
-        timeout_s=parts.timeout_s,
-        max_concurrency=parts.max_concurrency,
-    )
+    return ModelJudge(lambda: given, False, parts.settings)
 
 
 JUDGES: dict[str, Callable[[JudgeParts], Judge]] = {
     "label": _label,
-    "endpoint": _endpoint,
+    "endpoint": lambda parts: EndpointJudge(parts.settings),
     "rules": lambda parts: RulesJudge(),
 }
 

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable
 from itertools import chain
 
+from openclaw_rl.config import JudgeConfig
 from openclaw_rl.judge.calibration import CLASSES, Calibration
 from openclaw_rl.judge.cues import tool_cues, user_cues
 from openclaw_rl.judge.evidence import Evidence
@@ -59,22 +60,22 @@ class LabelJudge:
         engine: Engine,
         encode: Callable[[str], list[int]],
         renderer: Renderer,
-        num_votes: int = NUM_SETS,
-        threshold: float = 0.5,
+        settings: JudgeConfig = JudgeConfig(),
         fitted: Fitted | None = None,
     ) -> None:
         """``encode`` gives the ids of plain text, without any special tokens.
 
         ``fitted`` must belong to the engine's model; by default it is the default model's.
         """
-        if not 1 <= num_votes <= NUM_SETS:
+        num_votes = settings.majority_vote_n
+        if num_votes > NUM_SETS:
             raise ValueError(
                 f"the label judge has {NUM_SETS} few-shot sets: 1 to {NUM_SETS} votes, got {num_votes}"
             )
         self._fitted = fitted or read_fitted()
         self._evidence = Evidence(engine, encode, renderer, self._fitted.layer)
         self._numbers = list(range(1, num_votes + 1))
-        self._threshold = threshold
+        self._threshold = settings.majority_vote_threshold
         self._uses_states = True
 
     async def evaluate(self, case: JudgeCase) -> Verdict:

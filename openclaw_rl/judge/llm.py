@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 
+from openclaw_rl.config import JudgeConfig
 from openclaw_rl.judge.exchange import text_of
 from openclaw_rl.judge.guard import fence, neutralise
 from openclaw_rl.judge.hints import filter_hints, verbatim_hints
@@ -29,6 +30,9 @@ _VERDICT = re.compile(r"[\"']verdict[\"']\s*:\s*[\"']?\s*([+−-]?1|0)(?![\d.])"
 _CONTEXT_MESSAGES = 6
 #: A verdict without a next state rests on the reply alone.
 _ALONE = 0.5
+_CONNECT_S = 10.0
+#: The variable that holds the endpoint's key.
+API_KEY = "OPENCLAW_RL_JUDGE_API_KEY"
 
 
 @dataclass(slots=True)
@@ -50,12 +54,12 @@ class AskingJudge:
 
     message_chars = 6000
     temperature = 0.6
+    max_calls = 8
+    """At the same time."""
 
-    def __init__(self, num_votes: int = 3, threshold: float = 0.5, max_concurrency: int = 8) -> None:
-        if num_votes < 1:
-            raise ValueError(f"a judge needs at least one vote, got {num_votes}")
-        self._num_votes, self._threshold = num_votes, threshold
-        self._slots = asyncio.Semaphore(max_concurrency)
+    def __init__(self, settings: JudgeConfig = JudgeConfig()) -> None:
+        self._settings = settings
+        self._slots = asyncio.Semaphore(self.max_calls)
         self.usage = Usage()
 
     async def complete(self, prompt: str, text: str) -> str:
@@ -63,12 +67,12 @@ class AskingJudge:
         raise NotImplementedError
 
     async def evaluate(self, case: JudgeCase) -> Verdict:
-        answers = await asyncio.gather(*(self._vote(case) for _ in range(self._num_votes)))
+        answers = await asyncio.gather(*(self._vote(case) for _ in range(self._settings.majority_vote_n)))
         votes = tuple(vote for vote, _ in answers)
         problems = [problem for vote, problem in answers if vote is None]
         if len(problems) == len(votes):
             raise JudgeError(f"all {len(votes)} votes are missing: {'; '.join(dict.fromkeys(problems))}")
-        score = majority(votes, self._threshold)
+        score = majority(votes, self._settings.majority_vote_threshold)
         present = [vote for vote in votes if vote is not None]
         confidence = present.count(score) / len(votes) * (1.0 if case.next_state else _ALONE)
         return Verdict(
@@ -108,33 +112,28 @@ class AskingJudge:
 class EndpointJudge(AskingJudge):
     """Judge protocol over HTTP; no rules of its own."""
 
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        api_key_env: str = "OPENCLAW_RL_JUDGE_API_KEY",
-        num_votes: int = 3,
-        threshold: float = 0.5,
-        timeout_s: float = 60.0,
-        max_concurrency: int = 8,
-        max_tokens: int = 1024,
-    ) -> None:
-        """The key is read from the environment variable ``api_key_env``; without one none is sent."""
-        super().__init__(num_votes, threshold, max_concurrency)
-        key = os.environ.get(api_key_env)
+    max_tokens = 1024
+
+    def __init__(self, settings: JudgeConfig) -> None:
+        """The key is read from the environment; without one none is sent."""
+        if not settings.judge_url or not settings.judge_model:
+            raise ValueError("the endpoint judge needs --judge-url and --judge-model")
+        super().__init__(settings)
+        key = os.environ.get(API_KEY)
+        # Hints are asked for after the votes: each of the two calls gets half of the time.
+        self._timeout_s = settings.judge_timeout_s / 2
         self._client = httpx.AsyncClient(
-            base_url=base_url.rstrip("/") + "/",
+            base_url=settings.judge_url.rstrip("/") + "/",
             headers={"authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0)),
+            timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, _CONNECT_S)),
         )
-        self._model, self._max_tokens, self._timeout_s = model, max_tokens, timeout_s
 
     async def complete(self, prompt: str, text: str) -> str:
         body = {
-            "model": self._model,
+            "model": self._settings.judge_model,
             "messages": [{"role": "user", "content": text}],
             "temperature": self.temperature,
-            "max_tokens": self._max_tokens,
+            "max_tokens": self.max_tokens,
         }
         try:
             # A stream that trickles never times out by itself.

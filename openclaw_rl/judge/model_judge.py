@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from openclaw_rl.config import JudgeConfig
 from openclaw_rl.judge.fitted import recognise
 from openclaw_rl.judge.label import LabelJudge
 from openclaw_rl.judge.llm import AskingJudge, NoAnswer
-from openclaw_rl.judge.shots import NUM_SETS
 from openclaw_rl.types import (
     BASE_VERSION,
     GRAMMAR_DIALECT,
@@ -56,11 +56,10 @@ class AnswerJudge(AskingJudge):
     """Votes are sampled answers of the engine's base model."""
 
     message_chars = 1500
+    max_calls = 4
 
-    def __init__(
-        self, engine: Engine, renderer: Renderer, num_votes: int = 3, threshold: float = 0.5, slots: int = 4
-    ) -> None:
-        super().__init__(num_votes, threshold, slots)
+    def __init__(self, engine: Engine, renderer: Renderer, settings: JudgeConfig = JudgeConfig()) -> None:
+        super().__init__(settings)
         self._engine, self._renderer = engine, renderer
 
     async def complete(self, prompt: str, text: str) -> str:
@@ -97,12 +96,9 @@ Loaded = tuple[Engine, Callable[[str], list[int]], Renderer]
 class ModelJudge:
     """Chooses once, before the first case; what fails then is tried again at the next one."""
 
-    def __init__(
-        self, load: Callable[[], Loaded], owns: bool, num_votes: int = NUM_SETS, threshold: float = 0.5
-    ) -> None:
+    def __init__(self, load: Callable[[], Loaded], owns: bool, settings: JudgeConfig = JudgeConfig()) -> None:
         """``load`` may take its time, it runs in a thread; an engine that is owned is closed in the end."""
-        self._load, self._owns = load, owns
-        self._num_votes, self._threshold = num_votes, threshold
+        self._load, self._owns, self._settings = load, owns, settings
         self._choosing = asyncio.Lock()
         self._loaded: Loaded | None = None
         self.chosen: Judge | None = None
@@ -127,10 +123,10 @@ class ModelJudge:
             raise JudgeError(f"the judging model is not there: {error}") from error
         if fitted is not None:
             log.info("judging by labels, as fitted to %s", fitted.model)
-            return LabelJudge(engine, encode, renderer, self._num_votes, self._threshold, fitted)
+            return LabelJudge(engine, encode, renderer, self._settings, fitted)
         log.warning(
             "no calibration was fitted to the judging model, and another model's is not used: "
             "the model is asked for its verdict instead. "
             "`python -m openclaw_rl.evals.fit_judge --model MODEL` fits one"
         )
-        return AnswerJudge(engine, renderer, self._num_votes, self._threshold)
+        return AnswerJudge(engine, renderer, self._settings)

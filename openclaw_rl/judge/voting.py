@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from openclaw_rl.types import JudgeError
 
 
-def majority(votes: Sequence[int | None], threshold: float = 0.5) -> int:
+def majority(votes: Sequence[int | None], threshold: float) -> int:
     """The score that more than ``threshold`` of the present votes agree on, else 0.
 
     A missing vote (None) is missing, not neutral; none at all raises JudgeError.

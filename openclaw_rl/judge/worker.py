@@ -11,6 +11,7 @@ import logging
 import time
 from typing import Protocol
 
+from openclaw_rl.config import JudgeConfig
 from openclaw_rl.errors import where
 from openclaw_rl.types import Judge, JudgeCase, JudgeError, Verdict
 
@@ -35,16 +36,9 @@ class JudgeQueue(Protocol):
 
 class JudgeWorker:
     def __init__(
-        self,
-        queue: JudgeQueue,
-        judge: Judge,
-        *,
-        concurrency: int = 4,
-        timeout_s: float = 120,
-        poll_s: float = 0.5,
+        self, queue: JudgeQueue, judge: Judge, settings: JudgeConfig = JudgeConfig(), poll_s: float = 0.5
     ) -> None:
-        self._queue, self._judge = queue, judge
-        self._concurrency, self._timeout_s, self._poll_s = concurrency, timeout_s, poll_s
+        self._queue, self._judge, self._settings, self._poll_s = queue, judge, settings, poll_s
 
     async def run(self) -> None:
         """Until cancelled. A database that is away is waited for."""
@@ -66,7 +60,7 @@ class JudgeWorker:
     async def step(self) -> bool:
         """Pull, then judge one batch; False when there was nothing to judge."""
         await asyncio.to_thread(self._queue.pull)
-        turn_ids = await asyncio.to_thread(self._queue.ready, self._concurrency, time.time())
+        turn_ids = await asyncio.to_thread(self._queue.ready, self._settings.judge_concurrency, time.time())
         await asyncio.gather(*(self._judge_one(turn_id) for turn_id in turn_ids))
         return bool(turn_ids)
 
@@ -78,9 +72,9 @@ class JudgeWorker:
                     0, 0.0, "rule:gone", trainable=False, reason="the turn was pruned before it was judged"
                 )
             else:
-                verdict = await asyncio.wait_for(self._judge.evaluate(case), self._timeout_s)
+                verdict = await asyncio.wait_for(self._judge.evaluate(case), self._settings.judge_timeout_s)
         except TimeoutError:
-            await self._fail(turn_id, f"the judge gave no answer within {self._timeout_s:g} s")
+            await self._fail(turn_id, f"the judge gave no answer within {self._settings.judge_timeout_s:g} s")
         except (JudgeError, ConnectionError) as error:
             await self._fail(turn_id, str(error) or type(error).__name__)
         except Exception as error:

@@ -31,7 +31,6 @@ from openclaw_rl.train.policies import AVERAGE
 from openclaw_rl.train.worker import LearnOptions, Method
 from openclaw_rl.types import (
     BASE_VERSION,
-    EVERYONE,
     Engine,
     Json,
     Judge,
@@ -56,19 +55,15 @@ AVERAGE_VERSION = -1
 
 def build_judge(config: Config, served: ServedModel | None) -> Judge:
     """Without a served model here, the judge that needs one loads its own."""
-    settings = config.judge
-    fallback = config.engine.model if served is None and settings.judge == "label" else ""
     parts = JudgeParts(
+        config.judge,
         engine=served.engine if served else None,
         encode=served.encode if served else None,
         renderer=served.renderer if served else None,
-        num_votes=settings.majority_vote_n,
-        threshold=settings.majority_vote_threshold,
-        base_url=settings.judge_url or "",
-        model=settings.judge_model or fallback,
+        model=config.engine.model,
         load=partial(_load_judge_model, config),
     )
-    return create_judge(settings.judge, parts)
+    return create_judge(config.judge.judge, parts)
 
 
 async def judge_here(leases: Leases | None, job: Callable[[], Awaitable[None]]) -> None:
@@ -108,14 +103,13 @@ def methods(config: Config, fingerprint: str = "") -> Callable[[Scope], Method]:
     def method_for(scope: Scope) -> Method:
         if (key := is_environment(scope)) not in made:
             algorithm = algorithm_for(scope, config.learn)
-            options = learn_options(config, algorithm.needs, scope)
-            made[key] = Method(algorithm, replace(options, fingerprint=fingerprint))
+            made[key] = Method(algorithm, learn_options(config, algorithm.needs, scope, fingerprint))
         return made[key]
 
     return method_for
 
 
-def learn_options(config: Config, needs: Needs, scope: Scope = EVERYONE) -> LearnOptions:
+def learn_options(config: Config, needs: Needs, scope: Scope, fingerprint: str) -> LearnOptions:
     settings = settings_for(scope, config.learn, config.serve.take_over)
     size = step_size(settings, needs)
     # Where they lie changes nothing.
@@ -124,16 +118,8 @@ def learn_options(config: Config, needs: Needs, scope: Scope = EVERYONE) -> Lear
         "train": asdict(config.train),
         "model": config.engine.model,
     }
-    return LearnOptions(
-        batch_size=size.samples,
-        max_age_s=settings.batch_max_age_s,
-        min_signal=settings.min_signal,
-        max_staleness=settings.max_staleness,
-        keep_versions=settings.keep_versions,
-        teacher_version=settings.teacher_version if settings.teacher == "frozen" else None,
-        replay=size.replayed,
-        config_hash=hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:16],
-    )
+    config_hash = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:16]
+    return LearnOptions(settings, size.samples, size.replayed, config_hash, fingerprint)
 
 
 def sharing(config: Config) -> Callable[[Scope], bool]:

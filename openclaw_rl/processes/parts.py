@@ -14,7 +14,7 @@ from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.config import Config
-from openclaw_rl.engine import EngineParts, create_engine
+from openclaw_rl.engine import EngineParts, capabilities_of, create_engine
 from openclaw_rl.models import (
     DEFAULT_MODEL,
     Recommended,
@@ -48,8 +48,9 @@ def find_model(config: Config, progress: Callable[[str], None]) -> Path:
 
 
 def model_folder(config: Config) -> Path:
-    """With the weights, unless they are on a server elsewhere."""
-    if config.engine.engine == "tinker" and config.engine.model != DEFAULT_MODEL:
+    """With the weights, unless the engine has them elsewhere."""
+    able = capabilities_of(config.engine.engine)
+    if able is not None and not able.reads_model and config.engine.model != DEFAULT_MODEL:
         return find_description(config.engine.model)
     return resolve_model(config.engine.model, default_cache_dir())
 

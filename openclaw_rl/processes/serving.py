@@ -72,13 +72,13 @@ def _stop(server: uvicorn.Server, progress: Callable[[str], None], number: int) 
 
 
 def _public_server(config: Config, system: ServingSystem) -> uvicorn.Server:
-    from openclaw_rl.serve.connections import Patience, server_settings
+    from openclaw_rl.serve.connections import server_settings
     from openclaw_rl.serve.listen import Listener
 
     return Listener(
         server_settings(
             system.app(),
-            Patience(max_connections=config.serve.max_connections),
+            config.serve,
             log_level=config.log_level,
             timeout_graceful_shutdown=config.serve.drain_timeout_s,
         )

@@ -75,15 +75,8 @@ class ServingSystem:
             yield
             await self.close()
 
-        keys = self.keys if self.config.serve.auth else None
-        serve = self.config.serve
-        origins = [origin for origin in serve.allow_origin.replace(",", " ").split() if origin]
-        hosts = [name.strip().lower() for name in serve.allowed_hosts.split(",") if name.strip()]
-        hosts.append(serve.host.lower())
         users = Users.in_home(self.config.people)
-        return create_app(
-            self.gateway, keys, self.dashboard, users, lifespan, serve.max_request_mb, origins, hosts
-        )
+        return create_app(self.gateway, self.keys, self.dashboard, users, self.config.serve, lifespan)
 
     async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
         """RequestError if it is not durable: what a person decides must not get lost in silence."""

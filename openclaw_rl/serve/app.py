@@ -7,7 +7,7 @@ what to do; prompts and keys never reach a log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Literal
 
@@ -16,7 +16,8 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
-from openclaw_rl.errors import RequestError
+from openclaw_rl.config import ServeConfig
+from openclaw_rl.errors import RequestError, or_not_found
 from openclaw_rl.scopes import check_scope
 from openclaw_rl.serve.answer import add_dialect
 from openclaw_rl.serve.auth import KeyRing
@@ -48,19 +49,17 @@ _EXPOSED = (
 
 def create_app(
     gateway: Gateway,
-    keys: KeyRing | None,
+    keys: KeyRing,
     inspection: Inspection,
     users: Users,
+    settings: ServeConfig,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
-    max_request_mb: int = 8,
-    origins: Sequence[str] = (),
-    hosts: Sequence[str] = (),
 ) -> FastAPI:
-    """``keys`` None switches authentication off; pages of these ``origins`` may use the API."""
     app = FastAPI(title="OpenClaw-RL", docs_url=None, redoc_url=None, lifespan=lifespan)
     add_errors(app, gateway.metrics)
-    app.add_middleware(BodyLimit, max_bytes=max_request_mb << 20)
-    add_signin(app, keys, hosts)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_request_mb << 20)
+    signed_in = keys if settings.auth else None
+    add_signin(app, signed_in, [*_names(settings.allowed_hosts.lower()), settings.host.lower()])
     add_pages(app)
     for dialect in DIALECTS:
         add_dialect(app.router, gateway, dialect)
@@ -113,25 +112,27 @@ def create_app(
         text: bool = False,
     ) -> Json:
         found = inspection.session(session_id, limited_to(request), limit, after, text)
-        return _found(found, "session", session_id)
+        return or_not_found(found, "session", session_id)
 
     @app.post("/v1/sessions/{session_id:path}/close", tags=["feedback"])
     async def close_session(session_id: str, request: Request) -> Json:
         found = await asyncio.to_thread(
             inspection.session, session_id, limited_to(request), None, None, False
         )
-        turns = _found(found, "session", session_id)["turns"]
+        turns = or_not_found(found, "session", session_id)["turns"]
         if turns:
             await inspection.record_event(turns[-1]["id"], "closed", {})
         return {"id": session_id, "closed": True}
 
     @app.get("/v1/turns/{turn_id}", tags=["look in"])
     def turn(turn_id: str, request: Request) -> Json:
-        return _found(inspection.turn(turn_id, limited_to(request)), "turn", turn_id)
+        return or_not_found(inspection.turn(turn_id, limited_to(request)), "turn", turn_id)
 
     @app.post("/v1/feedback", tags=["feedback"])
     async def feedback(parsed: Feedback, request: Request) -> Json:
-        _found(await asyncio.to_thread(inspection.turn, parsed.id, limited_to(request)), "turn", parsed.id)
+        or_not_found(
+            await asyncio.to_thread(inspection.turn, parsed.id, limited_to(request)), "turn", parsed.id
+        )
         score = parsed.stated_score()
         await inspection.record_event(
             parsed.id, "feedback", {"score": score, "text": parsed.text, "by": request.state.user}
@@ -193,14 +194,14 @@ def create_app(
     app.include_router(forget_routes(inspection))
     app.include_router(wish_routes(inspection))
     app.include_router(reaction_routes(inspection))
-    app.include_router(people_routes(keys, users, gateway, inspection))
+    app.include_router(people_routes(signed_in, users, gateway, inspection))
     app.include_router(reward_routes(inspection, gateway))
     app.add_middleware(SessionUrl)
-    if origins:
+    if origins := _names(settings.allow_origin):
         # Outermost: a browser asks without a key whether it may send one.
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=list(origins),
+            allow_origins=origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=_EXPOSED,
@@ -231,7 +232,6 @@ def _model(name: str) -> Json:
     return {**openai, "type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
 
 
-def _found(value: Json | None, kind: str, name: str) -> Json:
-    if value is None:
-        raise RequestError(f"There is no {kind} '{name}'.", status=404, code="not_found")
-    return value
+def _names(text: str) -> list[str]:
+    """With commas or spaces between them."""
+    return text.replace(",", " ").split()

@@ -19,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from openclaw_rl.config import ServeConfig
 from openclaw_rl.errors import where
 
 #: Longer than clients keep idle connections: whoever closes one while the other sends costs a request.
@@ -31,24 +32,24 @@ _LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a client is waited for, and how many there may be."""
+    """How long a client is waited for."""
 
     request_s: float = 120.0
     """From a request's first byte, or from the connection, until all of it is there."""
     write_s: float = 60.0
     """Without anything of a reply being read."""
-    max_connections: int = 512
 
 
 class Connection(H11Protocol):
     patience: ClassVar[Patience]
+    max_connections: ClassVar[int]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._since = time.monotonic()
         self._reading: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
-        if len(self.connections) > self.patience.max_connections and not self._make_room():
+        if len(self.connections) > self.max_connections and not self._make_room():
             transport.abort()
             return
         self._expect_request()
@@ -117,13 +118,13 @@ class Connection(H11Protocol):
         return idle is not None
 
 
-def server_settings(app: ASGIApp, patience: Patience | None = None, **options: Any) -> uvicorn.Config:
+def server_settings(
+    app: ASGIApp, settings: ServeConfig, patience: Patience | None = None, **options: Any
+) -> uvicorn.Config:
     """Of a server that strangers may reach."""
-    allowed = patience or Patience()
-    files = raise_file_limit()
-    most = max(8, min(allowed.max_connections, files - _OTHER_FILES))
-    limits = Patience(allowed.request_s, allowed.write_s, most)
-    protocol = type("LimitedConnection", (Connection,), {"patience": limits})
+    most = max(8, min(settings.max_connections, raise_file_limit() - _OTHER_FILES))
+    limits = {"patience": patience or Patience(), "max_connections": most}
+    protocol = type("LimitedConnection", (Connection,), limits)
     options = {"access_log": False, "timeout_keep_alive": KEEP_ALIVE_S, "ws": "none", **options}
     config = uvicorn.Config(app, http=protocol, **options)
     for name in ("uvicorn.error", "asyncio"):

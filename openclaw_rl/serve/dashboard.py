@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 
-from openclaw_rl.errors import RequestError
+from openclaw_rl.errors import RequestError, or_not_found
 from openclaw_rl.serve import sse
 from openclaw_rl.serve.compare import Comparison
 from openclaw_rl.serve.gateway import Gateway
@@ -55,7 +55,7 @@ def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
 
     @router.get("/v1/turns/{turn_id}/tokens", tags=["look in"])
     def tokens(turn_id: str, request: Request) -> Json:
-        return _found(inspection.tokens(turn_id, limited_to(request)), "turn", turn_id)
+        return or_not_found(inspection.tokens(turn_id, limited_to(request)), "turn", turn_id)
 
     @router.post("/v1/turns/{turn_id}/exclude", tags=["feedback"])
     async def exclude_turn(turn_id: str, request: Request) -> Json:
@@ -63,22 +63,22 @@ def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
             done = await inspection.exclude_turn(turn_id, limited_to(request), request.state.user)
         except ValueError as error:
             raise RequestError(str(error), status=409, code="conflict") from None
-        return _found(done, "turn", turn_id)
+        return or_not_found(done, "turn", turn_id)
 
     @router.post("/v1/sessions/{session_id:path}/exclude", tags=["feedback"])
     async def exclude_session(session_id: str, request: Request) -> Json:
         done = await inspection.exclude_session(session_id, limited_to(request), request.state.user)
-        return _found(done, "session", session_id)
+        return or_not_found(done, "session", session_id)
 
     @router.post("/v1/turns/{turn_id}/include", tags=["feedback"])
     async def include_turn(turn_id: str, request: Request) -> Json:
         done = await inspection.include_turn(turn_id, limited_to(request), request.state.user)
-        return _found(done, "turn", turn_id)
+        return or_not_found(done, "turn", turn_id)
 
     @router.post("/v1/sessions/{session_id:path}/include", tags=["feedback"])
     async def include_session(session_id: str, request: Request) -> Json:
         done = await inspection.include_session(session_id, limited_to(request), request.state.user)
-        return _found(done, "session", session_id)
+        return or_not_found(done, "session", session_id)
 
     @router.get("/v1/policies/{version}", tags=["look in"])
     def policy(version: Version, request: Request) -> Json:
@@ -106,9 +106,3 @@ def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
         return sse.EventStream(source, {}, done)
 
     return router
-
-
-def _found(value: Json | None, kind: str, name: str) -> Json:
-    if value is None:
-        raise RequestError(f"There is no {kind} '{name}'.", status=404, code="not_found")
-    return value

@@ -6,7 +6,7 @@ import asyncio
 
 from fastapi import APIRouter, Request
 
-from openclaw_rl.errors import RequestError
+from openclaw_rl.errors import or_not_found
 from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.signin import limited_to
 from openclaw_rl.types import Json
@@ -17,9 +17,7 @@ def forget_routes(inspection: Inspection) -> APIRouter:
 
     async def forget(kind: str, name: str, request: Request) -> Json:
         receipt = await asyncio.to_thread(inspection.forget, kind, name, limited_to(request))
-        if receipt is None:
-            raise RequestError(f"There is no {kind} '{name}'.", status=404, code="not_found")
-        return receipt
+        return or_not_found(receipt, kind, name)
 
     @router.delete("/v1/turns/{turn_id}", tags=["forget"])
     async def forget_turn(turn_id: str, request: Request) -> Json:

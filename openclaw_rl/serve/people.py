@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Request
 from pydantic import ConfigDict, Field
 
-from openclaw_rl.errors import RequestError
+from openclaw_rl.errors import RequestError, not_found
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
@@ -64,7 +64,7 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspecti
 
     def known(name: str, ring: KeyRing) -> None:
         if ring.key_of(name) is None:
-            raise RequestError(f"There is no user '{name}'.", status=404, code="not_found")
+            raise not_found("user", name)
 
     @router.get("/v1/users", tags=["people"])
     def list_people(request: Request) -> Json:
@@ -113,7 +113,7 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspecti
         require_owner(request)
         done = inspection.decide_wave(wave_id, parsed.decision == "learn")
         if done is None:
-            raise RequestError(f"There is no held wave '{wave_id}'.", status=404, code="not_found")
+            raise not_found("held wave", wave_id)
         return done
 
     return router

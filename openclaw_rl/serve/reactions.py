@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Request
 from pydantic import ConfigDict, Field, StringConstraints
 
-from openclaw_rl.errors import RequestError
+from openclaw_rl.errors import RequestError, not_found
 from openclaw_rl.reactions import score_of
 from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.signin import limited_to
@@ -71,13 +71,13 @@ def _which(inspection: Inspection, parsed: Reaction, user: str | None) -> tuple[
     """The reply's id, or why it is not known."""
     if parsed.id is not None:
         if inspection.turn(parsed.id, user) is None:
-            raise RequestError(f"There is no turn '{parsed.id}'.", status=404, code="not_found")
+            raise not_found("turn", parsed.id)
         return parsed.id, None
     if parsed.session_id is None or not (parsed.reply or "").strip():
         raise RequestError("Say which reply: its id, or session_id and reply.", param="id")
     replies = inspection.replies_of(parsed.session_id, user)
     if replies is None:
-        raise RequestError(f"There is no session '{parsed.session_id}'.", status=404, code="not_found")
+        raise not_found("session", parsed.session_id)
     wanted, texts = _folded(str(parsed.reply)), {i: _folded(text) for i, text in replies.items()}
     found = [i for i, text in texts.items() if text == wanted]
     if not found and len(wanted) >= _MIN_REPLY:

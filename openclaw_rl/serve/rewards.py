@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from openclaw_rl.errors import RequestError
+from openclaw_rl.errors import RequestError, not_found
 from openclaw_rl.scopes import is_environment
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
@@ -45,7 +45,7 @@ def reward_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
         )
         turns = [turn for turn in found["turns"] if turn["kind"] != "side"] if found else []
         if found is None or not turns:
-            raise RequestError(f"There is no session '{session_id}'.", status=404, code="not_found")
+            raise not_found("session", session_id)
         scope = gateway.scope_of(found["user"])
         if not is_environment(scope):
             raise RequestError(
@@ -76,7 +76,7 @@ def reward_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
         """The newest, or the newest before a moment, each with its session."""
         scope = f"env:{name}"
         if limited_to(request) is not None and scope != gateway.scope_of(request.state.user):
-            raise RequestError(f"There is no environment '{name}'.", status=404, code="not_found")
+            raise not_found("environment", name)
         return {"data": inspection.attempts(scope, limit, before)}
 
     @router.get("/v1/environments/{name}/attempts/{session_id}", tags=["look in"])

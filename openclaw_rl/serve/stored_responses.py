@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from openclaw_rl.errors import RequestError
+from openclaw_rl.errors import RequestError, not_found
 from openclaw_rl.serve import sse
 from openclaw_rl.serve.exchange import bare_id
 from openclaw_rl.serve.gateway import Gateway
@@ -81,7 +81,7 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
     async def owned(response_id: str, request: Request) -> TurnRecord:
         turn = await gateway.capture.recall(response_id)
         if turn is None or turn.user != request.state.user or turn.dialect != dialect:
-            raise RequestError(f"There is no response '{response_id}'.", status=404, code="not_found")
+            raise not_found("response", response_id)
         return turn
 
     @router.get(f"{path}/{{response_id}}", tags=["serve"], response_model=None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from openclaw_rl.errors import RequestError
+from openclaw_rl.errors import RequestError, not_found
 from openclaw_rl.scopes import check_scope
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
@@ -36,7 +36,7 @@ def visible_scope(request: Request, gateway: Gateway, stated: str | None) -> Sco
 def visible_policy(request: Request, gateway: Gateway, inspection: Inspection, version: int) -> Json:
     found, user = inspection.policy(version, limited_to(request)), limited_to(request)
     if found is None or (user is not None and found["scope"] != own_scope(request, gateway)):
-        raise RequestError(f"There is no policy version '{version}'.", status=404, code="not_found")
+        raise not_found("policy version", version)
     return found
 
 

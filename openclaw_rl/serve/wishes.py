@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from pydantic import ConfigDict, StringConstraints
 
-from openclaw_rl.errors import RequestError
+from openclaw_rl.errors import RequestError, not_found
 from openclaw_rl.secret_scan import find_secrets
 from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.signin import limited_to
@@ -49,7 +49,7 @@ def wish_routes(inspection: Inspection) -> APIRouter:
         except ValueError as error:
             raise RequestError(f"{error}.", status=409, code="conflict") from None
         if not known:
-            raise RequestError(f"There is no wish '{wish_id}'.", status=404, code="not_found")
+            raise not_found("wish", wish_id)
         found: list[Json] = (await asyncio.to_thread(inspection.wishes, user))["data"]
         return next((wish for wish in found if wish["id"] == wish_id), {"id": wish_id})
 

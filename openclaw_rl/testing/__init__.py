@@ -2,6 +2,7 @@
 
 ``ScriptedEngine`` keeps the Engine protocol without a model: it says what it was told to say, as
 slowly as asked, and fails or pauses on request. ``scripted_system`` is the real wiring around it.
+``ScriptedTrainer`` keeps the Trainer protocol likewise, and ``WordJudge`` the Judge protocol.
 ``ServerProcess`` is the real command in a process of its own. ``wait_until`` polls with a deadline.
 """
 
@@ -14,11 +15,13 @@ from openclaw_rl.testing.fakes import (
     tiny_model,
 )
 from openclaw_rl.testing.process import ServerProcess, clean_environment, command
+from openclaw_rl.testing.trainer import ScriptedTrainer
 from openclaw_rl.testing.waiting import until, wait_until
 
 __all__ = [
     "Script",
     "ScriptedEngine",
+    "ScriptedTrainer",
     "ServerProcess",
     "WordJudge",
     "byte_tokenizer",

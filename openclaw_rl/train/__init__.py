@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl.models import pick_device
 from openclaw_rl.plugins import create, find
 from openclaw_rl.settings import TrainConfig, extended
 from openclaw_rl.sizes import sized
+from openclaw_rl.train.losses import LOSSES
 from openclaw_rl.types import Trainer, TrainerCapabilities
 
-__all__ = ["TRAINERS", "TrainerParts", "capabilities_of", "create_trainer"]
+__all__ = ["TRAINERS", "TrainerParts", "capabilities_of", "check_settings", "create_trainer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,10 @@ class TrainerParts:
 class _Local:
     """The embedded trainer; torch and transformers are imported when it is made."""
 
-    capabilities = TrainerCapabilities(
-        frozenset({"clipped-surrogate", "reverse-kl", "forward-kl"}), custom_losses=True, full_weights=True
-    )
+    capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, full_weights=True)
+
+    def check_settings(self, settings: TrainConfig) -> None:
+        pick_device(settings.train_device)
 
     def __call__(self, parts: TrainerParts) -> Trainer:
         from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
@@ -51,7 +54,7 @@ class _Local:
 class _Tinker:
     """A server of the Tinker protocol; torch is imported when it is made."""
 
-    capabilities = TrainerCapabilities(_Local.capabilities.losses, custom_losses=True)
+    capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, makes="tinker")
 
     def __call__(self, parts: TrainerParts) -> Trainer:
         from openclaw_rl.train.tinker import TinkerTrainer, TinkerTrainerOptions
@@ -62,6 +65,7 @@ class _Tinker:
         )
 
 
+#: One that has ``check_settings`` refuses with it what cannot be done, before a model is looked for.
 TRAINERS: dict[str, Any] = {"local": _Local(), "tinker": _Tinker()}
 
 
@@ -70,6 +74,13 @@ def capabilities_of(name: str) -> TrainerCapabilities:
     if found is None:
         raise ValueError(f"the trainer {name!r} does not say what it can do: give it 'capabilities'")
     return found
+
+
+def check_settings(settings: TrainConfig) -> None:
+    """ValueError for a trainer that is not there, or for settings that it knows it cannot use."""
+    maker = find("trainer", settings.trainer, TRAINERS)
+    capabilities_of(settings.trainer)
+    getattr(maker, "check_settings", lambda settings: None)(settings)
 
 
 def create_trainer(parts: TrainerParts) -> Trainer:

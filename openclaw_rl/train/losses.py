@@ -1,17 +1,19 @@
 """Losses per position, from log-probs now and then. All tensors are ``[N, K]``: position by candidate.
 
-A batch names its loss; the names are the keys of ``LOSSES``.
+A batch names its loss; the names are the keys of ``LOSSES``. torch is imported when a loss is computed: which
+losses there are is asked before anything is loaded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from openclaw_rl.types import NO_SIGNAL, Batch, Loss
+
+if TYPE_CHECKING:
+    import torch
 
 #: Beyond this, a ratio of probabilities is 0 or infinite for every purpose.
 _MAX_LOG_RATIO = 20.0
@@ -27,6 +29,8 @@ class Surrogate:
     """Bounds the loss of what is pushed down although it has become likely."""
 
     def __call__(self, new_NK: torch.Tensor, old_NK: torch.Tensor, signal_NK: torch.Tensor) -> torch.Tensor:
+        import torch
+
         # One pass per batch and few versions in between: what was not recorded is taken to be as it is now.
         old_NK = torch.where(old_NK > 0, new_NK.detach(), old_NK)
         ratio = (new_NK - old_NK).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
@@ -43,6 +47,8 @@ class TailKL:
     padding: ClassVar[float] = NO_SIGNAL
 
     def __call__(self, new_NK: torch.Tensor, old_NK: torch.Tensor, signal_NK: torch.Tensor) -> torch.Tensor:
+        import torch
+
         asked, new, teacher, gap = _candidates(new_NK, signal_NK)
         new_rest, teacher_rest = _log_rest(new), _log_rest(teacher)
         loss = (new.exp() * gap).sum(dim=1) + new_rest.exp() * (new_rest - teacher_rest)
@@ -56,6 +62,8 @@ class ForwardTailKL:
     padding: ClassVar[float] = NO_SIGNAL
 
     def __call__(self, new_NK: torch.Tensor, old_NK: torch.Tensor, signal_NK: torch.Tensor) -> torch.Tensor:
+        import torch
+
         asked, new, teacher, gap = _candidates(new_NK, signal_NK)
         new_rest, teacher_rest = _log_rest(new), _log_rest(teacher)
         loss = teacher_rest.exp() * (teacher_rest - new_rest) - (teacher.exp() * gap).sum(dim=1)
@@ -64,6 +72,8 @@ class ForwardTailKL:
 
 def _candidates(new_NK: torch.Tensor, signal_NK: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Which have a signal, the student's and the teacher's log-probs of those, and the difference."""
+    import torch
+
     asked = signal_NK != NO_SIGNAL
     gone = torch.full_like(new_NK, float("-inf"))
     # -inf minus -inf is not a number, also in what is not used; so the difference is taken apart.
@@ -73,6 +83,8 @@ def _candidates(new_NK: torch.Tensor, signal_NK: torch.Tensor) -> tuple[torch.Te
 
 def _log_rest(logprobs_NK: torch.Tensor) -> torch.Tensor:
     """log(1 - sum of the probabilities), kept finite where next to nothing is left."""
+    import torch
+
     total = torch.where(logprobs_NK.isinf(), torch.zeros_like(logprobs_NK), logprobs_NK.exp()).sum(dim=1)
     return torch.log1p(-total.clamp(max=1 - 1e-6))
 

@@ -28,7 +28,7 @@ from openclaw_rl.types import (
     Weights,
 )
 
-#: Tokens of the teacher's own that are asked for; ``--teacher-k`` is at most this.
+#: Tokens of the teacher's own that are asked for; an algorithm's ``teacher_k`` is at most this.
 _TEACHER_TOP = 8
 #: What the teacher held likely at each token of an answer, beside one bin for the rest.
 _ANSWER_TOP = 20

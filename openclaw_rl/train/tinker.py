@@ -61,7 +61,7 @@ class _Column:
 class TinkerTrainer:
     """Trainer protocol over the Tinker client."""
 
-    capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True)
+    capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, makes="tinker")
 
     def __init__(self, options: TinkerTrainerOptions) -> None:
         if options.kl_coefficient:

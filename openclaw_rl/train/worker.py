@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 
+from openclaw_rl.config import LearnConfig
 from openclaw_rl.train.gate import Gate, GateResult
 from openclaw_rl.train.keep import expendable
 from openclaw_rl.train.lessons import OTHER_MODEL, Sampler
@@ -41,6 +42,10 @@ log = logging.getLogger(__name__)
 _GATE_TURNS, _MANY = 8, 1000
 #: Batches' worth of samples that one step takes, where there is little to learn or far too much.
 _MOST_BATCHES = 4
+#: However long the oldest has waited, a step is not taken with fewer samples.
+_MIN_SAMPLES = 2
+#: Versions whose optimizer is kept; training from an older one starts with a fresh one.
+_KEEP_STATES = 4
 PRUNED = "its turn was pruned before the step"
 #: After so many failures a step is given up.
 _MOST_TRIES = 3
@@ -50,25 +55,14 @@ STALE = "it was answered by a version too long ago"
 
 @dataclass(frozen=True, slots=True)
 class LearnOptions:
-    batch_size: int = 4
-    max_age_s: float = 600.0
-    """A step is taken with fewer samples once the oldest has waited this long."""
-    min_samples: int = 2
-    """… but not with fewer than this."""
-    min_signal: float = 0.1
-    """Mean strength below which a batch waits for more, until it is four times its size."""
-    max_staleness: int = 8
-    """Versions between the one that answered and the one that learns from it."""
-    replay: int = 0
+    settings: LearnConfig
+    """As they are for the scope."""
+    batch_size: int
+    """Samples per step: the settings', or what the algorithm asks for."""
+    replay: int
     """Replies accepted earlier that a step hears again, however old; their push ends at the ratio's bound."""
-    keep_states: int = 4
-    """Versions whose optimizer is kept; training from an older one starts with a fresh one."""
-    keep_versions: int = 8
-    """Versions before the one that serves whose weights are kept; 0 keeps all."""
-    teacher_version: int | None = None
-    """Kept, too: it is asked for hints."""
-    config_hash: str = ""
-    fingerprint: str = ""
+    config_hash: str
+    fingerprint: str
     """Of the model that is trained."""
 
 
@@ -176,7 +170,7 @@ class LearnWorker:
 
     def _claim_for(self, scope: Scope, flush: bool) -> Policy | None:
         method = self._method_for(scope)
-        options = method.options
+        options, settings = method.options, method.options.settings
         number, strength, oldest = self._policies.waiting(scope)
         size = self._policies.full_batch(options.batch_size, scope)
         if number != self._reported.get(scope):
@@ -184,13 +178,13 @@ class LearnWorker:
             whose = "" if scope == EVERYONE else f" of {scope}"
             self._progress(f"{number} of {size} samples toward the next step{whose}")
         old = (
-            oldest is not None and time.time() - oldest > options.max_age_s and number >= options.min_samples
+            oldest is not None and time.time() - oldest > settings.batch_max_age_s and number >= _MIN_SAMPLES
         )
-        if not number or not (flush or old or is_due(number, strength, size, options.min_signal)):
+        if not number or not (flush or old or is_due(number, strength, size, settings.min_signal)):
             return None
         limit = size
-        says_little = number >= 2 * size and strength < options.min_signal * number
-        if says_little or number > (options.max_staleness + 1) * size:  # the last would come too late
+        says_little = number >= 2 * size and strength < settings.min_signal * number
+        if says_little or number > (settings.max_staleness + 1) * size:  # the last would come too late
             limit = min(number, _MOST_BATCHES * size)
         if method.algorithm.needs.generates:  # its step is as long for one complaint as for several
             limit = min(number, _MOST_BATCHES * max(size, _MOST_BATCHES))
@@ -287,7 +281,7 @@ class LearnWorker:
         answered_by = example.source.policy_version
         if answered_by is None:
             return False
-        most = self._method_for(scope).options.max_staleness
+        most = self._method_for(scope).options.settings.max_staleness
         return self._policies.num_between(answered_by, parent, scope) > most
 
     def _take_step(self, policy: Policy, items: list[Example]) -> StepReport:
@@ -375,14 +369,15 @@ class LearnWorker:
         return now is None or bool(now.gate.get("undone"))
 
     def _free_disk(self, scope: Scope) -> None:
-        options, serving = self._options, self._policies.serving(scope)
+        settings, serving = self._options.settings, self._policies.serving(scope)
+        teacher = settings.teacher_version if settings.teacher == "frozen" else None
         made = self._policies.list_policies(_MANY, scope)
-        for version in [p.version for p in made if p.version <= serving][options.keep_states :]:
+        for version in [p.version for p in made if p.version <= serving][_KEEP_STATES:]:
             self._store.forget(version, only_state=True)
-        if options.keep_versions:
+        if settings.keep_versions:
             lineage, served = self._policies.lineage(serving, scope), self._policies.served_s(scope)
-            for version in expendable(made, lineage, served, options.keep_versions):
-                if version != options.teacher_version and self._store.exists(version):
+            for version in expendable(made, lineage, served, settings.keep_versions):
+                if version != teacher and self._store.exists(version):
                     self._store.forget(version, only_state=False)
 
     async def _in_thread(self, work: Callable[[], StepReport]) -> StepReport:

@@ -142,13 +142,15 @@ class Capabilities:
     """Loads LoRA adapters beside the base."""
     full_weights: bool = False
     """Loads versions of all weights."""
+    loads: tuple[str, ...] = ("file",)
+    """URI schemes of the weights it can load: those that a trainer ``makes`` must be among them."""
+    reads_model: bool = True
+    """Reads the model's own weights from a folder here; else its config and its tokenizer are enough."""
     scores_candidates: bool = True
     """``ScoreRequest.candidates`` and ``top_k``: what distillation asks a teacher for."""
     top_logprobs: bool = True
     """Tells the likeliest tokens beside each sampled one; without, methods that compare with them cannot be
     used, and replies at other temperatures than 1 are learned from as if drawn at 1."""
-    streams: bool = True
-    """Tokens come as they are sampled; else a reply comes whole."""
     hidden_states: bool = False
     """``ScoreRequest.hidden_layer``."""
     grammar: str | None = None

@@ -348,6 +348,8 @@ class TrainerCapabilities:
     custom_losses: bool = False
     """Whether it may be a Python function."""
     full_weights: bool = False
+    makes: str = "file"
+    """The URI scheme of its weights: ``file`` for a folder here."""
 
 
 class Trainer(Protocol):

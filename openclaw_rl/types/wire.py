@@ -54,4 +54,5 @@ def facts_to_json(capabilities: Capabilities, context_length: int, status: Engin
 
 def facts_from_json(data: Json) -> tuple[Capabilities, int, EngineStatus]:
     status = {**data["status"], "versions": tuple(data["status"]["versions"])}
-    return Capabilities(**data["capabilities"]), int(data["context_length"]), EngineStatus(**status)
+    capabilities = {**data["capabilities"], "loads": tuple(data["capabilities"]["loads"])}
+    return Capabilities(**capabilities), int(data["context_length"]), EngineStatus(**status)

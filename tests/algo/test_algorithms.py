@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from openclaw_rl.algo import ALGORITHMS, create_algorithm
-from openclaw_rl.algo.base import importance
-from openclaw_rl.algo.binary import Binary, standardised
+from openclaw_rl.algo.base import importance, standardised
+from openclaw_rl.algo.binary import Binary
 from openclaw_rl.algo.hints import overlap
 from openclaw_rl.algo.hybrid import Hybrid, HybridSum
 from openclaw_rl.algo.opd import Opd, OpdTopK
@@ -93,7 +93,8 @@ def made(algorithm: Algorithm, given: Lesson, teacher: Teacher | None = None) ->
 @pytest.mark.parametrize("score", [1, -1])
 def test_binary_puts_the_verdict_on_every_sampled_token(score: int) -> None:
     got = made(
-        Binary(importance_cap=1.0, weight=2.0), lesson(score, confidence=0.5, turn=make_turn(temperature=0.0))
+        Binary(importance_cap=1.0, rl_weight=2.0),
+        lesson(score, confidence=0.5, turn=make_turn(temperature=0.0)),
     )
     assert got.ids_NK.tolist() == [[11], [21], [31]]
     np.testing.assert_allclose(got.signal_NK, [[score]] * 3)
@@ -118,7 +119,7 @@ def test_a_neutral_verdict_teaches_binary_nothing() -> None:
 def test_answers_to_one_request_are_measured_against_each_other(
     score: int, peers: tuple[int, ...], advantage: float
 ) -> None:
-    assert standardised(score, peers) == pytest.approx(advantage)
+    assert standardised(score, (score, *peers)) == pytest.approx(advantage)
     algorithm = Binary(importance_cap=1.0)
     made = examples(algorithm, replace(lesson(score, turn=make_turn(temperature=0.0)), peers=peers))
     if advantage:
@@ -167,7 +168,7 @@ def test_a_user_who_only_complains_is_centred_away() -> None:
 
 
 def test_the_published_binary_is_not_centred() -> None:
-    batch = Binary(importance_cap=1.0, baseline=False).batch(items([-1] * 3), {})
+    batch = Binary(importance_cap=1.0, reward_baseline=False).batch(items([-1] * 3), {})
     assert [float(item.signal_NK[0, 0]) for item in batch.examples] == [-1] * 3
 
 
@@ -312,7 +313,7 @@ def loss_and_gradient(algorithm: Algorithm, given: Example) -> tuple[float, torc
 
 def test_the_published_hybrid_is_the_sum_of_its_parts() -> None:
     given, teacher = lesson(-1, "hint"), Teacher({4: [0.5, -0.25, 0.1]})
-    parts = [Binary(baseline=False), OpdTopK()]
+    parts = [Binary(reward_baseline=False), OpdTopK()]
     whole = loss_and_gradient(HybridSum(), made(HybridSum(), given, teacher))
     separate = [loss_and_gradient(part, made(part, given, teacher)) for part in parts]
     assert whole[0] == pytest.approx(sum(loss for loss, _ in separate))
@@ -323,9 +324,9 @@ def test_the_published_hybrid_is_the_sum_of_its_parts() -> None:
 def test_the_weight_of_each_part_changes_the_gradient(weights: dict[str, float]) -> None:
     given, teacher = lesson(-1, "hint"), Teacher({4: [0.5, -0.25, 0.1]})
     one = create_algorithm(LearnConfig(algo="hybrid-sum"))
-    two = create_algorithm(LearnConfig(algo="hybrid-sum", **weights))
+    two = create_algorithm(LearnConfig(algo="hybrid-sum", algo_options=weights))
     before, after = (loss_and_gradient(a, made(a, given, teacher))[1] for a in (one, two))
-    part = Binary(baseline=False) if "rl_weight" in weights else OpdTopK()
+    part = Binary(reward_baseline=False) if "rl_weight" in weights else OpdTopK()
     torch.testing.assert_close(after - before, loss_and_gradient(part, made(part, given, teacher))[1])
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from openclaw_rl.algo import algorithm_for, create_algorithm, settings_for
+from openclaw_rl.algo import algorithm_for, create_algorithm, settings_for, step_size
 from openclaw_rl.algo.hinted import Hinted
 from openclaw_rl.algo.rollout import Rollout
 from openclaw_rl.config import LearnConfig
@@ -73,11 +73,14 @@ async def test_conversations_are_refused_by_name() -> None:
 
 
 def test_the_scope_chooses_the_method() -> None:
-    settings = LearnConfig(outcome_weight=2.0, process_weight=0.7, env_batch_size=5, env_max_staleness=1)
+    options = {"outcome_weight": 2.0, "process_weight": 0.7}
+    settings = LearnConfig(env_algo_options=options, env_batch_size=5, env_max_staleness=1)
     assert isinstance(algorithm_for("user:ann", settings), Hinted)
     made = algorithm_for("env:toolcall", settings)
     assert isinstance(made, Rollout)
-    assert (made.outcome_weight, made.process_weight, made.needs.batch_size) == (2.0, 0.7, 5)
-    assert settings_for("env:toolcall", settings).max_staleness == 1
+    assert (made.outcome_weight, made.process_weight, made.needs.batch_size) == (2.0, 0.7, 32)
+    own = settings_for("env:toolcall", settings)
+    assert (own.max_staleness, step_size(own, made.needs).samples) == (1, 5)
+    assert step_size(settings_for("env:toolcall", LearnConfig()), made.needs).samples == 32
     assert settings_for("everyone", settings) is settings
     assert isinstance(create_algorithm(LearnConfig(algo="rollout")), Rollout)

@@ -20,6 +20,7 @@ from openclaw_rl.commands.doctor import (
     print_doctor,
     run_doctor,
 )
+from openclaw_rl.config import load_config
 from openclaw_rl.engine import native
 from openclaw_rl.models import DEFAULT_MODEL
 
@@ -28,14 +29,15 @@ def test_a_machine_that_runs_the_tests_passes_all_required_checks(tmp_path: Path
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    checks = run_doctor(tmp_path / "home", cache_dir=tmp_path / "cache", port=port)
+    checks = run_doctor(load_config({"home": tmp_path / "home", "port": port}, {}), tmp_path / "cache")
     assert [check for check in checks if check.required and not check.ok] == []
     assert {"python", "torch", "memory", "model", "port"} <= {check.name for check in checks}
     assert list(tmp_path.iterdir()) == [], "looking must not create anything"
 
 
 def test_a_broken_probe_is_one_failed_check(tmp_path: Path) -> None:
-    checks = run_doctor(tmp_path, port=70000)
+    config = load_config({"home": tmp_path}, {})
+    checks = run_doctor(config.model_copy(update={"serve": config.serve.model_copy(update={"port": 70000})}))
     port = next(check for check in checks if check.name == "port")
     assert not port.ok
     assert "could not check" in port.detail

@@ -31,7 +31,7 @@ from openclaw_rl.testing import clean_environment, command
         (("serve", "--device", "cuda:97"), "'cuda:97' is not there"),
         (("serve", "--dtype", "bf61"), "did you mean 'bf16'?"),
         (("serve", "--policy-scope", "usr"), "did you mean 'user'?"),
-        (("serve", "--algo", "binary", "--algo-options", "weight=2"), "no settings of its own: weight"),
+        (("serve", "--algo", "binary", "--algo-options", "rl_wieght=2"), "has no setting 'rl_wieght'"),
         (("learn", "--judge", "lable"), "did you mean 'label'?"),
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, tuple) else "",

@@ -15,7 +15,7 @@ from openclaw_rl import connect
 from openclaw_rl.connect.client import Server
 from openclaw_rl.connect.files import backup_of
 
-SERVER = Server("http://127.0.0.1:30000", "sk-ocrl-test", "SmolLM2-135M-Instruct")
+SERVER = Server("http://127.0.0.1:30000", "sk-ocrl-test", "SmolLM2-135M-Instruct", 1024)
 NAME = "openclaw-rl/SmolLM2-135M-Instruct"
 THEIRS: dict[str, Any] = {
     "agents": {

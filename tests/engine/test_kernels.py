@@ -165,7 +165,7 @@ async def test_log_probs_stay_within_the_stated_bound(
 
 def test_choice_is_explained_and_can_be_overridden(model_path: Path) -> None:
     checkpoint = read_checkpoint(model_path)
-    choice = choose_kernel(checkpoint, torch.device("cpu"), torch.float32)
+    choice = choose_kernel(checkpoint, torch.device("cpu"), torch.float32, "auto")
     assert choice.name in KERNELS
     assert len(choice.reasons) == len(KERNELS)
     assert choose_kernel(checkpoint, torch.device("cpu"), torch.float32, "bf16").name == "bf16"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from openclaw_rl.config import JudgeConfig
 from openclaw_rl.evals.fit_judge import inputs_digest
 from openclaw_rl.evals.judge import load_model
 from openclaw_rl.judge import AnswerJudge, JudgeParts, LabelJudge, ModelJudge, RuleFirstJudge, create_judge
@@ -104,7 +105,7 @@ async def test_another_model_is_loaded_once_tried_again_and_closed() -> None:
             raise ValueError("could not download my/model")
         return parts.engine, parts.encode, parts.renderer
 
-    judge = create_judge("label", JudgeParts(model="my/model", load=load))  # type: ignore[arg-type]
+    judge = create_judge("label", JudgeParts(JudgeConfig(judge_model="my/model"), load=load))  # type: ignore[arg-type]
     with pytest.raises(JudgeError, match="could not download"):
         await judge.evaluate(CASE)
     assert (await judge.evaluate(CASE)).score == -1

@@ -27,7 +27,7 @@ def test_majority(votes: list[int | None], threshold: float, score: int) -> None
 
 def test_no_votes_are_no_verdict() -> None:
     with pytest.raises(JudgeError):
-        majority([None, None])
+        majority([None, None], 0.5)
 
 
 def test_a_threshold_that_nothing_can_pass_is_refused() -> None:

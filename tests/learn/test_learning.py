@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
+from openclaw_rl.config import JudgeConfig
 from openclaw_rl.engine.remote import EngineGone, RemoteEngine
 from openclaw_rl.judge.worker import JudgeWorker
 from openclaw_rl.processes.serving_system import ServingSystem
@@ -59,7 +60,7 @@ def judge() -> MoodyJudge:
 @pytest.fixture
 async def worker(system: ServingSystem, judge: MoodyJudge) -> AsyncIterator[JudgeWorker]:
     judge_queue = LedgerJudgeQueue(system.ledgers.serve, system.ledgers.learn, idle_s=1e12)
-    worker = JudgeWorker(judge_queue, judge, timeout_s=0.2, poll_s=0.01)
+    worker = JudgeWorker(judge_queue, judge, JudgeConfig(judge_timeout_s=0.2), poll_s=0.01)
     running = asyncio.create_task(worker.run())
     yield worker
     running.cancel()

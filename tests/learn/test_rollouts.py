@@ -168,7 +168,7 @@ async def test_attempts_that_went_alike_say_so(agents: Agents) -> None:
     sessions = await agents.group("g", 1.0, 1.0)
     stack = agents.stack
     stack.config = stack.config.model_copy(
-        update={"learn": stack.config.learn.model_copy(update={"process_weight": 0.0})}
+        update={"learn": stack.config.learn.model_copy(update={"env_algo_options": {"process_weight": 0.0}})}
     )
     await learn(agents)
     assert await agents.states(sessions) == {("excluded", ALIKE)}

@@ -70,7 +70,9 @@ def event_of(line: str) -> Any:
 
 def run_live(system: ServingSystem, patience: Patience) -> tuple[Live, Callable[[], None]]:
     server = uvicorn.Server(
-        server_settings(system.app(), patience, host="127.0.0.1", port=0, log_level="error")
+        server_settings(
+            system.app(), system.config.serve, patience, host="127.0.0.1", port=0, log_level="error"
+        )
     )
     loops: list[asyncio.AbstractEventLoop] = []
 

@@ -127,7 +127,7 @@ def post(live: Live) -> int:
 
 
 def test_connections_are_bounded_and_idle_ones_give_way(make_live: Callable[..., Live]) -> None:
-    live = make_live(Patience(max_connections=20))
+    live = make_live(max_connections=20)
     with ExitStack() as stack:
         for _ in range(100):
             connection = stack.enter_context(live.connect())
@@ -144,7 +144,10 @@ from openclaw_rl.serve.connections import Patience, server_settings
 from openclaw_rl.testing import scripted_system
 system = scripted_system(pathlib.Path(sys.argv[1]))
 port = int(sys.argv[2])
-uvicorn.Server(server_settings(system.app(), host="127.0.0.1", port=port, log_level="warning")).run()
+settings = server_settings(
+    system.app(), system.config.serve, host="127.0.0.1", port=port, log_level="warning"
+)
+uvicorn.Server(settings).run()
 """
 
 

@@ -37,7 +37,8 @@ import pathlib, sys, uvicorn
 from openclaw_rl.serve.connections import server_settings
 from openclaw_rl.testing import scripted_system
 system, port = scripted_system(pathlib.Path(sys.argv[1])), int(sys.argv[2])
-uvicorn.Server(server_settings(system.app(), host="127.0.0.1", port=port, log_level="error")).run()
+settings = server_settings(system.app(), system.config.serve, host="127.0.0.1", port=port, log_level="error")
+uvicorn.Server(settings).run()
 """
 LEARN = """
 import asyncio, pathlib, sys

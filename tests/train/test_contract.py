@@ -1,4 +1,4 @@
-"""The trainer's contract, against the embedded trainer and the example; and what is refused at the start."""
+"""The trainer's contract, against every trainer, the fake included; and what is refused at the start."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from openclaw_rl.capabilities import check_training
 from openclaw_rl.config import Config, EngineConfig, LearnConfig, TrainConfig
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.settings import extended
+from openclaw_rl.testing import ScriptedTrainer
 from openclaw_rl.testing.contracts import TrainerContract
 from openclaw_rl.train import TRAINERS, TrainerParts, capabilities_of, create_trainer
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
@@ -28,6 +29,12 @@ class TestLocal(TrainerContract):
     def make_trainer(self, tiny_model: Path) -> Callable[[], Trainer]:
         settings = TrainConfig(train_device="cpu", lora_rank=4)
         return lambda: create_trainer(TrainerParts(tiny_model, "tiny", settings))
+
+
+class TestScripted(TrainerContract):
+    @pytest.fixture
+    def make_trainer(self) -> Callable[[], Trainer]:
+        return ScriptedTrainer
 
 
 class TestExample(TrainerContract):
@@ -70,6 +77,12 @@ class Plain:
                            custom_losses=False, full_weights=False)  # fmt: skip
 
 
+class OfACloud(Plain):
+    """Its weights stay where they are."""
+
+    capabilities = replace(LocalTrainer.capabilities, makes="cloud")
+
+
 class Silent:
     """Does not say what it can do."""
 
@@ -88,8 +101,12 @@ class Silent:
          "use --algo binary"),
         (Config(train=TrainConfig(trainer="tinkr")), Capabilities(), "known: local"),
         (Config(learn=LearnConfig(algo="hinted")), Capabilities(top_logprobs=False), "use --algo binary"),
-        (Config(train=TrainConfig(trainer="tinker")), Capabilities(), "use --engine tinker with"),
-        (Config(engine=EngineConfig(engine="tinker")), Capabilities(), "use --engine tinker with"),
+        (Config(train=TrainConfig(trainer="tinker")), Capabilities(),
+         "use --trainer local or --engine tinker"),
+        (Config(engine=EngineConfig(engine="tinker")), Capabilities(loads=("tinker",)),
+         "use --trainer tinker or --engine local or --engine vllm"),
+        (Config(train=TrainConfig(trainer=f"{__name__}:OfACloud")), Capabilities(loads=("file", "s3")),
+         "weights at cloud://…, where it wants file://… or s3://…; use --trainer local"),
         (Config(train=TrainConfig(trainer=f"{__name__}:Silent")), Capabilities(), "give it 'capabilities'"),
     ],
 )  # fmt: skip

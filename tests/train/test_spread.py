@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
 from openclaw_rl.algo.hinted import Hinted
 from openclaw_rl.render import create_renderer
-from openclaw_rl.testing import byte_tokenizer
+from openclaw_rl.testing import ScriptedTrainer, byte_tokenizer
 from openclaw_rl.train.exam import gate_requests
 from openclaw_rl.train.spread import Prompts, _lines
 from openclaw_rl.train.steps import TrainingSet, take_steps
 from openclaw_rl.types import (
     Ask,
-    Batch,
     Example,
-    Json,
     Message,
     SamplingParams,
-    StepReport,
     Tool,
-    TrainerCapabilities,
     TurnRecord,
-    Weights,
 )
 from tests.train.conftest import make_item
 
@@ -124,27 +118,9 @@ def test_nothing_is_taught_on_what_versions_are_checked_by() -> None:
 # --- the steps of a version --------------------------------------------------------------------
 
 
-class Listener:
-    """A trainer that writes down what it hears."""
-
-    capabilities = TrainerCapabilities(frozenset({"forward-kl"}))
-    state: Json = {}  # noqa: RUF012
-
-    def __init__(self, breaks_at: int | None = None) -> None:
-        self.training_set: list[list[str]] = []
-        self._breaks_at = breaks_at
-
-    def resume(self, weights: Weights | None) -> None:
-        raise AssertionError
-
-    def save(self, folder: Path, state: Json) -> str | None:
-        raise AssertionError
-
-    def step(self, batch: Batch, version: int) -> StepReport:
-        self.training_set.append([example.source.turn_ids[0] for example in batch.examples])
-        number = len(batch.examples)
-        finite = len(self.training_set) != self._breaks_at
-        return StepReport(0.5, 1.0, finite, 1e-3, number, 10 * number, 5 * number, None, 1.0, 0.1, 0.1, 0.2)
+def heard_by(trainer: ScriptedTrainer) -> list[list[str]]:
+    """The turns of each step's examples."""
+    return [[example.source.turn_ids[0] for example in batch.examples] for batch in trainer.batches]
 
 
 def examples(start: int, number: int) -> list[Example]:
@@ -157,39 +133,37 @@ def named(found: Sequence[Example]) -> set[str]:
 
 def test_steps_are_the_same_whenever_they_are_taken() -> None:
     training_set = TrainingSet(examples(0, 12), examples(100, 12), examples(200, 12))
-    runs = [Listener() for _ in range(3)]
+    runs = [ScriptedTrainer() for _ in range(3)]
     for trainer, version in zip(runs, (7, 7, 8), strict=True):
         take_steps(trainer, Hinted(), training_set, {}, version, 6)
-    assert runs[0].training_set == runs[1].training_set != runs[2].training_set
+    assert heard_by(runs[0]) == heard_by(runs[1]) != heard_by(runs[2])
 
 
 def test_two_thirds_of_a_step_are_new_and_every_step_holds_anchors() -> None:
     training_set = TrainingSet(examples(0, 12), examples(100, 12), examples(200, 12))
-    trainer, algorithm = Listener(), Hinted(steps=5, step_examples=9, anchors=4)
+    trainer, algorithm = ScriptedTrainer(), Hinted(steps=5, step_examples=9, anchors=4)
     result = take_steps(trainer, algorithm, training_set, {}, 1, 0)
-    assert len(trainer.training_set) == 5
-    for step in trainer.training_set:
-        counts = [
-            len(set(step) & named(part))
-            for part in (training_set.new, training_set.replayed, training_set.anchors)
-        ]
+    assert len(heard_by(trainer)) == 5
+    parts = (training_set.new, training_set.replayed, training_set.anchors)
+    for step in heard_by(trainer):
+        counts = [len(set(step) & named(part)) for part in parts]
         assert counts == [6, 3, 4]
-    assert (result.scale, result.report.num_tokens) == (algorithm.scale, 5 * 13 * 10)
+    assert (result.scale, result.report.num_tokens) == (algorithm.scale, 5 * 13 * 6)
 
 
 def test_where_nothing_is_heard_again_a_step_is_all_new() -> None:
-    trainer = Listener()
+    trainer = ScriptedTrainer()
     take_steps(
         trainer, Hinted(steps=1, step_examples=8, anchors=2), TrainingSet(examples(0, 12), [], []), {}, 1, 0
     )
-    assert [len(step) for step in trainer.training_set] == [8]
+    assert [len(step) for step in heard_by(trainer)] == [8]
     take_steps(
         trainer, Hinted(steps=1, step_examples=8), TrainingSet(examples(0, 3), examples(100, 2), []), {}, 1, 0
     )
-    assert len(trainer.training_set[1]) == 5
+    assert len(heard_by(trainer)[1]) == 5
 
 
 def test_weights_that_are_not_numbers_end_the_steps() -> None:
-    trainer = Listener(breaks_at=2)
+    trainer = ScriptedTrainer(breaks_at=2)
     result = take_steps(trainer, Hinted(steps=4), TrainingSet(examples(0, 8), [], []), {}, 1, 0)
-    assert (len(trainer.training_set), result.report.finite) == (2, False)
+    assert (len(heard_by(trainer)), result.report.finite) == (2, False)

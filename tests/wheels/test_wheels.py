@@ -66,7 +66,7 @@ with pytest.raises(Unavailable, match="no C compiler .* was found; with one, the
     load_native()
 assert not build.PREBUILT.exists()
 cpu, shape = torch.device("cpu"), (checkpoint := read_checkpoint(tiny_model(Path("model")))).shape
-choice = choose_kernel(checkpoint, cpu, torch.float32)
+choice = choose_kernel(checkpoint, cpu, torch.float32, "auto")
 assert "native" not in choice.name
 assert any(reason.startswith("native: not on this machine (no C compiler") for reason in choice.reasons)
 decoder = Decoder(checkpoint, cpu, torch.float32, kernel_set(choice.name))

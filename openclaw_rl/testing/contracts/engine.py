@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from typing import cast
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -111,6 +112,7 @@ class EngineContract:
         if not (engine.capabilities.adapters or engine.capabilities.full_weights):
             return
         first, second = weights
+        assert urlsplit(first.uri).scheme in engine.capabilities.loads
         await engine.load(first)
         await engine.load(first)  # the same again is no work
         await engine.load(second)

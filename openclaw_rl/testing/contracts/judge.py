@@ -38,6 +38,12 @@ class JudgeContract:
         assert all(vote in (-1, 0, 1, None) for vote in verdict.votes)
         assert all(isinstance(hint, str) and hint for hint in verdict.hints)
 
+    async def test_a_plain_case_gets_a_verdict(self, judge: Judge) -> None:
+        assert isinstance(await judge.evaluate(JudgeCase(_ASKED, _REPLY, _FOLLOWED["complaint"])), Verdict)
+
+    async def test_it_can_be_closed(self, judge: Judge) -> None:
+        await judge.close()
+
     async def test_the_case_is_left_as_it_was(self, judge: Judge) -> None:
         case = JudgeCase([dict(m) for m in _ASKED], dict(_REPLY), [{"role": "user", "content": "Thanks!"}])
         with suppress(JudgeError):

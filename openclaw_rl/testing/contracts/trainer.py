@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -68,9 +69,11 @@ class TrainerContract:
         folder = tmp_path / "1"
         folder.mkdir()
         uri = first.save(folder, {"seen": 1})
+        saved = Weights(1, uri) if uri else Weights.in_folder(1, folder)
+        assert urlsplit(saved.uri).scheme == first.capabilities.makes
         through = first.step(Batch([example(2)]), 1)
         second = make_trainer()
-        second.resume(Weights(1, uri) if uri else Weights.in_folder(1, folder))
+        second.resume(saved)
         assert second.state == {"seen": 1}
         assert second.step(Batch([example(2)]), 1).loss == pytest.approx(through.loss, abs=1e-4)
 
