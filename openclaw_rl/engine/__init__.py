@@ -1,6 +1,6 @@
-"""Engines by name. A new one is one file and one line in ``ENGINES``.
+"""Engines by name. A new engine is one file and one line in ``ENGINES``.
 
-A class outside this package works too, by its dotted path (``my_pkg.my_module:MyEngine``).
+A class outside this package is named by its dotted path (``my_pkg.my_module:MyEngine``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["ENGINES", "EngineParts", "create_engine"]
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """What an engine may be built from."""
+    """Arguments for building an engine."""
 
     model: Path
     """The model's folder: config, tokenizer, safetensors."""
@@ -26,7 +26,7 @@ class EngineParts:
 
 
 def _local(parts: EngineParts) -> Engine:
-    # torch takes seconds to import: the ledger's commands do without.
+    # Imported late: torch takes seconds, and the ledger commands do not need it.
     from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 
     settings = parts.settings
