@@ -12,7 +12,7 @@ _EMPTY: Tree = {"version": 1, "modes": {}}
 
 
 class Cline:
-    """The command line has a settings file; the editor extension's settings cannot be changed by a command."""
+    """The command line has a settings file; no command can change the editor extension's settings."""
 
     title = "Cline"
 
