@@ -47,7 +47,7 @@ class Fan:
                 sink.log(metrics, step)
             except Exception as error:
                 self._sinks.remove(sink)
-                log.error("metrics sink %s failed and is disabled: %s", type(sink).__name__, error)
+                log.error("metrics no longer go to %s: %s", type(sink).__name__, error)
 
     def close(self) -> None:
         for sink in self._sinks:
