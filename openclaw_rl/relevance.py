@@ -1,7 +1,7 @@
-"""Is a reply about what was asked? By its words: those that one request has and the others do not.
+"""Whether a reply is about its request, by the words that this request has and others do not.
 
-Whoever chooses answers to learn from and whoever checks a version asks the same. A reply that names nothing
-of its request may still be about it (another language, a plain "Paris"); log-probs decide then.
+Used both to choose replies to learn from and to check a version. A reply with none of its request's words
+may still be about it (another language, a plain "Paris"); log-probs decide then.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-#: Nats a token by which a reply that names nothing must be likelier after its request than after others.
+#: Nats per token by which a reply with no such words must be likelier after its request than after others.
 CLEARLY = 0.6
-#: Others that it is held against.
+#: Number of other requests that it is compared with.
 OTHERS = 3
 _WORD = re.compile(r"[^\W\d_]{4,}")
-#: What more requests than one in so many say is how people ask, not what about.
+#: A word in more than about one request in this many is phrasing, not topic.
 _COMMON = 12
 _STEM = 5
 _FUNCTION_WORDS = """
@@ -37,12 +37,12 @@ _STUTTER = re.compile(r"\b([^\W\d_]{2,}(?:\W{1,3}\w{1,20}){0,2})(?:\W{1,3}\1\b){
 
 
 def stutters(reply: str) -> bool:
-    """Whether it says the same few words again and again."""
+    """Whether it repeats the same few words in a row."""
     return bool(_STUTTER.search(reply))
 
 
 def own_words(requests: Sequence[str]) -> list[frozenset[str]]:
-    """Of each request, the words that hardly any other has; none where it is too short to tell."""
+    """For each request, the words that hardly any other has; empty if it is too short to tell."""
     words = [_stems(request) for request in requests]
     seen = Counter(word for each in words for word in each)
     most = 1 + len(requests) // _COMMON
@@ -50,7 +50,7 @@ def own_words(requests: Sequence[str]) -> list[frozenset[str]]:
 
 
 def names(reply: str, own: frozenset[str]) -> bool:
-    """Whether a reply has any of them."""
+    """Whether a reply has any of a request's own words."""
     return bool(_stems(reply) & own)
 
 

@@ -1,4 +1,4 @@
-"""What a model's size decides: how it is trained unless somebody says otherwise, and what it takes to run.
+"""What a model's size determines: its training defaults, and what it takes to run.
 
 Sizes are read from the headers of safetensors files: no weights are loaded, and torch is not needed.
 """
@@ -17,24 +17,24 @@ from openclaw_rl.settings import TrainConfig
 T = TypeVar("T", bound=TrainConfig)
 
 _MILLION, _BILLION = 10**6, 10**9
-#: Parts that see.
+#: Vision modules.
 _EYES = re.compile(r"\b(visual|vision_tower|vision_model|multi_modal_projector)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Of training, where the settings say 0."""
+    """Training defaults, for settings that are 0."""
 
     up_to: float
-    """Parameters."""
+    """Largest number of parameters."""
     lora_rate: float
     full_rate: float
     micro_batch_tokens: int
 
 
-#: The first row's rate for adapters is that of docs/lab/results.md. Larger networks take
-#: smaller steps, a step of all weights changes far more than one of an adapter, and more tokens at once keep
-#: the card of a larger network busy.
+#: The first row's rate for adapters is that of docs/lab/results.md. Larger networks need smaller steps, a
+#: step of full weights changes far more than one of an adapter, and more tokens at once keep the GPU of a
+#: larger network busy.
 DEFAULTS = (
     Defaults(500 * _MILLION, lora_rate=1e-3, full_rate=5e-5, micro_batch_tokens=1024),
     Defaults(2 * _BILLION, lora_rate=4e-4, full_rate=2e-5, micro_batch_tokens=2048),
@@ -48,8 +48,8 @@ def defaults_for(num_parameters: int) -> Defaults:
 
 
 def sized(settings: T, model: Path) -> T:
-    """Settings of training with numbers for the model in place of zeros; where no weights are here, since
-    another machine has them, those of a large one."""
+    """The training settings, with zeros replaced by the defaults for the model; those of a large model if the
+    weights are on another machine."""
     if settings.learning_rate and settings.micro_batch_tokens:
         return settings
     has_weights = any(model.glob("*.safetensors"))
@@ -66,13 +66,13 @@ def sized(settings: T, model: Path) -> T:
 class Size:
     num_parameters: int
     num_active: int
-    """Those that a token is multiplied by: not the embedding it is looked up in, nor idle experts."""
+    """Parameters that a token is multiplied by: neither the input embedding nor idle experts."""
     largest_dtype: str
-    """As most are stored."""
+    """The dtype of most parameters."""
 
 
 def size_of(model: Path) -> Size:
-    """All weights of a folder; ValueError where there are none."""
+    """The size of a folder's weights; ValueError if there are none."""
     config = json.loads((model / "config.json").read_text()) if (model / "config.json").exists() else {}
     config = config.get("text_config", config)
     num_experts = config.get("num_experts") or config.get("num_local_experts") or 1
@@ -93,7 +93,7 @@ def size_of(model: Path) -> Size:
             dtypes[tensor["dtype"]] = dtypes.get(tensor["dtype"], 0) + count
     if not num_parameters:
         raise ValueError(f"{model} holds no .safetensors file; convert the checkpoint to safetensors first.")
-    # A tied head is the embedding, multiplied by.
+    # A tied head multiplies by the embedding.
     num_active += 0 if has_head else looked_up
     return Size(num_parameters, int(num_active), max(dtypes, key=lambda name: dtypes[name]))
 

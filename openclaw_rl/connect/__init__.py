@@ -1,6 +1,6 @@
-"""``openclaw-rl connect CLIENT``: how to point a program at this server, said or done.
+"""``openclaw-rl connect CLIENT``: prints or writes the settings that point a program at this server.
 
-A new client is a file beside this and a line in ``CLIENTS``.
+A new client is one file in this folder and one line in ``CLIENTS``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLIENTS: dict[str, Client] = {
     "cline": Cline(),
 }
 
-#: These send it with every request.
+#: Clients that send ``store: false`` with every request.
 _SENDS_STORE_FALSE = ("codex",)
 _LEARNED = (
     "# This client sends store: false. Its turns are kept here and learned from, and not given out by id;\n"
@@ -48,7 +48,7 @@ def run(
     undo: bool = False,
     home: Path | None = None,
 ) -> None:
-    """Print the set-up, write it, or take it back. ``home`` is where the client keeps its settings."""
+    """Print the set-up, write it, or undo it. ``home`` is where the client keeps its settings."""
     client = CLIENTS[name]
     if name in _SENDS_STORE_FALSE and not undo:
         say(_LEARNED if server.keeps_store_false else _NOT_KEPT)

@@ -15,9 +15,9 @@ _LIMITS = ".aider.model.metadata.json"
 
 
 class Aider:
-    """Speaks chat completions through LiteLLM, hence the prefix of the model's name.
+    """Uses chat completions through LiteLLM, hence the prefix of the model's name.
 
-    Without the model's limits it would look for them on the web and not know when to summarise.
+    Without the model's limits it would look them up on the web and not know when to summarise.
     """
 
     title = "aider"

@@ -9,7 +9,7 @@ from openclaw_rl.connect.json_file import json_entries
 
 
 class ClaudeCode:
-    """Speaks the messages dialect; its settings may carry variables."""
+    """Uses the messages dialect; its settings can hold environment variables."""
 
     title = "Claude Code"
 
@@ -31,11 +31,11 @@ class ClaudeCode:
             "ANTHROPIC_BASE_URL": server.url,
             "ANTHROPIC_AUTH_TOKEN": server.key,
             **dict.fromkeys(models, server.model),
-            # A model it does not know is taken to have room for a million tokens.
+            # For a model that it does not know, it assumes a context of a million tokens.
             "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(server.context_length),
             "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(server.max_tokens),
-            # A line at the very beginning of the prompt that differs between conversations: nothing after
-            # it could be taken from the cache.
+            # Turned off: this line at the start of the prompt differs between conversations, so nothing
+            # after it could be reused from the cache.
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             **({"CLAUDE_CODE_SIMPLE": "1"} if _is_small(server) else {}),

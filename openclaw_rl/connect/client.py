@@ -1,4 +1,4 @@
-"""What it takes to point a client at this server: words for a person, and edits of its own settings."""
+"""What it takes to point a client at this server: instructions for the user, and edits to its settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-#: Agents bring prompts of 12k to 20k tokens; with less context than this they must leave things out.
+#: Agents' prompts have 12k to 20k tokens; with a smaller context than this they must be shortened.
 ROOMY = 32_768
 
 
@@ -32,18 +32,18 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A change of one file. Doing it twice is doing it once; text that is not there is empty."""
+    """A change to one file. Idempotent; a missing file counts as empty text."""
 
     path: Path
     apply: Callable[[str], str]
     remove: Callable[[str, str], str]
-    """Takes out what ``apply`` put in, whatever else changed since; also gets the file as it was."""
+    """Removes what ``apply`` added, whatever else changed since; also gets the original text."""
     own_folder: bool = False
-    """The file is ours alone, in a folder of ours: not shown line by line, nothing to keep of it."""
+    """Whether the file is ours, in a folder of ours: then no diff is shown and no backup is kept."""
 
 
 class Client(Protocol):
-    """One program that people use."""
+    """A program that can use this server."""
 
     title: str
 
@@ -51,4 +51,4 @@ class Client(Protocol):
         """How to set it up by hand."""
 
     def edits(self, server: Server, home: Path) -> Sequence[Edit]:
-        """What ``--write`` changes; none where there is no file to change."""
+        """What ``--write`` changes; empty if there is no file to change."""

@@ -12,7 +12,7 @@ _EMPTY: Tree = {"version": 1, "modes": {}}
 
 
 class Cline:
-    """Its command line has a settings file; the editors' extension keeps its own where no command reaches."""
+    """The command line has a settings file; no command can change the editor extension's settings."""
 
     title = "Cline"
 
@@ -36,7 +36,7 @@ In an editor: Cline → Settings → API Configuration
 
 
 def _providers(path: Path, server: Server) -> Edit:
-    """One provider among others, which Cline dates anew; it is ours as long as it points at this server."""
+    """One provider among others. Cline updates its date; it is ours as long as it points at this server."""
     ours = {
         "provider": _PROVIDER,
         "apiKey": server.key,

@@ -11,7 +11,7 @@ _NAME = "openclaw-rl"
 
 
 class Codex:
-    """Speaks the responses dialect; a profile is a file of its own, laid over the user's settings."""
+    """Uses the responses dialect; a profile is a separate file that overrides the user's settings."""
 
     title = "Codex CLI"
 
@@ -47,7 +47,7 @@ stream_idle_timeout_ms = 900000
 enabled = false{_LEAN if server.context_length < ROOMY else ""}"""
 
 
-#: What a small context has no room for; about 4.5k tokens of prompt are left.
+#: Turns off what a small context has no room for; the prompt is then about 4.5k tokens.
 _LEAN = """
 
 [features]

@@ -7,7 +7,7 @@ from openclaw_rl.connect.client import Edit, Server
 
 
 class Environment:
-    """Whatever reads the usual variables: both SDKs, LangChain, pydantic-ai, and most scripts."""
+    """Programs that read the usual variables: both SDKs, LangChain, pydantic-ai, and most scripts."""
 
     title = "plain environment variables"
 

@@ -1,7 +1,7 @@
-"""Changing other programs' settings with care: the change is shown, what was there is kept.
+"""Edits other programs' settings: every change is shown, and the original is kept.
 
-The first change of a file leaves the file as it was beside it, under a name of ours. Undoing gives
-exactly that back; if somebody changed the file since, only our own entries are taken out of it.
+The first change to a file saves a backup next to it. Undoing restores exactly that; if the file was
+changed since, only our own entries are removed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def backup_of(path: Path) -> Path:
 
 
 def block(path: Path, lines: str, check: Callable[[str], None] = lambda rest: None) -> Edit:
-    """Keeps a marked block of lines at the end of a text file; ``check`` may object to what is around it."""
+    """Keeps a marked block of lines at the end of a text file; ``check`` may reject the rest of the file."""
 
     def remove(text: str, original: str = "") -> str:
         begin, end = text.find(_BEGIN), text.find(_END)
@@ -93,7 +93,7 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str, like: Path) -> None:
-    """Whole or not at all; as private as the file was, and a new one holds a key, so for its owner only."""
+    """Atomic. Keeps the file's permissions; a new file is for its owner only, since it holds a key."""
     mode = like.stat().st_mode & 0o777 if like.exists() else 0o600
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")

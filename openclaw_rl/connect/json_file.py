@@ -1,8 +1,7 @@
-"""Settings in a JSON file, changed by their path of keys.
+"""Edits settings in a JSON file by key path.
 
-Taking an entry back gives the place the value it had before our first change, if there was one.
-A file that is more than plain JSON (JSON5: comments, trailing commas) is refused: writing it anew would
-lose what people wrote for each other.
+Removing an entry restores the value from before our first change, if there was one. A file that is
+not plain JSON (JSON5: comments, trailing commas) is rejected: rewriting it would lose comments.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ class Entry:
     keys: tuple[str, ...]
     value: Any
     how: Literal["set", "default", "member", "listed"] = "set"
-    """Set; set where nothing is; add to a list; add to a list (or an object's keys) if there is one."""
+    """Set; set if missing; add to a list; add to a list (or an object's keys) if it exists."""
     prefix: str | None = None
-    """Values that are ours although they differ: texts that begin so; if empty, whatever is there."""
+    """Other values that count as ours: strings with this prefix; if it is empty, any value."""
 
     def is_ours(self, value: Any) -> bool:
         if self.prefix is None:
@@ -34,7 +33,7 @@ class Entry:
 
 
 def json_entries(path: Path, entries: Mapping[tuple[str, ...], Any] | Sequence[Entry]) -> Edit:
-    """An edit that puts the entries in, and takes out those that are still ours."""
+    """An edit that adds the entries, and removes those that are still ours."""
     if isinstance(entries, Mapping):
         entries = [Entry(keys, value) for keys, value in entries.items()]
 
@@ -80,7 +79,7 @@ def _include(path: Path, key: str, members: Any, value: Any) -> None:
 
 
 def _take_out(now: Tree, before: Any, keys: tuple[str, ...], entry: Entry) -> None:
-    """The value if it is ours, and the objects that held nothing else."""
+    """Remove the value if it is ours, and objects that held nothing else."""
     key = keys[0]
     before = before if isinstance(before, dict) else {}
     inner = now.get(key)

@@ -6,12 +6,12 @@ from urllib.parse import urlsplit
 
 from openclaw_rl.connect.client import ROOMY, Edit, Server
 
-#: Its 28 tools take 5k tokens to describe.
+#: Turns off its 28 tools, whose descriptions take 5k tokens.
 _LEAN = 'DEFAULT_MODEL_METADATA=\'{"capabilities":{"builtin_tools":false}}\''
 
 
 class OpenWebUI:
-    """Runs in a container as a rule, from where this machine has another name."""
+    """Usually runs in a container, where this machine has another host name."""
 
     title = "Open WebUI"
 

@@ -11,13 +11,13 @@ from openclaw_rl.connect.json_file import Entry, json_entries
 
 _ID = "openclaw-rl"
 _PLUGIN = Path(__file__).parent / "openclaw_plugin"
-#: OpenClaw's usual prompt is about 15k tokens before anybody has said a word.
+#: OpenClaw's usual prompt is about 15k tokens before the first message.
 _ROOMY = 32_768
 
 
 class OpenClaw:
-    """Speaks chat completions. Its plugin of ours is copied beside its settings, where a venv's end cannot
-    break it; everything also works without.
+    """Uses chat completions. Our plugin is copied next to its settings, so that deleting our venv cannot
+    break it; everything also works without the plugin.
     """
 
     title = "OpenClaw"
@@ -43,7 +43,7 @@ Then: openclaw agent --local --agent main --message "Hello" """.rstrip()
         settings = Path(os.environ.get("OPENCLAW_CONFIG_PATH") or state / "openclaw.json")
         plugin = state / f"{_ID}-plugin"
         entries = [*self._entries(server), *self._plugin_entries(plugin)]
-        # The settings first: if they cannot be changed, nothing is.
+        # Settings first: if they cannot be changed, nothing is.
         return (json_entries(settings, entries), *(_copy(file, plugin) for file in sorted(_PLUGIN.iterdir())))
 
     def _entries(self, server: Server) -> list[Entry]:
@@ -60,7 +60,7 @@ Then: openclaw agent --local --agent main --message "Hello" """.rstrip()
             "baseUrl": server.base_url,
             "apiKey": server.key,
             "api": "openai-completions",
-            # Reading a long prompt takes a small machine a while.
+            # A long prompt takes a small machine a while to process.
             "timeoutSeconds": 900,
             "models": [
                 {
@@ -85,23 +85,23 @@ Then: openclaw agent --local --agent main --message "Hello" """.rstrip()
         entry = ("plugins", "entries", _ID)
         return [
             Entry(("plugins", "load", "paths"), str(plugin), "member"),
-            # A list of allowed plugins shuts the others out, so ours joins one and never begins one.
+            # A list of allowed plugins excludes all others, so we add ours to one but never create one.
             Entry(("plugins", "allow"), _ID, "listed"),
-            # The user may have settings of the plugin there; they go only with the plugin.
+            # The user may have settings of the plugin here; they are removed only with the plugin.
             Entry(entry, {}, "default", prefix=""),
             Entry((*entry, "enabled"), True),
-            # The hook that says who began a run is one of those that could read along; ours does not.
+            # The hook that reports what started a run could also read the conversation; ours does not.
             Entry((*entry, "hooks", "allowConversationAccess"), True),
         ]
 
 
 def _lean() -> list[Entry]:
-    """A prompt of about 3.5k tokens, for a small context; what the user has decided already stays."""
+    """A prompt of about 3.5k tokens, for a small context; the user's own settings are kept."""
     defaults: dict[tuple[str, ...], Any] = {
         ("agents", "defaults", "contextInjection"): "never",
         ("agents", "defaults", "skills"): [],
         ("agents", "defaults", "experimental", "localModelLean"): True,
-        # The usual way audits the summaries and asks again, which small models fail every time.
+        # The usual mode audits the summaries and asks again, which small models always fail.
         ("agents", "defaults", "compaction", "mode"): "default",
         ("tools", "allow"): ["read", "write", "edit", "exec"],
         ("tools", "toolSearch"): False,

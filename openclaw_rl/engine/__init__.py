@@ -1,6 +1,6 @@
-"""Engines by name. A new one is one file and one line in ``ENGINES``.
+"""Engines by name. A new engine is one file and one line in ``ENGINES``.
 
-A class outside this package works too, by its dotted path (``my_pkg.my_module:MyEngine``).
+A class outside this package is named by its dotted path (``my_pkg.my_module:MyEngine``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ENGINES", "LOCAL", "EngineParts", "capabilities_of", "check_settings
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """What an engine may be built from."""
+    """Arguments for building an engine."""
 
     model: Path
     """The model's folder: config, tokenizer, safetensors."""

@@ -1,4 +1,4 @@
-"""No engine at all, where another server answers (``--upstream``)."""
+"""Placeholder engine for setups where another server answers (``--upstream``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WHY = "there is no engine here: another server answers (--upstream)"
 
 
 class AbsentEngine:
-    """Engine protocol; whatever needs a model is refused."""
+    """Engine protocol; every call that needs a model raises ValueError."""
 
     capabilities = Capabilities(adapters=False, scores_candidates=False)
     context_length = 0
@@ -45,4 +45,4 @@ class AbsentEngine:
         return EngineStatus(0, 0, 0, (BASE_VERSION,))
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to release."""

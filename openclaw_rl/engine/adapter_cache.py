@@ -1,7 +1,7 @@
-"""Adapters by version: on disk as many as there are, in memory as many as are allowed.
+"""Adapters by version: all of them on disk, a bounded number in memory.
 
-The one that was used least recently leaves when another comes, unless something is being run with it. One
-that is away is read again by whoever needs it, beside the engine's thread, so that nobody else waits for it.
+When the cache is full, the least recently used adapter that no request is using is evicted. An evicted
+adapter is read again when it is needed, outside the engine's thread, so that no other request waits for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from openclaw_rl.engine.lora import Adapter
 
 
 class AdapterCache:
-    """``read`` runs in a thread of its own; ``on_evict`` is called with every adapter that leaves memory."""
+    """``read`` runs in a worker thread; ``on_evict`` is called with every adapter removed from memory."""
 
     def __init__(
         self, most: int, read: Callable[[Path], Adapter], on_evict: Callable[[Adapter], None]
@@ -38,11 +38,11 @@ class AdapterCache:
         return len(self._loaded)
 
     def loaded(self, version: int) -> Adapter | None:
-        """As long as it is in memory."""
+        """The adapter if it is in memory, else None."""
         return self._loaded.get(version)
 
     async def put(self, version: int, path: Path) -> None:
-        """Read at once while there is room; else when it is first needed."""
+        """Register a version. Its adapter is read now if there is room, else on first use."""
         adapter = await asyncio.to_thread(self._read, path) if self._has_room() else None
         self.drop(version)
         self._paths[version] = path
@@ -51,7 +51,7 @@ class AdapterCache:
 
     @asynccontextmanager
     async def using(self, version: int) -> AsyncIterator[Adapter | None]:
-        """The adapter, kept in memory for as long; None for a version that has none."""
+        """The adapter, not evicted while the context is open; None for a version that has none."""
         if version not in self._paths:
             yield None
             return

@@ -2,8 +2,8 @@
 
 A platform wheel carries ``prebuilt/native-<level>.so`` for every level of its platform
 (``scripts/build-wheels``). From a source checkout the level in use is compiled into the user's cache, which
-takes some seconds. Libraries are linked against no OpenMP: they share torch's own threads, since a second
-team on the same cores would make both wait.
+takes some seconds. Libraries are not linked against OpenMP: they use torch's thread team, because a second
+team on the same cores would slow both down.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _BUILD_TIMEOUT_S = 300
 
 
 class Unavailable(RuntimeError):
-    """Why there are no native kernels here."""
+    """Native kernels cannot be used; the message says why."""
 
 
 def find_compilers() -> list[str]:
-    """C compilers, the likeliest to work first: ``$CC``, gcc, cc. The code needs GCC's vector extensions."""
+    """Installed C compilers, preferred first: ``$CC``, gcc, cc. The code needs GCC's vector extensions."""
     named = (os.environ.get("CC"), "gcc", "cc")
     return list(dict.fromkeys(path for name in named if name and (path := shutil.which(name))))
 
 
 def open_library(level: Level) -> ctypes.CDLL:
-    """The level's library, ready to be called; ``Unavailable`` says what is missing."""
+    """Load the level's library; raises ``Unavailable`` with the reason."""
     if platform.system() not in ("Linux", "Darwin"):
         raise Unavailable(f"there are no native kernels for {platform.system()}")
     try:
@@ -48,11 +48,11 @@ def open_library(level: Level) -> ctypes.CDLL:
 
 
 def compile_level(compiler: str, level: Level, library: Path) -> None:
-    """Write the level's library; appears whole or not at all."""
+    """Compile the level's library. The file appears complete or not at all."""
     library.parent.mkdir(parents=True, exist_ok=True)
     is_apple = platform.system() == "Darwin"
     openmp = ("-Xclang", "-fopenmp") if is_apple else ("-fopenmp",)
-    # Linked without OpenMP and with its symbols left open: torch's library provides them when ours is loaded.
+    # OpenMP's symbols stay undefined: torch's library provides them when ours is loaded.
     link = ("-dynamiclib", "-undefined", "dynamic_lookup") if is_apple else ("-shared",)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         object_file, shared = Path(folder, "native.o"), Path(folder, "native.so")
@@ -63,7 +63,7 @@ def compile_level(compiler: str, level: Level, library: Path) -> None:
 
 
 def flags_of(compiler: str) -> tuple[str, ...]:
-    """What the kernels are compiled with, apart from their level. Clang refuses what it does not know."""
+    """Compiler flags other than the level's. Clang rejects flags that it does not know."""
     is_clang = "clang" in run([compiler, "--version"])
     return _FLAGS if is_clang else (*_FLAGS, "-fno-tree-reassoc")
 
@@ -79,7 +79,7 @@ def run(command: list[str]) -> str:
 
 
 def _open_prebuilt(level: Level) -> ctypes.CDLL | None:
-    """A file that does not load here, say for want of a newer libc, is no reason not to compile."""
+    """None if the file is missing or does not load, for example on an older libc: then we compile."""
     try:
         return ctypes.CDLL(str(PREBUILT / f"native-{level.name}.so"))
     except OSError:
@@ -87,7 +87,7 @@ def _open_prebuilt(level: Level) -> ctypes.CDLL | None:
 
 
 def _open_compiled(level: Level) -> ctypes.CDLL:
-    """With the first compiler that can; a file that does not load was cut off, and is built again."""
+    """Use the first compiler that works. A library that does not load is truncated and is rebuilt."""
     problems: list[str] = []
     for compiler in find_compilers():
         try:
@@ -97,7 +97,7 @@ def _open_compiled(level: Level) -> ctypes.CDLL:
             except OSError:
                 library.unlink(missing_ok=True)
                 return ctypes.CDLL(str(compiled(compiler, level)))
-        except (Unavailable, OSError) as problem:  # the latter: built for another OpenMP than torch's
+        except (Unavailable, OSError) as problem:  # OSError: built for another OpenMP than torch's
             problems.append(str(problem))
     raise Unavailable(
         "; ".join(problems) or "no C compiler (gcc or clang) was found; with one, the engine is faster"
@@ -105,7 +105,7 @@ def _open_compiled(level: Level) -> ctypes.CDLL:
 
 
 def compiled(compiler: str, level: Level) -> Path:
-    """The level's library in the user's cache, compiled if need be."""
+    """The level's library in the user's cache, compiled if missing."""
     library = default_cache_dir() / f"native-{level.name}-{_digest(compiler, level)}.so"
     if not library.exists():
         compile_level(compiler, level, library)
@@ -122,14 +122,14 @@ def _digest(compiler: str, level: Level) -> str:
 
 
 def _share_openmp() -> None:
-    """Make torch's OpenMP library visible to ours."""
-    import torch  # here: building needs no torch
+    """Make the symbols of torch's OpenMP library visible to ours."""
+    import torch  # imported late: building wheels needs no torch
 
     if platform.system() == "Darwin":
         files = sorted(map(str, Path(torch.__file__).parent.glob("lib/libomp*.dylib")))
     else:
         files = openmp_files(Path("/proc/self/maps").read_text())
-    # Other packages bring copies of their own; torch's lies beside it.
+    # Other packages ship their own copies; torch's is next to torch.
     of_torch = [path for path in files if Path(path).parent.parent.name == "torch" or "torch.libs" in path]
     if len(of_torch or files) != 1:
         raise Unavailable(f"torch's OpenMP library was not found among {files or 'those loaded'}")
@@ -137,5 +137,5 @@ def _share_openmp() -> None:
 
 
 def openmp_files(maps: str) -> list[str]:
-    """The sixth column to its end: a path may have spaces."""
+    """Loaded libgomp files. The path is everything after five columns: it may contain spaces."""
     return sorted({line.split(maxsplit=5)[-1] for line in maps.splitlines() if "libgomp" in line})

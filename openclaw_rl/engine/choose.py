@@ -1,8 +1,8 @@
-"""Which kernels to use on this machine, by measuring rather than by guessing.
+"""Chooses the kernels for this machine by measurement.
 
 A candidate is built for a few real layers and timed against the float reference; it must be
-faster and its products close to the reference. A CPU without the instructions, or weights that
-do not lie on a 4-bit grid, therefore rule a kernel out by themselves, and the reason is said.
+faster and its products close to the reference. So a CPU without the instructions, or weights off
+the 4-bit grid, exclude a kernel without a special case, and the reason is reported.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from openclaw_rl.engine.kernels import KERNELS, Kernel, kernel_set
 from openclaw_rl.engine.lora import PROJECTIONS
 from openclaw_rl.engine.weights import Checkpoint, load_tensors
 
-#: Relative error of a layer's products; bf16 rounding alone gives about 0.003.
+#: Largest relative error of a layer's products; bf16 rounding alone gives about 0.003.
 MAX_ERROR = 0.01
-#: A kernel must beat a more exact one by more than the noise of the measurement.
+#: A kernel must beat a more accurate one by more than the measurement noise.
 _MIN_GAIN = 1.15
 _ROUNDS = 3
 _LAYERS = 4
@@ -33,7 +33,7 @@ class Choice:
 
 
 def choose_kernel(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, kernel: str) -> Choice:
-    """The fastest kernel that is close enough; ``kernel`` names one to be used regardless."""
+    """The fastest kernel that is accurate enough; ``kernel`` forces one by name."""
     if not checkpoint.is_fast:
         if kernel not in ("auto", "float"):
             raise ValueError(f"kernel {kernel!r} is for models with a fast path; use --kernel auto")
@@ -61,14 +61,14 @@ def _choose(weights: list[torch.Tensor]) -> Choice:
         try:
             candidates[name] = _build(name, weights)
             errors[name] = _error(candidates[name], candidates["float"])
-        except (RuntimeError, AttributeError) as problem:  # the latter: torch was built without the operator
+        except (RuntimeError, AttributeError) as problem:  # AttributeError: torch lacks the operator
             candidates.pop(name, None)
             reasons.append(f"{name}: not on this machine ({str(problem).splitlines()[0]})")
     costs = _measure(candidates)
     reasons += [f"{name}: {cost}, relative error {errors[name]:.4f}" for name, cost in costs.items()]
     close = [name for name in costs if errors[name] <= MAX_ERROR]
     fastest = min(costs[name].total for name in close)
-    # Of kernels that are about as fast, the most exact one.
+    # Among kernels that are about equally fast, take the most accurate.
     as_fast = [name for name in close if costs[name].total <= _MIN_GAIN * fastest]
     return Choice(min(as_fast, key=lambda name: errors[name]), tuple(reasons))
 
@@ -83,7 +83,7 @@ class _Cost:
 
     @property
     def total(self) -> float:
-        """Agents send about eight new prompt tokens for each one they get."""
+        """Seconds per generated token: agents send about eight new prompt tokens for each."""
         return self.one_row_s + 8 * self.many_rows_s / _MANY
 
     def __str__(self) -> str:
@@ -91,9 +91,9 @@ class _Cost:
 
 
 def _measure(candidates: dict[str, _Kernels]) -> dict[str, _Cost]:
-    """CPU seconds of one thread, best of several rounds taken in turns.
+    """CPU seconds of one thread, best of several interleaved rounds.
 
-    Wall-clock time would let whatever else the machine is doing choose the kernel.
+    Wall-clock time would depend on whatever else the machine is running.
     """
     best = dict.fromkeys(candidates, _Cost(float("inf"), float("inf")))
     for _ in range(_ROUNDS):
@@ -111,7 +111,7 @@ def _build(name: str, weights: list[torch.Tensor]) -> _Kernels:
 
 
 def _some_layers(checkpoint: Checkpoint) -> list[torch.Tensor]:
-    """Enough weights that they do not all stay in the processor's cache, as in real use."""
+    """Enough weights to exceed the CPU cache, as in real use."""
     tensors = load_tensors(checkpoint.path)
     layers = range(0, checkpoint.shape.num_layers, max(1, checkpoint.shape.num_layers // _LAYERS))
     names = [module for modules in PROJECTIONS.values() for module in modules]
@@ -141,7 +141,7 @@ def _time(kernels: _Kernels, rows: int) -> float:
 
 
 def kernel_off_the_grid(kernel: str) -> str:
-    """What comes closest to a kernel, for weights that are not of 4 bits."""
+    """The closest kernel for weights that are not on a 4-bit grid."""
     plain, at, level = kernel.partition("@")
     if plain.startswith("native"):
         return f"native-bf16{at}{level}"

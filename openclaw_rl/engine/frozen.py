@@ -1,9 +1,9 @@
-"""The engine's products for training: a frozen layer's forward pass, under adapters that learn.
+"""The engine's products for training: frozen linear layers under trainable adapters.
 
-A LoRA step multiplies by the frozen base twice, forward and backward. Forward is the very product that the
-engine computes, at the engine's speed. Backward sums over a matrix's rows, across the groups that share a
-scale, so it stays with torch: in bf16 where the processor multiplies bf16 (four times as fast there, summed
-in fp32, and gradients need no more), else in fp32.
+A LoRA step multiplies by the frozen base twice, forward and backward. The forward product is the engine's
+own kernel. The backward product sums over a matrix's rows, across the groups that share a scale, so it uses
+torch: in bf16 with fp32 sums where the CPU multiplies bf16 (four times as fast, and precise enough for
+gradients), else in fp32.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from openclaw_rl.engine.build import Unavailable
 from openclaw_rl.engine.kernels import NativeKernel, native_int4, quantise_int4
 from openclaw_rl.engine.native import load_native
 
-#: Relative error of a product; weights that do not lie on a 4-bit grid are far above it.
+#: Largest relative error of a product; weights off the 4-bit grid are far above it.
 _MAX_ERROR = 1e-3
 #: Weights that share a step and an offset.
 _GROUP = 32
 
 
 class FrozenLinear(torch.nn.Module):
-    """Stands in for a ``Linear`` whose weights get no gradient."""
+    """Replaces a ``Linear`` whose weights get no gradient."""
 
     def __init__(self, layer: torch.nn.Linear, kernel: NativeKernel) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class _FrozenProduct(torch.autograd.Function):
 
 @cache
 def multiplies_bf16() -> bool:
-    """Whether this processor has instructions for it; without them torch emulates bf16, slowly."""
+    """Whether the CPU has bf16 instructions; without them torch emulates bf16 slowly."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
@@ -63,7 +63,7 @@ def multiply_gradient(grad: torch.Tensor, weight_OI: torch.Tensor) -> torch.Tens
 
 @torch.no_grad()
 def native_linear(layer: torch.nn.Linear) -> torch.nn.Module:
-    """The same layer with native products, or the layer itself where they would not be the same."""
+    """The layer with native products, or unchanged where they are unavailable or differ."""
     if layer.weight.device.type != "cpu" or layer.weight.dtype != torch.float32:
         return layer
     try:
@@ -77,10 +77,10 @@ def native_linear(layer: torch.nn.Linear) -> torch.nn.Module:
 
 
 class Int4Linear(torch.nn.Module):
-    """A frozen layer in 4 bits, a step and an offset for 32 weights, and nothing else of it in memory.
+    """A frozen layer held in memory only in 4 bits, with a step and an offset per 32 weights.
 
-    Works wherever torch does: weights are made of the codes for each product, forward and backward. On a CPU
-    with native kernels the forward product is the engine's.
+    Works wherever torch does: weights are dequantised for each product, forward and backward. On a CPU with
+    native kernels the forward product is the engine's.
     """
 
     codes: torch.Tensor
@@ -138,5 +138,5 @@ def _kernel_of(layer: torch.nn.Linear, weight_OI: torch.Tensor) -> NativeKernel 
 
 @torch.no_grad()
 def int4_linear(layer: torch.nn.Linear) -> torch.nn.Module:
-    """The layer in 4 bits; one whose rows are no whole groups stays as it is."""
+    """The layer in 4 bits; unchanged if its rows do not divide into whole groups."""
     return layer if layer.in_features % _GROUP else Int4Linear(layer)

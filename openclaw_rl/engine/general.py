@@ -1,9 +1,9 @@
-"""Decoders without a fast path of our own: any that transformers runs over its attention interface.
+"""Decoders without a fast path: any that transformers runs through its attention interface.
 
 Rows of all sequences go through transformers' own modules as one packed row (``packing.py``): linear layers
-and experts see them together, attention and recurrent layers see each sequence by itself. At the start a few
-tokens are run this way and by plain transformers; a network that gives other numbers, because it mixes
-positions where we do not look, is refused by name.
+and experts process them together, attention and recurrent layers process each sequence separately. At
+start-up a few tokens are run both this way and by plain transformers. A network whose results differ, because
+it mixes positions somewhere else, is rejected by name.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _KEPT_STATES = 4
 
 
 class GeneralCache(SequenceCache):
-    """Keys and values by layer, as they come, and the states of recurrent layers.
+    """Keys and values per layer, and the states of recurrent layers.
 
-    A recurrent state cannot be taken back to an earlier token. So it is kept at the end of each piece of a
-    prompt, a few of them, and a prefix is reusable as far as one of those.
+    A recurrent state cannot be rolled back to an earlier token. So the states at the ends of a few prompt
+    chunks are saved, and a prefix is reusable only up to one of those.
     """
 
     def __init__(self, config: Any, device: torch.device, dtype: torch.dtype) -> None:
@@ -62,7 +62,7 @@ class GeneralCache(SequenceCache):
         return buffer
 
     def keep_state(self) -> None:
-        """Make what it holds now a prefix that can be gone back to."""
+        """Save the recurrent states, so that the current prefix can be restored."""
         if any(True for _ in self._states):
             self._kept[self.length] = [_read(state) for state in self._states]
             while len(self._kept) > _KEPT_STATES:
@@ -114,13 +114,13 @@ def _write(state: Any, values: _State) -> None:
 
 
 def _least_useful(lengths: list[int]) -> int:
-    """The one whose neighbours are nearest to each other; the last one stays."""
+    """The length whose neighbours are closest to each other; never the last one."""
     gaps = [lengths[i + 1] - (lengths[i - 1] if i else 0) for i in range(len(lengths) - 1)]
     return lengths[gaps.index(min(gaps))]
 
 
 class _Pasts(Cache):
-    """The caches of all sequences as what transformers takes for one."""
+    """Presents the caches of all sequences to transformers as one."""
 
     def __init__(self, decoder: GeneralDecoder) -> None:
         super().__init__(layers=[])
@@ -182,18 +182,18 @@ class GeneralDecoder:
         return load_named(path, widths, self.device, self.dtype)
 
     def forget(self, adapter: Adapter) -> None:
-        """An adapter that was unloaded: nothing here holds one."""
+        """Nothing to do: no reference to an unloaded adapter is kept here."""
 
     @torch.inference_mode()
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """Run the chunks, extend their caches, return fp32 logits of the rows asked for, in order."""
+        """Run the chunks, extend their caches, return fp32 logits of the requested rows, in order."""
         for chunk in chunks:
             chunk.cache.reserve(chunk.cache.length + len(chunk.token_ids))
         rows = [row for chunk, end in _placed(chunks) for row in range(end - chunk.num_logits, end)]
         caches: Any = [chunk.cache for chunk in chunks]
         self.packing.describe([len(chunk.token_ids) for chunk in chunks], caches)
         self._chunks = chunks
-        # Transformers cannot be told to make no logits at all.
+        # transformers cannot be asked for zero rows of logits.
         logits_RV = self._run(chunks, rows or [0])
         self._chunks = ()
         for chunk in chunks:
@@ -217,7 +217,7 @@ class GeneralDecoder:
         return logits_1RV[0].float()  # type: ignore[no-any-return]
 
     def groups(self) -> Iterator[tuple[slice, Adapter]]:
-        """Which rows of the layer at work want which adapter."""
+        """Row ranges of the current layer, each with the adapter that applies to it."""
         if self.packing.only is not None:
             adapter = self._chunks[self.packing.only].adapter if self._chunks else None
             if adapter:
@@ -233,7 +233,7 @@ class GeneralDecoder:
                 chunk.hidden = hidden_RH[end - 1].float().cpu().clone()
 
     def _packed(self, sequences: list[list[int]]) -> torch.Tensor:
-        """Log-probs of every position, read in two pieces."""
+        """Log-probs of every position, computed in two chunks."""
         caches = [self.new_cache() for _ in sequences]
         parts: list[list[torch.Tensor]] = [[] for _ in sequences]
         for start, end in ((0, 0.6), (0.6, 1.0)):
@@ -247,7 +247,7 @@ class GeneralDecoder:
 
 
 class _Adapting:
-    """Adds to a linear layer's output what the adapters of its rows say."""
+    """Forward hook that adds each row's adapter to a linear layer's output."""
 
     def __init__(self, decoder: GeneralDecoder, name: str) -> None:
         self._decoder, self._name = decoder, name
@@ -271,7 +271,7 @@ class _Keeping:
 
 
 def _placed(chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, int]]:
-    """Each chunk and the row after its last."""
+    """Each chunk with the index after its last row."""
     end = 0
     for chunk in chunks:
         end += len(chunk.token_ids)

@@ -1,11 +1,11 @@
-"""What a decoding step does between its matrix products, for a GPU: five kernels in Triton.
+"""What a decoding step computes between its matrix products on a GPU: five Triton kernels.
 
-They find each row's keys, values and adapter by address, from small tables on the device. So nothing about
-a step but the number of its rows is fixed, and a step can be recorded once and played again for any mix of
-sequences, lengths and adapters (``graphs.py``).
+They look up the addresses of each row's keys, values and adapter in small tables on the device. So only the
+number of rows is fixed, and a step can be recorded once and replayed for any mix of sequences, lengths and
+adapters (``graphs.py``).
 
-Triton comes with torch's CUDA builds; this module is imported where a GPU is used, and by its tests, which
-run the kernels in Triton's interpreter.
+Triton ships with torch's CUDA builds. This module is imported only where a GPU is used, and by its tests,
+which run the kernels in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-#: Parts into which a sequence's keys are divided, each seen by a program of its own.
+#: Parts into which a sequence's keys are split; each is processed by its own program.
 SPLITS = 16
 _BLOCK = 32
 _WIDE = 512
@@ -25,7 +25,7 @@ def _append(
     qkv, q_out, cos, sin, norms, cache_R, capacity_R, length_R, layer, eps,
     NUM_Q: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, HAS_NORM: tl.constexpr,
 ):  # fmt: skip
-    """Norm and rotate one head of one row; queries go on, keys and values into the row's cache."""
+    """Normalise and rotate one head of one row; queries go to ``q_out``, keys and values to the cache."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     length = tl.load(length_R + row)
@@ -62,7 +62,7 @@ def _attend(
     NUM_Q: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr,
     PADDED: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The query heads that share a key head, over one part of a row's keys: sum, largest score, total."""
+    """Query heads that share a key head, over one part of a row's keys: sum, largest score, total weight."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     split = tl.program_id(2)
@@ -105,7 +105,7 @@ def _attend(
 
 @triton.jit
 def _combine(part, weight, out, DIM: tl.constexpr, SPLIT: tl.constexpr):
-    """The parts of one query head into its attention."""
+    """Combine the parts of one query head into its attention output."""
     head = tl.program_id(0).to(tl.int64)
     split = head * SPLIT + tl.arange(0, SPLIT)
     dim = tl.arange(0, DIM)
@@ -137,7 +137,7 @@ def _shrink(x, low, table, slot_R, entry, size, NUM: tl.constexpr, RANKS: tl.con
 
 @triton.jit
 def _expand(y, low, table, slot_R, entry, width, NUM: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr):
-    """Add the ranks of one row times its adapter's B to a piece of its output."""
+    """Add one row's ranks times its adapter's B to a block of its output."""
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_R + row)
     if slot >= 0:
@@ -189,7 +189,7 @@ class Attention:
 
 
 class BatchRows:
-    """The step's rows: token, position, address and room of the cache, slot of the adapter (-1: none)."""
+    """Per row of the step: token, position, cache address and capacity, adapter slot (-1: none)."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.all_5R = torch.zeros(5, rows, dtype=torch.int64, device=device)
@@ -205,7 +205,7 @@ def add_low_rank(
     entry: int,
     ranks: int,
 ) -> None:
-    """``y += (x @ a.T) @ b`` with each row's own ``a`` and ``b``, of at most so many ranks."""
+    """``y += (x @ a.T) @ b`` with each row's own ``a`` and ``b``, of at most ``ranks`` ranks."""
     (rows, size), width, num = x_RI.shape, y_RO.shape[1], table_SE3.shape[1]
     shared = {"NUM": num, "RANKS": low_RK.shape[1], "BLOCK": _WIDE}
     _shrink[rows, ranks](x_RI, low_RK, table_SE3, slot_R, entry, size, **shared)

@@ -3,8 +3,8 @@
 Built on llguidance, which answers in microseconds per token without precomputing the grammar.
 The token table is made once per model, at the first request that needs it.
 
-A reply that runs out of tokens in the middle is no JSON at all. When few are left, whatever closes a text, a
-list or an object is taken where the grammar allows it.
+A JSON reply that is cut off in the middle cannot be parsed. So when few tokens are left, only tokens that
+close a string, a list or an object are allowed, wherever the grammar permits one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from openclaw_rl.errors import GrammarFailed
 
-#: What ends a JSON value, best first: inside a text, and outside of one, where a quote only begins another.
+#: Tokens that end a JSON value, best first: inside a string, and outside, where a quote only opens another.
 _IN_TEXT = (re.compile(rb'"[}\]]*'), re.compile(rb'"[}\]]*,.?"?'))
 _OUTSIDE = (re.compile(rb"[}\]]+"), re.compile(rb"[}\]]*,.?"), re.compile(rb'"'))
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
-#: Tokens that are kept for the end of a reply, however short it may be.
+#: Fewest tokens reserved for closing a reply, however low its token limit.
 _MIN_LANDING = 16
-#: Where llguidance repeats the grammar itself, and what it says before the problem.
+#: Stripped from llguidance's errors: its listing of the grammar, and the position before the problem.
 _LISTING = re.compile(r"\n +1 \| .*", re.DOTALL)
 _PLACE = re.compile(r"^at \d+\(\d+\): (?:failed to \w+ JSON schema: )?")
 
@@ -45,7 +45,7 @@ class Grammars:
         return LLTokenizer(text, n_vocab=self._vocab, eos_token=self._eos_ids)
 
     def check(self, grammar: str) -> None:
-        """Raises ValueError that says what is wrong with the grammar or schema."""
+        """Raises ValueError with the problem if the grammar or schema is invalid."""
         if problem := LLMatcher.validate_grammar(grammar, self._tokenizer):
             raise ValueError(_PLACE.sub("", _LISTING.sub("", problem)).strip())
 
@@ -69,21 +69,21 @@ class Grammars:
 class _Table:
     written: list[bytes]
     endings: dict[bool, list[torch.Tensor]]
-    """Inside a text and outside: for each way to end a value, a boolean per token."""
+    """Inside a string (True) and outside: for each pattern that ends a value, a boolean per token."""
 
 
 class GrammarState:
-    """Where one reply stands in its grammar."""
+    """One reply's position in its grammar."""
 
     def __init__(self, matcher: LLMatcher, table: _Table, landing: int) -> None:
-        """``landing``: with so many tokens left, and what open lists and objects need, values are ended."""
+        """``landing``: with this many tokens left, plus two per open list or object, values are closed."""
         self._matcher, self._table, self._landing = matcher, table, landing
         self._vocab = len(table.written)
         self._mask = allocate_token_bitmask(1, self._vocab)
         self._in_text, self._depth = False, 0
 
     def allowed(self, num_left: int) -> torch.Tensor:
-        """A boolean per token; never all false."""
+        """A boolean per token of the vocabulary; never all false."""
         fill_next_token_bitmask(self._matcher, self._mask)
         bits = np.unpackbits(self._mask.view(np.uint8), bitorder="little")[: self._vocab]
         allowed_V = torch.from_numpy(bits).bool()

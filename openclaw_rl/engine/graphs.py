@@ -1,8 +1,8 @@
-"""Decoding on a GPU: a step is recorded once per number of rows and played again.
+"""Decoding on a GPU with CUDA graphs: a step is recorded once per number of rows and replayed.
 
-A decoding step is a few hundred kernels of some microseconds each; launched from Python one by one, the card
-mostly waits for the next. Recorded as a CUDA graph, they follow each other without it. Which sequences, how
-long and with which adapters is read from tables on the card (``gpu_kernels.py``): one graph serves them all.
+A decoding step is a few hundred kernels of a few microseconds each. Launched one by one from Python, they
+leave the GPU mostly idle; in a CUDA graph they run back to back. Sequences, lengths and adapters are read
+from tables on the device (``gpu_kernels.py``), so one graph serves any mix of them.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
-#: Adapters whose addresses the card knows at the same time.
+#: Adapters whose addresses are on the device at the same time.
 _SLOTS = 64
-#: Of the default adapter: three times 16, for queries, keys and values.
+#: Covers the default adapter: three times 16, for queries, keys and values.
 _USUAL_RANKS = 64
 
 
 def recorded(decoder: Decoder) -> GraphDecode | None:
-    """None, with a line in the log, where a step cannot be recorded."""
+    """None, with a warning in the log, where a step cannot be recorded."""
     dim = decoder.shape.head_dim
     if dim & (dim - 1):
         log.warning(
-            "decoding without a recorded graph, which is slower: heads of %d are no power of two", dim
+            "decoding without CUDA graphs, which is slower: the head size, %d, is not a power of two", dim
         )
         return None
     try:
         import triton  # noqa: F401
     except ImportError:
-        log.warning("decoding without a recorded graph, which is slower: this torch comes without triton")
+        log.warning("decoding without CUDA graphs, which is slower: triton is not installed")
         return None
     return GraphDecode(decoder)
 
 
 class GraphDecode:
-    """Runs decoding steps of one decoder. Elsewhere than on a GPU nothing is recorded, for tests."""
+    """Runs one decoder's decoding steps. Without a GPU, as in tests, nothing is recorded."""
 
     def __init__(self, decoder: Decoder) -> None:
         from openclaw_rl.engine.gpu_kernels import Attention, BatchRows, add_low_rank
@@ -56,10 +56,10 @@ class GraphDecode:
         self._is_gpu = device.type == "cuda"
         self._where = BatchRows(most, device)
         self._host_5R = torch.zeros(5, most, dtype=torch.int64, pin_memory=self._is_gpu)
-        #: After the last copy of that table: until then the card may still have to read it.
+        #: Marks the end of the last copy of that table: until then the GPU may still be reading it.
         self._copied = torch.cuda.Event() if self._is_gpu else None
         self._attention = Attention(most, shape.num_heads, shape.num_kv_heads, shape.head_dim, like)
-        #: What rows beyond the last real one read and write.
+        #: Dummy cache that padding rows read and write.
         self._nowhere = like.new_zeros(shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim)
         self._slots = _Slots(shape.num_layers, device)
         self._low_RK = torch.empty(most, 1, device=device)
@@ -72,7 +72,7 @@ class GraphDecode:
         return len(chunk.token_ids) == 1 and chunk.num_logits == 1 and chunk.hidden_layer is None
 
     def __call__(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """Run one token of each, extend the caches, return fp32 logits. Overwritten by the next call."""
+        """Run one token of each, extend the caches, return fp32 logits. The next call overwrites them."""
         if len(chunks) > _ROWS[-1]:
             parts = [chunks[at : at + _ROWS[-1]] for at in range(0, len(chunks), _ROWS[-1])]
             return torch.cat([self(part).clone() for part in parts])
@@ -84,11 +84,11 @@ class GraphDecode:
         return logits_RV[: len(chunks)]
 
     def forget(self, adapter: Adapter) -> None:
-        """Nobody will ask for it again: its memory may go."""
+        """Drop an unloaded adapter, so that its memory can be freed."""
         self._slots.drop(adapter)
 
     def _place(self, chunks: Sequence[Chunk], rows: int) -> int:
-        """Tell the card about the step's rows; returns how many ranks their adapters have at most."""
+        """Copy the step's rows to the device; returns an upper bound on their adapters' ranks, 0 for none."""
         slots = self._slots.place([chunk.adapter for chunk in chunks])
         if self._copied is not None:
             self._copied.synchronize()
@@ -117,11 +117,11 @@ class GraphDecode:
     def _record(self, rows: int, ranks: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # kernels are compiled and libraries set up outside the recording
+        with torch.cuda.stream(side):  # compiles kernels and initialises libraries before recording
             self._run(rows, ranks)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # Other threads, such as one that loads an adapter, go on allocating meanwhile.
+        # thread_local: other threads, such as one that loads an adapter, may allocate meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             logits_RV = self._run(rows, ranks)
         return graph, logits_RV
@@ -150,7 +150,7 @@ class GraphDecode:
 
 
 class _Slots:
-    """Addresses of adapters on the card, those used last; an adapter in a slot stays alive."""
+    """Device addresses of the most recently used adapters; an adapter in a slot stays alive."""
 
     def __init__(self, num_layers: int, device: torch.device) -> None:
         num_entries = num_layers * len(PROJECTIONS)
@@ -161,7 +161,7 @@ class _Slots:
         self._free = list(range(_SLOTS))
 
     def place(self, adapters: Sequence[Adapter | None]) -> list[int]:
-        """The slot of each; -1 for none. There are as many slots as a step has rows."""
+        """Each adapter's slot; -1 for none. There are as many slots as the largest step has rows."""
         return [-1 if adapter is None else self._slot(adapter) for adapter in adapters]
 
     def drop(self, adapter: Adapter) -> None:

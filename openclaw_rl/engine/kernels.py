@@ -1,11 +1,11 @@
 """Matrix products of the frozen base, one class per way to compute them.
 
 A kernel holds one *projection*: the rows of one or more checkpoint matrices that share their
-input (q, k and v; gate and up). Inputs are in the engine's activation dtype; what happens inside
-is the kernel's business, and its log-prob error is measured, not assumed.
+input (q, k and v; gate and up). Inputs are in the engine's activation dtype. A kernel chooses its
+own internal precision; its log-prob error is measured, not assumed.
 
-``native`` kernels are our own C (``csrc/``). Where they cannot be had, torch's private low-precision
-operators stand in: they are named only in this file, probed before they are used, and chosen by measurement
+``native`` kernels are our own C (``csrc/``). Where they are unavailable, torch's private low-precision
+operators are used instead: they are named only in this file, probed before use, and chosen by measurement
 (``choose.py``).
 """
 
@@ -46,10 +46,10 @@ Biases = Sequence[torch.Tensor | None]
 
 
 class FloatKernel:
-    """The stored weights in the activation dtype; the reference every other kernel is held to.
+    """The stored weights in the activation dtype; the reference for every other kernel.
 
     Matrices stay separate tensors: joining them would copy them out of the memory-mapped file. On a GPU
-    they are copies anyway.
+    they are copies anyway, so they are joined.
     """
 
     def __init__(self, weights: Weights, biases: Biases) -> None:
@@ -67,11 +67,11 @@ class FloatKernel:
 
 
 class Bf16Kernel:
-    """bf16 weights and products, fp32 outside: half the bytes, twice the arithmetic."""
+    """bf16 weights and products, fp32 outside: half the bytes, twice the arithmetic throughput."""
 
     def __init__(self, weights: Weights, biases: Biases) -> None:
         weight = torch.cat([weight.bfloat16() for weight in weights])
-        # Laid out for the product beforehand: twice as fast at 12 rows, no slower at any number.
+        # Packed for the product in advance: twice as fast at 12 rows, never slower.
         self._is_packed = weight.device.type == "cpu" and _has_bf16_products()
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, 64) if self._is_packed else weight
         self._bias = _join_biases(weights, biases)
@@ -93,8 +93,8 @@ def _has_bf16_products() -> bool:
 class Int4Kernel:
     """int4 weights in groups of 32 with scale and zero point, bf16 activations.
 
-    Weights that came from a 4-bit file lie on such a grid already; ``quantise_int4`` finds it, so
-    for them only the scales are rounded.
+    Weights from a 4-bit file already lie on such a grid; ``quantise_int4`` finds it, so only their
+    scales are rounded.
     """
 
     def __init__(self, weights: Weights, biases: Biases) -> None:
@@ -129,10 +129,10 @@ class WideInt4Kernel:
 
 
 class Int8Kernel:
-    """8-bit weights with one scale per row; inputs as two 8-bit digits, so they lose nothing.
+    """8-bit weights with one scale per row; inputs as two 8-bit digits, which lose almost nothing.
 
     Reads fewer bytes than ``WideInt4Kernel`` and uses integer instructions: a third of the time at
-    eight rows. The scales of rows depend on nothing else in the batch.
+    eight rows. A row's scale does not depend on the rest of the batch.
     """
 
     def __init__(self, weight_OI: torch.Tensor) -> None:
@@ -160,7 +160,7 @@ class Int8Kernel:
 
     @staticmethod
     def is_exact() -> bool:
-        """Whether sums of large codes come out right here: older instructions overflow silently."""
+        """Whether this CPU sums large codes correctly: older instructions overflow silently."""
         try:
             product = Int8Kernel(torch.ones(16, 64))(torch.ones(2, 64))
         except (AttributeError, RuntimeError):
@@ -169,10 +169,10 @@ class Int8Kernel:
 
 
 class RefinedHead:
-    """Logits by a low-precision product, then the best candidates again in full precision.
+    """Logits from a low-precision product, with the best candidates recomputed in full precision.
 
-    Rounding of the cheap product only touches candidates that matter least; the log-probs of the
-    likely tokens are as good as the hidden state they come from.
+    Rounding affects only the unlikely tokens; the log-probs of the likely ones are as exact as the
+    hidden state they come from.
     """
 
     def __init__(self, weight_VH: torch.Tensor, num_exact: int = 512) -> None:
@@ -188,7 +188,7 @@ class RefinedHead:
 
 
 class NativeKernel:
-    """A product of ``csrc/``, in fp32 outside."""
+    """A product computed by ``csrc/``, with fp32 inputs and outputs."""
 
     def __init__(self, native: Native, product: Product) -> None:
         self._native, self.product = native, product
@@ -198,7 +198,7 @@ class NativeKernel:
 
 
 def native_int4(native: Native, weights: Weights, biases: Biases) -> NativeKernel:
-    """The grid of ``Int4Kernel`` with its own scales; inputs rounded to 16 bits in groups of 32."""
+    """The grid of ``Int4Kernel`` with fp16 scales; inputs rounded to 16 bits in groups of 32."""
     for weight in weights:
         check_tiles(weight)
     quantised = [quantise_int4(weight.float()) for weight in weights]
@@ -216,7 +216,7 @@ def native_bf16(native: Native, weights: Weights, biases: Biases) -> NativeKerne
 
 
 class NativeHead:
-    """Logits from weights of 8 bits in groups of 32, the likeliest again in full precision."""
+    """Logits from 8-bit weights in groups of 32, with the likeliest recomputed in full precision."""
 
     def __init__(self, native: Native, weight_VH: torch.Tensor, num_exact: int = 512) -> None:
         self._native, self._weight_VH, self._num_exact = native, weight_VH, num_exact
@@ -247,9 +247,9 @@ class KernelSet:
     projection: Callable[[Weights, Biases], Kernel]
     head: Callable[[torch.Tensor], Kernel]
     native: Native | None = None
-    """Runs whole layers, if all projections are its own."""
+    """Library that runs whole layers, if all projections are native."""
     native_rows: int = 0
-    """Batches of fewer rows than this are its to run."""
+    """It runs batches of fewer rows than this."""
 
 
 def _float_head(weight_VH: torch.Tensor) -> Kernel:
@@ -277,7 +277,7 @@ def _native_int4_set(level: str | None) -> KernelSet:
 
 
 def _split_set(few: _NativeProjection, many: type[Bf16Kernel | FloatKernel], level: str | None) -> KernelSet:
-    """Our own for decoding, torch's for prompts."""
+    """Native kernels for decoding, torch's for prompts."""
     native, threshold = load_native(level), 20
 
     def projection(weights: Weights, biases: Biases) -> Kernel:
@@ -296,19 +296,19 @@ _TORCH: dict[str, KernelSet] = {
     "int4": KernelSet(lambda w, b: SplitKernel(Int4Kernel(w, b), FloatKernel(w, b), 64), _int4_head),
     "int4+bf16": KernelSet(lambda w, b: SplitKernel(Int4Kernel(w, b), Bf16Kernel(w, b), 9), _int4_head),
 }
-#: Prompts are long products, which torch computes faster where a processor has matrix instructions (AMX).
+#: Prompts are large products, which torch computes faster on CPUs with matrix instructions (AMX).
 _NATIVE: dict[str, Callable[[str | None], KernelSet]] = {
     "native": _native_int4_set,
     "native+bf16": partial(_split_set, native_int4, Bf16Kernel),
     "native+float": partial(_split_set, native_int4, FloatKernel),
     "native-bf16": _native_bf16_set,
 }
-#: Kernels by name. ``float`` is the reference, in whatever dtype the engine runs.
+#: Names of kernels. ``float`` is the reference, in the engine's dtype.
 KERNELS = (*_TORCH, *_NATIVE)
 
 
 def check_kernel_name(name: str) -> None:
-    """ValueError for one that no machine has; whether this one has it shows when it is made."""
+    """ValueError for an unknown name. Whether this machine supports the kernel shows when it is built."""
     plain, _, level = name.partition("@")
     known = ["auto", *KERNELS, *(f"native@{level}" for level in LEVELS)]
     if plain not in known or (level and (plain not in _NATIVE or level not in LEVELS)):
@@ -316,7 +316,7 @@ def check_kernel_name(name: str) -> None:
 
 
 def kernel_set(name: str) -> KernelSet:
-    """A kernel of the table. ``native@avx2`` is the native one at that level, not at the best there is."""
+    """The kernel set of that name. ``native@avx2`` is ``native`` at that level, not the best available."""
     check_kernel_name(name)
     plain, _, level = name.partition("@")
     return _NATIVE[plain](level or None) if plain in _NATIVE else _TORCH[plain]
@@ -328,8 +328,8 @@ def kernel_set(name: str) -> KernelSet:
 def quantise_int4(weight_OI: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Codes 0..15 and, per group of 32, the step and the lowest value.
 
-    Weights out of a 4-bit file use up to 16 levels of a grid; a group that happens to use fewer
-    would be spoilt by stretching its range over all 16, so fewer levels are tried where 16 fail.
+    Weights from a 4-bit file use up to 16 levels of a grid. A group that happens to use fewer would
+    be distorted by stretching its range over all 16, so fewer levels are tried where 16 do not fit.
     """
     rows, columns = weight_OI.shape
     groups = weight_OI.reshape(-1, _GROUP)
@@ -356,7 +356,7 @@ def _grid_error(groups: torch.Tensor, low: torch.Tensor, step: torch.Tensor) -> 
 def _pack_int4(
     codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """For the operator, which computes ``(code - 8) * scale + zero``, scale and zero in bf16."""
+    """Pack for torch's operator, which computes ``(code - 8) * scale + zero``, scale and zero in bf16."""
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
     return packed, torch.stack([scale.T, zero.T], dim=-1).contiguous().bfloat16()
 

@@ -3,7 +3,7 @@
 Each sequence owns one contiguous buffer that grows by doubling: attention reads it in place,
 nothing is gathered. A finished sequence's buffer stays, tagged with its policy version, until
 the token budget needs it. A new prompt takes over the buffer it extends, or copies the shared
-prefix of one it must not disturb. Contents never cross versions.
+prefix of one that must stay intact. Versions never share contents.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ import numpy as np
 import torch
 
 _SMALLEST = 256
-#: Taking over a buffer may throw away this share of what it holds; else the prefix is copied.
+#: Taking over a buffer may discard up to this share of its tokens; else the prefix is copied.
 _MAX_LOSS = 0.25
-#: Prefixes shorter than this are cheaper to compute again than to track.
+#: Prefixes shorter than this are cheaper to recompute than to track.
 _MIN_PREFIX = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """For whom a cache is read: their own as far as it goes, others' as far as both sides say is no secret.
+    """Who reads a cache: all of their own tokens, others' only as far as both declare them public.
 
-    Otherwise the time of a reply would tell one person how another's prompt begins.
+    Otherwise reply latency would reveal to one user how another's prompt begins.
     """
 
     owner: str | None = None
-    """None is the system itself, which reads everything."""
+    """None is the system itself, which may read everything."""
     num_public: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRows:
-    """Per layer: where new keys and values go, and all of them including the new ones."""
+    """Views per layer: the new keys and values, and all of them including the new ones."""
 
     new_2HTD: Sequence[torch.Tensor]
     keys_1HTD: Sequence[torch.Tensor]
@@ -56,7 +56,7 @@ class SequenceCache:
         self.length = 0
         self.version = 0
         self.of = Reader()
-        """Whose words it holds."""
+        """Whose tokens it holds."""
         self.in_use = True
         self.last_used = 0.0
 
@@ -70,7 +70,7 @@ class SequenceCache:
 
     @property
     def pointer(self) -> int:
-        """Where the keys of layer 0 begin; valid until the next ``reserve``."""
+        """Address of layer 0's keys; valid until the next ``reserve``."""
         return self._kv_L2HTD.data_ptr()
 
     def reserve(self, length: int) -> None:
@@ -86,9 +86,9 @@ class SequenceCache:
         self._kv_L2HTD, self._ids = grown, ids
 
     def open(self, count: int) -> OpenRows:
-        """Room for the next ``count`` tokens, as views of every layer made in one go.
+        """Room for the next ``count`` tokens, as views of every layer.
 
-        Made per step, not per layer: on a CPU, making a view costs as much as a small copy.
+        Called per step, not per layer: on a CPU, creating a view costs as much as a small copy.
         """
         self.reserve(self.length + count)
         new = self._kv_L2HTD.narrow(3, self.length, count)
@@ -96,13 +96,13 @@ class SequenceCache:
         return OpenRows(new.unbind(0), seen[0::2], seen[1::2])
 
     def extend(self, token_ids: Sequence[int]) -> None:
-        """Declare the rows written by a finished pass valid."""
+        """Mark the rows written by a finished pass as valid."""
         end = self.length + len(token_ids)
         self._ids[self.length : end] = token_ids
         self.length = end
 
     def reusable(self, length: int) -> int:
-        """As much of the first ``length`` tokens as can be gone on from."""
+        """How many of the first ``length`` tokens a sequence can continue from."""
         return length
 
     def truncate(self, length: int) -> None:
@@ -121,17 +121,17 @@ class SequenceCache:
 
 
 def may_share(reader: Reader, of: Reader) -> int:
-    """How many tokens, at most, may be taken from what was computed for somebody."""
+    """How many tokens of a cache that belongs to ``of`` the reader may reuse."""
     if reader.owner is None or reader.owner == of.owner:
         return sys.maxsize
     return min(reader.num_public, of.num_public)
 
 
 class CachePool:
-    """All sequence caches under one token budget, least recently used out first.
+    """All sequence caches under one token budget; the least recently used is evicted first.
 
-    Those that nobody runs have a smaller one of their own, ``idle_tokens``: memory for work is not memory
-    to be filled with memories.
+    Idle caches have a smaller budget of their own, ``idle_tokens``, so that they do not fill the memory
+    meant for running sequences.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class CachePool:
         return sum(cache.length for cache in self._caches)
 
     def fits(self, num_tokens: int) -> bool:
-        """Whether a sequence of this final length can be admitted now (idle caches give way)."""
+        """Whether a sequence of this final length can be admitted now (idle caches are evicted)."""
         return sum(self._reserved.values()) + num_tokens <= self.budget_tokens or not self._reserved
 
     def acquire(
@@ -157,7 +157,7 @@ class CachePool:
         """A cache holding the longest known prefix of ``ids``, at most ``limit`` tokens of it."""
         source, shared = self.best_prefix(ids, version, reader)
         shared = source.reusable(min(shared, limit)) if source else 0
-        # What the system works on stays its owner's, who goes on from it.
+        # A cache that the system takes over stays its owner's, who continues from it.
         of = source.of if source is not None and reader.owner is None else reader
         cache = self._adopt(source, shared) if source else self._new()
         if cache not in self._caches:
@@ -179,7 +179,7 @@ class CachePool:
 
     def best_prefix(self, ids: np.ndarray, version: int, reader: Reader) -> tuple[SequenceCache | None, int]:
         best: tuple[SequenceCache | None, int] = (None, 0)
-        for cache in list(self._caches):  # also asked from outside the engine's thread
+        for cache in list(self._caches):  # a copy: also called outside the engine's thread
             if cache.version != version:
                 continue
             shared = cache.reusable(min(cache.common_prefix(ids), may_share(reader, cache.of)))
@@ -188,7 +188,7 @@ class CachePool:
         return best
 
     def recent(self, version: int, limit: int) -> list[SequenceCache]:
-        """A version's caches, last used first."""
+        """A version's caches, most recently used first."""
         mine = [cache for cache in self._caches if cache.version == version and cache.length]
         return sorted(mine, key=lambda cache: -cache.last_used)[:limit]
 

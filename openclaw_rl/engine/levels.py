@@ -1,7 +1,7 @@
-"""What a processor's vector instructions are called here, and which of them this one has.
+"""Levels of vector instructions for the native kernels, and which of them this CPU has.
 
-``native.c`` is compiled once per level; the best level that the processor has is used. All levels compute the
-same products; wider ones take less time.
+``native.c`` is compiled once per level; the best level that the CPU supports is used. All levels compute the
+same products; wider ones are faster.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 class Level:
     name: str
     machine: str
-    """As ``platform.machine`` says it, on Linux."""
+    """As ``platform.machine`` reports it on Linux."""
     flags: tuple[str, ...]
-    """For the compiler (GCC or Clang)."""
+    """Compiler flags (GCC or Clang)."""
     needs: frozenset[str]
-    """What the kernel calls the instructions, in /proc/cpuinfo."""
+    """CPU flags as /proc/cpuinfo names them."""
     title: str
     measured: str
-    """Decoding beside llama.cpp, at one stream and at eight; docs/lab/benchmarks.md says where."""
+    """Decoding speed against llama.cpp, with one stream and with eight; see docs/lab/benchmarks.md."""
 
 
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
@@ -57,7 +57,7 @@ LEVELS = {
 
 
 def levels_here() -> list[Level]:
-    """Those this processor can run, best first; none on processors older than AVX2."""
+    """Levels that this CPU supports, best first; none on CPUs older than AVX2."""
     has = _instructions()
     return [level for level in LEVELS.values() if level.machine == _machine() and level.needs <= has]
 
@@ -79,7 +79,7 @@ def _instructions() -> frozenset[str]:
 
 def _apple_instructions() -> frozenset[str]:
     if _machine() == "aarch64":
-        return frozenset({"asimd", "asimddp"})  # every Apple silicon has both
+        return frozenset({"asimd", "asimddp"})  # all Apple silicon has both
     names = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
     done = subprocess.run(["sysctl", "-n", *names], capture_output=True, text=True, check=False)
     return frozenset(done.stdout.lower().split())

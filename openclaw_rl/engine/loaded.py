@@ -1,4 +1,4 @@
-"""Which versions a server elsewhere holds for us, under which names, and which of them answers whom."""
+"""The policy versions that a remote server holds for us, its handles for them, and which one serves whom."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ H = TypeVar("H")
 
 
 class LoadedVersions(Generic[H]):
-    """``H`` is what the server calls a version; the base is always there."""
+    """``H`` is the server's handle for a version; the base is always loaded."""
 
     def __init__(self, base: H) -> None:
         self._held: dict[int, H] = {BASE_VERSION: base}
@@ -34,7 +34,7 @@ class LoadedVersions(Generic[H]):
         return list(self._held.values())
 
     def resolve(self, version: int | None, scope: Scope = EVERYONE) -> int:
-        """The version itself, or the one that serves the scope; ValueError if it is not loaded."""
+        """The version itself, or if None the one that serves the scope; ValueError if it is not loaded."""
         found = self._serving.get(scope, BASE_VERSION) if version is None else version
         if found not in self._held:
             raise ValueError(f"policy version {found} is not loaded")
@@ -44,7 +44,7 @@ class LoadedVersions(Generic[H]):
         self._serving[scope] = self.resolve(version)
 
     def remove(self, version: int) -> H | None:
-        """What the server may let go of once nobody uses it; None if it was not loaded."""
+        """The handle, to unload once no request uses it; None if it was not loaded."""
         if version == BASE_VERSION:
             raise ValueError("the base cannot be unloaded")
         if scopes := [scope for scope, serving in self._serving.items() if serving == version]:

@@ -1,6 +1,6 @@
-"""The embedded engine: one thread that owns the model, an asyncio face for everyone else.
+"""The embedded engine: one thread owns the model, behind an asyncio interface.
 
-Requests cross into the thread through a queue and tokens come back in one call per step, so the
+Requests enter the thread through a queue and tokens come back in one call per step, so the
 event loop never waits for a forward pass and the pass never waits for the event loop.
 """
 
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-#: For so long after a switch, conversations may stay with the version before.
+#: Seconds after a switch during which conversations may stay with the previous version.
 _SWITCH_S = 60.0
-#: Prompt tokens that may have to be read again without anybody noticing.
+#: Prompt tokens that can be recomputed without a noticeable delay.
 _COLD_TOKENS = 96
-#: A GPU reads as many prompt tokens at once as a CPU does, times this, in less time.
+#: A GPU's prompt chunks are this many times a CPU's, and still take less time.
 _GPU_PIECES = 8
 _FIRST_ROWS = (1, 2, 4, 8)
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -64,14 +64,14 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class LocalEngineOptions(EngineConfig):
-    """The engine's section of the settings, and what only this engine has: ``[engine.local]``."""
+    """The engine settings, plus those of this engine only: ``[engine.local]``."""
 
     graphs: bool = True
-    """Whether decoding on a GPU may be recorded; without it kernels are launched one by one."""
+    """Whether decoding on a GPU uses CUDA graphs; without them kernels are launched one by one."""
     max_adapters: int = 32
-    """People's adapters in memory; those used least recently leave, and are read again when needed."""
+    """Adapters kept in memory; the least recently used are evicted, and read again when needed."""
     idle_chunk_tokens: int = 512
-    """Tokens of a prompt run per step while nobody else is being answered."""
+    """Prompt tokens processed per step while no other request is being answered."""
 
 
 class LocalEngine:
@@ -90,7 +90,7 @@ class LocalEngine:
         self._sources: dict[int, tuple[str, int]] = {}
         self._serving: dict[Scope, int] = {}
         self._before: dict[Scope, tuple[int, float]] = {}
-        """Per scope, which version served before, and until when on the monotonic clock."""
+        """Per scope, the previous version and when it was replaced, on the monotonic clock."""
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._outbox: list[tuple[asyncio.AbstractEventLoop, asyncio.Queue[object], object]] = []
         self._closed = False
@@ -103,9 +103,9 @@ class LocalEngine:
     def _build(self) -> None:
         """Runs in the engine's thread, like every large product after it.
 
-        OpenMP keeps a team of workers for each thread that ever asked for one, and as soon as there
-        are more workers than cores it stops spinning between products: decoding then takes twice as
-        long. So one thread does all the arithmetic, from the first weight on.
+        OpenMP keeps a team of workers for each thread that ever used one. As soon as there are more
+        workers than cores, they stop spinning between products and decoding takes twice as long. So
+        one thread does all the arithmetic, loading included.
         """
         options, shape = self._options, self._checkpoint.shape
         if options.num_threads:
@@ -132,7 +132,7 @@ class LocalEngine:
         )
 
     def _warm_up(self) -> None:
-        """Record what the first requests, and the first adapter, would otherwise wait for."""
+        """Record the graphs that the first requests and the first adapter would otherwise wait for."""
         nothing = Adapter()
         for rows in _FIRST_ROWS:
             for adapter in (None, nothing):
@@ -140,7 +140,7 @@ class LocalEngine:
 
     def _new_decoder(self, checkpoint: Checkpoint, kernel: str) -> Network:
         if not checkpoint.is_fast:
-            # Imported here: a model with a fast path starts without transformers' modules.
+            # Imported late: a model with a fast path does not need transformers' modules.
             from openclaw_rl.engine.general import GeneralDecoder
 
             return GeneralDecoder(checkpoint, self.device, self._dtype)
@@ -208,7 +208,7 @@ class LocalEngine:
                 job.cancelled = True
 
     async def load(self, weights: Weights) -> None:
-        """Beside what is loaded. The same files again are no work; other files under a number replace it."""
+        """Load a version beside the others. The same files again do nothing; other files replace it."""
         version, path = weights.version, weights.folder
         source = _identity(path)
         if self._sources.get(version) == source:
@@ -227,7 +227,7 @@ class LocalEngine:
         self._sources[version] = source
 
     def _is_loaded(self, version: int) -> bool:
-        """Whether it can be asked for, in memory or not."""
+        """Whether requests may use it; its adapter need not be in memory."""
         return version == BASE_VERSION or version in self._adapter_cache or version in self._decoders
 
     def _versions(self) -> list[int]:
@@ -240,7 +240,7 @@ class LocalEngine:
         self._inbox.put(partial(self._decoder.forget, adapter))
 
     async def _build_beside(self, checkpoint: Checkpoint) -> Network:
-        """All weights of a version, while the others go on answering."""
+        """Load a version with full weights while the others keep serving."""
         if checkpoint.shape != self._checkpoint.shape:
             raise ValueError(f"{checkpoint.path} is another model than the one being served")
         # Trained weights no longer lie on a 4-bit grid.
@@ -254,7 +254,7 @@ class LocalEngine:
             except Exception as error:
                 built.get_loop().call_soon_threadsafe(built.set_exception, error)
 
-        # A thread that ends takes its OpenMP workers with it; see ``_build``.
+        # A thread of its own: its OpenMP workers end with it; see ``_build``.
         threading.Thread(target=build, name="loader", daemon=True).start()
         return await built
 
@@ -270,8 +270,8 @@ class LocalEngine:
     def pick_version(
         self, prompt_ids: Sequence[int], scope: Scope = EVERYONE, owner: str | None = None
     ) -> int:
-        """A conversation switches when the new version has read its history, or after a minute: nobody
-        waits for a long prompt to be read again because weights were published."""
+        """A conversation switches once the new version has cached its history, or after a minute, so that
+        publishing weights makes nobody wait for a long prompt to be recomputed."""
         serving = self._serving.get(scope, BASE_VERSION)
         before, switched_at = self._before.get(scope, (serving, 0.0))
         if not self._is_loaded(before) or time.monotonic() - switched_at > _SWITCH_S:
@@ -290,7 +290,7 @@ class LocalEngine:
 
     @cached_property
     def _grammars(self) -> Grammars:
-        # Imported at the first use: an engine that is never constrained does without the library.
+        # Imported on first use: without grammars the library is not needed.
         from openclaw_rl.engine.grammar import Grammars
 
         checkpoint = self._checkpoint
@@ -357,7 +357,7 @@ class LocalEngine:
         self._outbox.append((loop, results, item))
 
     def _flush_outbox(self) -> None:
-        """One wake-up of each event loop per step, however many streams got a token."""
+        """Wake each event loop once per step, however many streams got a token."""
         outbox, self._outbox = self._outbox, []
         for loop in {id(entry[0]): entry[0] for entry in outbox}.values():
             mine = [(results, item) for owner, results, item in outbox if owner is loop]

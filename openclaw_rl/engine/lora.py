@@ -1,8 +1,8 @@
 """LoRA adapters beside the frozen base: many versions at once, none of them merged.
 
 An adapter is read from a PEFT folder. Projections that share an input (q, k, v) are joined:
-their A matrices are stacked and their B matrices placed block-diagonally, so one projection
-costs two small products, whatever it is made of.
+their A matrices are stacked and their B matrices placed block-diagonally, so a joined projection
+costs two small products.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file  # here, so that the first swap does not wait for it
+from safetensors.numpy import load_file  # at import, so that the first load does not wait for it
 
 from openclaw_rl.types.lora import ADAPTER_CONFIG, ADAPTER_FILE
 
@@ -28,27 +28,27 @@ class LowRank:
     a_KI: torch.Tensor
     b_KO: torch.Tensor
     parts_P4: torch.Tensor
-    """Where ``b`` is not zero: (first rank, last, first column, last) of each joined projection."""
+    """Where ``b`` is not zero: (first rank, end, first column, end) of each joined projection."""
 
     def add_to(self, y_RO: torch.Tensor, x_RI: torch.Tensor) -> None:
         y_RO.addmm_(x_RI @ self.a_KI.T, self.b_KO)
 
     @property
     def record(self) -> tuple[int, int, int, int, int]:
-        """As ``native.c`` reads it."""
+        """The fields of the C struct of the same name, in ``products.h``."""
         pointers = self.a_KI.data_ptr(), self.b_KO.data_ptr(), self.parts_P4.data_ptr()
         return *pointers, len(self.parts_P4), len(self.a_KI)
 
 
 class Adapter(dict[tuple[int, str], LowRank]):
-    """(layer, projection) -> its low-rank part; absent where the adapter does not touch it."""
+    """(layer, projection) -> its low-rank part; absent where the adapter changes nothing."""
 
     @property
     def most_rank(self) -> int:
         return max((len(part.a_KI) for part in self.values()), default=0)
 
     def records(self, num_layers: int) -> np.ndarray:
-        """Every projection of every layer for ``native.c``, made once: an adapter does not change."""
+        """Records of all projections of all layers for ``native.c``, made once: adapters are immutable."""
         if self._records is None:
             nothing = (0, 0, 0, 0, 0)
             places = [(layer, name) for layer in range(num_layers) for name in PROJECTIONS]
@@ -96,7 +96,7 @@ def load_adapter(
 def load_named(
     path: Path, widths: Mapping[str, tuple[int, int]], device: torch.device, dtype: torch.dtype
 ) -> Adapter:
-    """The same by names of modules, for networks whose projections are not joined: all are at layer 0."""
+    """The same by module name, for networks whose projections are not joined; all are at layer 0."""
     config, tensors = _read_files(path)
     used: set[str] = set()
     adapter = Adapter()

@@ -1,8 +1,8 @@
 """The decoder's forward pass over packed rows of many sequences at once.
 
-Rows of all sequences lie in one ``[R, hidden]`` tensor: no padding. Linear layers see all rows
-together; attention sees each sequence's own keys and values, in place. Every row carries the
-adapter of its sequence. Differs from a plain transformers forward only by rounding.
+Rows of all sequences are in one ``[R, hidden]`` tensor, without padding. Linear layers process all
+rows together; attention reads each sequence's own keys and values in place. Every row uses its
+sequence's adapter. Results differ from a plain transformers forward only by rounding.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from openclaw_rl.engine.lora import PROJECTIONS, Adapter, load_adapter
 from openclaw_rl.engine.native_layers import NativeLayers
 from openclaw_rl.engine.weights import Checkpoint, load_tensors
 
-#: Below this many rows operators cost more than arithmetic.
+#: Below this many rows, operator overhead exceeds arithmetic.
 _MANY_ROWS = 16
 
 
 @dataclass(slots=True)
 class Chunk:
-    """The next tokens of one sequence to run: they follow what its cache already holds."""
+    """The next tokens of one sequence to run; they follow those in its cache."""
 
     token_ids: Sequence[int]
     cache: SequenceCache
@@ -37,7 +37,7 @@ class Chunk:
     num_logits: int = 1
     """How many of the last rows need logits."""
     hidden_layer: int | None = None
-    """Keep the last row's state after this layer."""
+    """Keep the last row's hidden state after this layer."""
     hidden: torch.Tensor | None = None
 
 
@@ -55,7 +55,7 @@ class Network(Protocol):
 
 @dataclass(slots=True)
 class _Span:
-    """Where a chunk's rows lie in the packed batch and in its sequence."""
+    """Where a chunk's rows are in the packed batch and in its sequence."""
 
     batch: slice
     rows: OpenRows
@@ -65,9 +65,9 @@ class _Span:
 
 
 class _Heads:
-    """One layer's queries, keys and values of all rows, in a buffer that every layer fills anew.
+    """One layer's queries, keys and values of all rows, in a buffer that every layer overwrites.
 
-    The views into it are made once per step: on a CPU, making one costs as much as a small product.
+    Its views are created once per step: on a CPU, creating one costs as much as a small product.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class _Heads:
         self._swapped = torch.empty_like(self._qk)
 
     def rotate(self) -> None:
-        """Rotary positions, in place: rotated keys then lie beside their values."""
+        """Apply rotary positions in place, so that rotated keys stay next to their values."""
         # rotate_half(x) swaps the halves; the first half's sign is in the sine table.
         torch.cat(self._swapped_halves, dim=-1, out=self._swapped)
         self._qk.mul_(self.cos_R1D).addcmul_(self._swapped, self.sin_R1D)
@@ -129,7 +129,7 @@ class Decoder:
         kernels: KernelSet | None = None,
         graphs: bool = False,
     ) -> None:
-        """``graphs``: decode with recorded steps, on a GPU."""
+        """``graphs``: decode with CUDA graphs, on a GPU."""
         kernels = kernels or kernel_set("float")
         self.shape = checkpoint.shape
         self.device, self.dtype = device, dtype
@@ -178,7 +178,7 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """Run the chunks, extend their caches, return fp32 logits of the rows asked for, in order."""
+        """Run the chunks, extend their caches, return fp32 logits of the requested rows, in order."""
         if self._graphs is None:
             return self._forward(chunks)
         decoding = [chunk for chunk in chunks if GraphDecode.suits(chunk)]
@@ -200,7 +200,7 @@ class Decoder:
         )
 
     def forget(self, adapter: Adapter) -> None:
-        """An adapter that was unloaded."""
+        """Drop references to an unloaded adapter."""
         if self._graphs is not None:
             self._graphs.forget(adapter)
 
@@ -224,7 +224,7 @@ class Decoder:
     def _run_layers(
         self, hidden_RH: torch.Tensor, chunks: Sequence[Chunk], groups: list[tuple[slice, Adapter]]
     ) -> None:
-        """All layers over ``hidden_RH``, in place."""
+        """Run all layers over ``hidden_RH``, in place."""
         heads = self._heads(chunks)
         spans = self._spans(chunks, heads)
         for index, layer in enumerate(self.layers):
@@ -269,7 +269,7 @@ class Decoder:
 
     def _causal_mask(self, start: int, end: int) -> torch.Tensor:
         if self.device.type == "cuda" and self.dtype != torch.float32:
-            # Known by its shape, it needs no memory, and the fast kernels for half precision take it.
+            # Defined by its shape, it needs no memory, and the fast half-precision kernels accept it.
             return causal_lower_right(end - start, end)
         mask = torch.full((end - start, end), float("-inf"), dtype=self.dtype, device=self.device)
         return mask.triu_(start + 1)
@@ -345,7 +345,7 @@ def _logit_rows(chunks: Sequence[Chunk]) -> list[int]:
 
 
 def _places(chunks: Sequence[Chunk], num_decoding: int) -> list[int]:
-    """Where each chunk's logits lie when those of decoding chunks come first, then all others."""
+    """The row of each chunk's logits when those of decoding chunks come first, then all others."""
     rows: list[int] = []
     first, other = 0, num_decoding
     for chunk in chunks:

@@ -1,6 +1,6 @@
-"""The kernels of ``csrc/`` for Python, called through ctypes: products, the head, and all layers in one call.
+"""Python bindings (ctypes) for the kernels in ``csrc/``: products, the head, and all layers in one call.
 
-Records that C reads are rows of 64-bit integers (pointers and sizes), made once where they can be.
+Records that C reads are rows of 64-bit integers (pointers and sizes), made once where possible.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from openclaw_rl.engine.build import Unavailable, open_library
 from openclaw_rl.engine.levels import LEVELS, Level, levels_here
 
-#: As in products.h: outputs of a tile, and inputs that share a scale. Heads consist of whole tiles too.
+#: As in isa.h: outputs per tile, and inputs that share a scale. Head sizes are whole tiles too.
 TILE, GROUP = 16, 32
 Kind = Literal["int4", "int8", "bf16"]
 _KINDS: dict[Kind, int] = {"int4": 0, "int8": 1, "bf16": 2}
@@ -63,7 +63,7 @@ class Native:
     def head(
         self, product: Product, x_RI: torch.Tensor, weight_VI: torch.Tensor, num_exact: int
     ) -> torch.Tensor:
-        """Logits, of which the likeliest are products with ``weight_VI`` in full precision."""
+        """Logits; the likeliest ``num_exact`` or more are recomputed with ``weight_VI`` in full precision."""
         x_RI = x_RI.float().contiguous()
         rows = x_RI.shape[0]
         logits_RV = torch.empty(rows, product.width)
@@ -73,17 +73,17 @@ class Native:
         return logits_RV
 
     def room_floats(self, batch: Batch) -> int:
-        """Memory that the batch's pass needs for intermediate results."""
+        """Floats that the batch's pass needs for intermediate results."""
         return int(self._library.room_floats(ctypes.addressof(batch)))
 
     def run_layers(self, batch: Batch, room: torch.Tensor) -> None:
-        """All layers over the batch's rows, in place."""
+        """Run all layers over the batch's rows, in place."""
         self._library.run_layers(ctypes.addressof(batch), room.data_ptr())
 
 
 @cache
 def _load_once(level: Level) -> Native | Unavailable:
-    """What fails is not tried again in this process."""
+    """Failures are cached too: they are not retried in this process."""
     try:
         return Native(level)
     except Unavailable as problem:
@@ -91,7 +91,7 @@ def _load_once(level: Level) -> Native | Unavailable:
 
 
 def load_native(level_name: str | None = None) -> Native:
-    """The best level this processor has, or the named one; ``Unavailable`` says what is missing."""
+    """The best level this CPU supports, or the named one; raises ``Unavailable`` with the reason."""
     here = levels_here()
     if not here:
         raise Unavailable("this processor has neither AVX2 nor NEON")
@@ -125,7 +125,7 @@ class Batch(ctypes.Structure):
 
 
 def records(rows: Sequence[Sequence[int]]) -> Any:
-    """An array of structs for C, all of whose fields are 64-bit; keep it as long as its address is in use."""
+    """An array of C structs with 64-bit fields only; keep it alive while its address is in use."""
     return np.array(rows, dtype=np.int64)
 
 

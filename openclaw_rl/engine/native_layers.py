@@ -1,6 +1,6 @@
-"""A batch's pass through all layers in one call of ``native.c``.
+"""Runs a batch through all layers in one call to ``native.c``.
 
-The same arithmetic as ``Decoder._run_layers``: decoding, prompts, adapters and mixtures of them.
+The same arithmetic as ``Decoder._run_layers``: decoding, prompts, adapters and any mix of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NativeLayers:
 
     @classmethod
     def of(cls, decoder: Decoder, kernels: KernelSet) -> NativeLayers | None:
-        """None where torch's operators must do it: other devices and dtypes, heads of odd sizes."""
+        """None where torch's operators are needed: other devices and dtypes, heads of no whole tiles."""
         is_plain = decoder.device.type == "cpu" and decoder.dtype == torch.float32
         if kernels.native is None or not is_plain or decoder.shape.head_dim % TILE:
             return None
@@ -45,7 +45,7 @@ class NativeLayers:
     def __call__(
         self, hidden_RI: torch.Tensor, chunks: Sequence[Chunk], groups: Sequence[tuple[slice, Adapter]]
     ) -> None:
-        """From the tokens' embeddings to the last layer's states, in place."""
+        """From the tokens' embeddings to the last layer's hidden states, in place."""
         spans = records(self._spans(chunks))
         tables = [adapter.records(self._shape.num_layers) for _, adapter in groups]
         adapters = records(

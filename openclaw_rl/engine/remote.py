@@ -1,8 +1,8 @@
-"""The engine of another process on this machine, through its private socket.
+"""Client for the engine of another process on this machine, over its private socket.
 
-The learn process judges and probes with the very engine that serves, so there is one model in
-memory and one queue that knows who goes first. Calls fail with EngineGone while the server is
-away; whoever calls decides whether to wait.
+The learn process judges and probes with the serving engine, so there is one model in memory and
+one queue with priorities. Calls raise EngineGone while the server is unavailable; the caller
+decides whether to wait.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class RemoteEngine:
     context_length = 0
 
     def __init__(self, socket: Path, timeout_s: float = 300) -> None:
-        # An asyncio connection pool; many turns are judged at once.
+        # A connection pool: many turns are judged at once.
         self._client = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=str(socket)), base_url="http://engine", timeout=timeout_s
         )
         self._status = EngineStatus(0, 0, 0, (BASE_VERSION,))
 
     async def connect(self) -> None:
-        """Learn what the engine can do; raises EngineGone if nobody is there."""
+        """Fetch the engine's capabilities; raises EngineGone if it does not answer."""
         try:
             answer = await self._client.get("/status")
         except httpx.HTTPError as error:
             raise EngineGone(str(error)) from None
         stated, self.context_length, self._status = facts_from_json(answer.json())
-        # Which version a conversation is warm with matters to people's requests, which do not come this way.
+        # Warm switching matters to live requests only, which do not come this way.
         self.capabilities = replace(stated, warm_switching=False)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Token]:
@@ -87,10 +87,10 @@ class RemoteEngine:
         self._status = replace(self._status, **changes)
 
     def check_grammar(self, grammar: str) -> None:
-        """Checked by the engine itself when the request arrives there."""
+        """Nothing to do: the engine checks the grammar when it gets the request."""
 
     def status(self) -> EngineStatus:
-        """As of the last ``connect``, and what was loaded and switched from here since."""
+        """As of the last ``connect``, plus what was loaded and switched from here since."""
         return self._status
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""What engines share whose model is on a server elsewhere: versions, scores, and what they cannot do.
+"""Base of engines whose model is on a remote server: versions, scoring, and what they cannot do.
 
-A server tells raw log-probs of a text's tokens and of the likeliest beside them; how it is asked is the
-engine's own.
+A server returns raw log-probs of a text's tokens and of the likeliest tokens at each position. How it is
+queried is up to each engine.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from openclaw_rl.types import (
 )
 
 H = TypeVar("H")
-#: Likeliest tokens that servers score at most beside those of the text itself.
+#: Limit on the likeliest tokens that servers score per position, besides those of the text itself.
 MAX_TOP = 20
 
 
 class RemoteServerEngine(ABC, Generic[H]):
-    """What does not depend on the server of the Engine protocol; ``H`` is its handle of a version."""
+    """The server-independent part of the Engine protocol; ``H`` is the server's handle for a version."""
 
     title: ClassVar[str]
-    """As messages name it."""
+    """Name in error messages."""
     capabilities: Capabilities
     context_length: int
     _versions: LoadedVersions[H]
 
     @abstractmethod
     async def _rows(self, held: H, ids: list[int], top_k: int, priority: Priority) -> list[dict[int, float]]:
-        """For each token of a text its log-prob and those of the likeliest there; the first has none."""
+        """For each token, its log-prob and those of the likeliest at its position; the first has none."""
 
     @abstractmethod
     async def _score_next(
         self, held: H, ids: list[int], candidates: list[int], priority: Priority
     ) -> dict[int, float]:
-        """The log-probs that each of the candidates follows a text."""
+        """The log-prob of each candidate as the token after ``ids``."""
 
     def _accept(self, request: GenerateRequest) -> tuple[int, int]:
-        """The version that answers, and how many tokens it may say."""
+        """The version that answers, and how many tokens its reply may have."""
         version = self._versions.resolve(request.policy_version, request.scope)
         if request.grammar is not None:
             raise ValueError(f"the {self.title} engine follows no grammar; leave the reply free")
@@ -79,7 +79,7 @@ class RemoteServerEngine(ABC, Generic[H]):
             raise ValueError(f"the {self.title} engine scores the {MAX_TOP} likeliest tokens at most")
 
     async def _fill(self, held: H, request: ScoreRequest, told: list[dict[int, float]]) -> None:
-        """Candidates that are not among the likeliest are asked for by name, position by position."""
+        """Add to ``told`` the candidates that are not among the likeliest, scored position by position."""
 
         async def ask(position: int, missing: list[int]) -> None:
             ids = list(request.token_ids[: request.start + position])

@@ -1,8 +1,9 @@
-"""The log-prob of the distribution that a reply was really drawn from, where a server tells only raw ones.
+"""Log-probs under the distribution that a reply was sampled from, for servers that return only raw ones.
 
-Temperature, top-k, top-p, min-p, penalties and biases are known, so what they did to the likeliest tokens is
-computed. Exact wherever the tokens that were not told are cut off, which ``bounded`` sees to, or the
-temperature is 1; otherwise their share is estimated from how fast the last of the likeliest fall off.
+Temperature, top-k, top-p, min-p, penalties and biases are known, so their effect on the likeliest tokens can
+be computed. The result is exact if tokens that the server does not return cannot be sampled, which
+``bounded`` ensures, or if the temperature is 1. Otherwise their share is extrapolated from how fast the
+probabilities of the returned tokens fall off.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from dataclasses import replace
 
 from openclaw_rl.types import SamplingParams
 
-#: Below, servers take the likeliest token.
+#: Below this temperature servers take the likeliest token.
 _COLDEST = 1e-5
-#: So many of the likeliest tokens are asked for where the parameters change their shares.
+#: Fewest of the likeliest tokens to request where the parameters change their probabilities.
 NUM_NEEDED = 128
-#: … and so many are drawn from at most where a server tells them all.
+#: Default and largest top-k that ``bounded`` sets.
 NUM_DRAWN, _MOST_DRAWN = 256, 512
 _NOTHING = 1e-12
 
 
 def bounded(params: SamplingParams) -> SamplingParams:
-    """Where shares are changed, drawn from the likeliest tokens only: all that may be drawn is told."""
+    """Limit top-k where parameters change probabilities, so that the server returns all it may sample."""
     if params.temperature < _COLDEST or _is_raw(params):
         return params
     return replace(params, top_k=min(params.top_k or NUM_DRAWN, _MOST_DRAWN))
@@ -36,7 +37,7 @@ def _is_raw(params: SamplingParams) -> bool:
 
 
 class SampledFrom:
-    """One reply's parameters, and the tokens it has so far."""
+    """One reply's parameters and its tokens so far."""
 
     def __init__(self, params: SamplingParams, vocab: int) -> None:
         self.params = params
@@ -46,17 +47,17 @@ class SampledFrom:
 
     @property
     def num_needed(self) -> int:
-        """Likeliest tokens that ``logprob`` has to be told."""
+        """How many of the likeliest tokens ``logprob`` needs."""
         params = self.params
         if params.temperature < _COLDEST or _is_raw(params):
             return 0
-        # A token that lost its place to a penalty or a bias makes room for one that is less likely.
+        # A token demoted by a penalty or a bias makes room for a less likely one.
         penalised = params.presence_penalty or params.frequency_penalty
         spare = len(self._bias) + (params.top_k if penalised else 0)
         return min(self._vocab, max(NUM_NEEDED, params.top_k + spare))
 
     def logprob(self, token_id: int, raw: float, top: Mapping[int, float]) -> float:
-        """Of the token that was drawn, given its raw log-prob and those of the likeliest."""
+        """Log-prob of the sampled token, given its raw log-prob and those of the likeliest."""
         if self.params.temperature < _COLDEST:
             return 0.0
         if _is_raw(self.params):
@@ -75,12 +76,12 @@ class SampledFrom:
         return self._bias.get(token_id, 0.0) - penalty
 
     def biases(self) -> dict[str, float]:
-        """What is added to tokens by now, by their ids as JSON has them."""
+        """What is currently added to each token's logit, by token id as a string, for JSON."""
         changed = {*self._bias, *self._counts}
         return {str(token_id): value for token_id in changed if (value := self._added(token_id))}
 
     def _rest(self, known: Mapping[int, float], raw: list[float]) -> float:
-        """What the tokens that were not told weigh: their shares fall as a power of the rank."""
+        """Weight of the tokens that were not returned, assuming probability falls as a power of the rank."""
         temperature, number = self.params.temperature, len(raw)
         left = 1 - sum(map(math.exp, known.values()))
         if left < _NOTHING or number >= self._vocab:
@@ -94,7 +95,7 @@ class SampledFrom:
         return float(last ** (1 / temperature) * number * ranks)
 
     def _cut(self, scaled: list[float], rest: float) -> tuple[list[float], float]:
-        """What min-p, top-k and top-p leave: the told tokens, best first, and the weight of the others."""
+        """What min-p, top-k and top-p leave: the returned tokens, best first, and the others' weight."""
         params = self.params
         if params.min_p:
             least = scaled[0] + math.log(params.min_p)

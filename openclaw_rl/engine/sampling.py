@@ -1,8 +1,8 @@
-"""From logits to one token per row, with the log-probs that training needs.
+"""Samples one token per row of logits, with the log-probs that training needs.
 
 Kept apart on purpose: the *raw* log-prob and top-k (temperature 1, nothing cut, no grammar) and
-the log-prob of the distribution actually sampled from. Each request has its own random
-generator, so a seed gives the same reply whoever else is being served.
+the log-prob under the distribution actually sampled from. Each request has its own random
+generator, so a seed gives the same reply whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 
 from openclaw_rl.types import SamplingParams
 
-#: Nucleus sampling looks at this many candidates first; only a flatter row needs a full sort.
+#: Nucleus sampling tries this many candidates first; only a flatter distribution needs a full sort.
 _NUCLEUS_FIRST = 256
-#: Smaller temperatures overflow, and every reply of the pass would fail; below, the likeliest is taken.
+#: Below this temperature the likeliest token is taken: dividing would overflow and fail the whole pass.
 _COLDEST = 1e-6
 
 
@@ -69,7 +69,7 @@ class Sampler:
         )
 
     def _changed(self, raw_V: torch.Tensor) -> torch.Tensor:
-        """With what the request adds to some tokens, and takes from those that the reply has already."""
+        """Apply the request's biases, and its penalties on tokens that the reply already has."""
         added = {token_id: value for token_id, value in self._bias.items() if token_id < len(raw_V)}
         for token_id, count in self._counts.items():
             penalty = self.params.presence_penalty + self.params.frequency_penalty * count
@@ -92,13 +92,13 @@ class Sampler:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every token may be drawn; with a temperature, but nothing is cut off."""
+        """Whether it samples the full distribution: a temperature, but no truncation, bias or penalty."""
         params = self.params
         cut = params.top_k or params.top_p < 1 or params.min_p
         return params.temperature >= _COLDEST and not (cut or self._bias or self._penalised)
 
     def uniform(self) -> torch.Tensor:
-        """In (0, 1]: never below the first possible token, never beyond the last."""
+        """In (0, 1], so that inversion stays between the first and the last possible token."""
         return 1 - torch.rand(1, dtype=torch.float64, generator=self._generator)
 
     def _truncate(self, logprobs_V: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
@@ -124,9 +124,9 @@ class Sampler:
 def draw_whole(
     raw_RV: torch.Tensor, samplers: Sequence[Sampler | None]
 ) -> list[tuple[int, float, float] | None]:
-    """One token of each row that has a sampler, all rows in one go, where the log-probs lie.
+    """Sample one token of each row that has a sampler, all at once, on the log-probs' device.
 
-    With its raw log-prob and that of the distribution it was drawn from.
+    Each comes with its raw log-prob and that under the distribution it was sampled from.
     """
     rows = [row for row, sampler in enumerate(samplers) if sampler]
     drawn: list[tuple[int, float, float] | None] = [None] * len(samplers)
@@ -147,7 +147,7 @@ def draw_whole(
 
 
 def _invert(logprobs_RV: torch.Tensor, samplers: Sequence[Sampler]) -> list[int]:
-    """Inverse of the cumulative distribution: a tenth of the cost of torch.multinomial."""
+    """Sample by inverting the cumulative distribution: a tenth of the cost of torch.multinomial."""
     cumulative_RV = logprobs_RV.exp().cumsum(-1, dtype=torch.float64)
     uniform_R1 = torch.stack([sampler.uniform() for sampler in samplers]).to(cumulative_RV.device)
     points_R1 = uniform_R1 * cumulative_RV[:, -1:]
@@ -156,7 +156,7 @@ def _invert(logprobs_RV: torch.Tensor, samplers: Sequence[Sampler]) -> list[int]
 
 
 def raw_logprobs(logits_RV: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Raw log-probs of each row, where the logits are, and its top-k ids and log-probs on the CPU."""
+    """Raw log-probs of each row on the logits' device, and its top-k ids and log-probs on the CPU."""
     logprobs_RV = torch.log_softmax(logits_RV.float(), dim=-1)
     values, ids = logprobs_RV.topk(top_k, dim=-1)
     return logprobs_RV, ids.cpu(), values.cpu()

@@ -1,9 +1,9 @@
 """Which tokens run next: continuous batching with chunked prefill and priorities.
 
 Each step runs one token of every decoding sequence plus at most one chunk of one prompt, so a
-long prompt slows the others by one chunk, never by itself. Sequences of a lower priority step
-only when no higher one has work, except for a small guaranteed share, so the judge starves
-neither people nor itself.
+long prompt delays the others by one chunk at a time, never by its whole length. Lower priorities
+run only when no higher one has work, except for a small guaranteed share, so that the judge
+neither slows live requests nor starves.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from openclaw_rl.types import GenerateRequest, Priority, Scores, Token
 if TYPE_CHECKING:
     from openclaw_rl.engine.grammar import GrammarState
 
-#: One step in this many goes to lower priorities even under constant live load: few enough that nineteen
-#: of twenty gaps between a stream's tokens do not notice.
+#: One step in this many includes lower priorities even under constant live load: rare enough not to affect
+#: 95 % of the gaps between a stream's tokens.
 _LOW_PRIORITY_SHARE = 32
-#: Conversations whose history is read again for a new version, newest first.
+#: Conversations whose history is recomputed for a new version, most recent first.
 _WARM_CACHES = 16
 _SMALLEST_CHUNK = 16
 _OWNERS = 10_000
@@ -46,7 +46,7 @@ class Job:
     version: int
     adapter: Adapter | None
     decoder: Network | None
-    """Of a version with weights of its own; None is the base's."""
+    """For a version with full weights; None is the base decoder."""
     priority: Priority
     max_length: int
     emit: Callable[[Token | Scores | Exception], None]
@@ -57,14 +57,14 @@ class Job:
     targets: list[int] = field(default_factory=list)
     """Scoring: ``targets[i]`` is the token that position ``i`` must predict."""
     score_start: int = 0
-    """Scoring: the first position whose prediction is wanted."""
+    """Scoring: the first position to score."""
     top_k: int = 0
     hidden_layer: int | None = None
     hidden: torch.Tensor | None = None
     cancelled: bool = False
     cache: SequenceCache | None = None
     candidates_NK: torch.Tensor | None = None
-    """Scoring: further tokens whose log-probs are wanted, one row per scored position."""
+    """Scoring: further tokens to score, one row per scored position."""
     scored: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
 
     @property
@@ -73,7 +73,7 @@ class Job:
 
     @property
     def reusable_prefix(self) -> int:
-        """At least one token must run to get logits; a scoring needs those of all it scores."""
+        """At least one token must run to get logits; scoring needs the logits of all scored positions."""
         return len(self.ids) - 1 if self.sampler else self.score_start
 
 
@@ -112,7 +112,7 @@ class Scheduler:
         self.waiting.append(job)
 
     def warm(self, before: int, version: int, adapter: Adapter | None, decoder: Network | None) -> None:
-        """Read what the version before holds of recent conversations, so that the new one can go on."""
+        """Prefill the previous version's recent conversations, so that the new version can continue them."""
         for cache in self.pool.recent(before, _WARM_CACHES):
             ids = cache.ids.tolist()
             if len(ids) > 2:
@@ -162,7 +162,7 @@ class Scheduler:
         self._deliver(batch, [chunk.num_logits for chunk in chunks], logits_RV)
 
     def _forward(self, batch: Sequence[tuple[Job, int]], chunks: Sequence[Chunk]) -> torch.Tensor:
-        """One pass for the base and all its adapters; one more per version with weights of its own."""
+        """One pass for the base and all its adapters; one more per version with full weights."""
         parts = []
         for decoder, group in groupby(zip(batch, chunks, strict=True), key=lambda entry: entry[0][0].decoder):
             parts.append((decoder or self.decoder).forward([chunk for _, chunk in group]))
@@ -189,7 +189,7 @@ class Scheduler:
                     ids, job.reusable_prefix, job.version, job.max_length, time.monotonic(), job.reader
                 )
             except Exception as error:
-                # Out of memory, most likely: this one is told, the others go on.
+                # Most likely out of memory: fails this request only.
                 job.emit(RuntimeError(f"no memory for the request could be had: {error}"))
                 continue
             self.running.append(job)
@@ -197,8 +197,8 @@ class Scheduler:
             self._admitted[job.reader.owner] = self._num_admitted
 
     def _turn(self) -> Callable[[Job], tuple[int, int, int]]:
-        """Of equal priority, whoever has fewest running goes first, then whoever waited for longest: one
-        person's queue is not everybody's."""
+        """Sort key: priority, then the owner with the fewest running jobs, then the one admitted least
+        recently, so that one user's queue does not delay everybody."""
         running = Counter(job.reader.owner for job in self.running)
         if len(self._admitted) > _OWNERS:
             self._admitted.clear()
@@ -209,14 +209,14 @@ class Scheduler:
         )
 
     def _has_place(self, priority: Priority) -> bool:
-        """People never wait because learning is at work: it has places of its own, half as many."""
+        """Live requests never wait for learning, which has places of its own, half as many."""
         live = sum(job.priority == Priority.LIVE for job in self.running)
         if priority == Priority.LIVE:
             return live < self.max_running
         return len(self.running) - live < max(1, self.max_running // 2)
 
     def _should_wait_for_prefix(self, job: Job, ids: np.ndarray) -> bool:
-        """Another prompt being run shares more than any cache holds: let it finish, then copy."""
+        """Whether a running prompt shares more than any cache holds: it should finish, then be copied."""
         known = self.pool.best_prefix(ids, job.version, job.reader)[1]
         for other in self.running:
             if other.version != job.version or other.num_pending <= 1 or other.priority > job.priority:
@@ -247,7 +247,7 @@ class Scheduler:
         return sorted(batch, key=lambda entry: entry[0].version)
 
     def _adapt_chunk(self, batch: Sequence[tuple[Job, int]], elapsed_s: float) -> None:
-        """Prompts in smaller pieces where a piece holds up others for too long, and back."""
+        """Shrink prompt chunks when one delays other sequences for too long, and grow them back."""
         if len(batch) == 1:
             return
         if elapsed_s > self.max_step_s:
@@ -290,7 +290,7 @@ class Scheduler:
                     else:
                         self._sample(job, raw_RV[row].cpu(), *tops)
                 except Exception as error:
-                    # A grammar or a parameter of one request is no reason to fail the others.
+                    # One request's grammar or parameters must not fail the others.
                     known = isinstance(error, GrammarFailed)
                     failed = error if known else RuntimeError(f"sampling failed: {error}")
                     job.emit(failed)
@@ -370,7 +370,7 @@ class Scheduler:
             self.pool.release(job.cache, time.monotonic())
 
     def fail(self, error: Exception) -> None:
-        """A pass broke: tell everyone in it, drop their caches' claims, keep serving."""
+        """After a failed pass: report the error to all running jobs and empty their caches."""
         for job in list(self.running):
             job.emit(error)
             if job.cache is not None:

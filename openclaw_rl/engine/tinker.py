@@ -1,10 +1,10 @@
-"""Sampling through the Tinker protocol: the cloud, or a server of one's own such as SkyRL.
+"""Sampling through the Tinker protocol: the cloud, or your own server such as SkyRL.
 
-The service does not stream: a reply arrives whole, and is passed on token by token. It gives raw log-probs
-of the sampled tokens; where it also scores the likeliest tokens, those are asked for with a second call.
-Whether it can is found out at the start.
+The service does not stream: a reply arrives complete and is yielded token by token. It returns raw log-probs
+of the sampled tokens. If it also scores the likeliest tokens, which is probed at start-up, a second call
+fetches those.
 
-What it does not do: grammars, hidden states, penalties, biases and min-p.
+Not supported: grammars, hidden states, penalties, biases and min-p.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from openclaw_rl.types import (
 )
 
 _PROBE = [1, 2, 3]
-#: What SkyRL says of a version that the server before it had.
+#: In SkyRL's error for a version that was loaded before the server restarted.
 _FORGOTTEN = "not loaded"
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class TinkerEngineOptions(EngineConfig):
-    """The engine's section of the settings, and what only Tinker has: ``[engine.tinker]``."""
+    """The engine settings, plus those of Tinker only: ``[engine.tinker]``."""
 
     url: str = ""
-    """A server of your own, such as http://10.0.0.5:8000; by default the cloud, by TINKER_API_KEY."""
+    """Your own server, such as http://10.0.0.5:8000; by default the cloud, with TINKER_API_KEY."""
     base_model: str = ""
-    """What the server calls the model, where that is not --model."""
+    """The model's name on the server, if it differs from --model."""
     patience_s: float = 300.0
-    """How long a request waits for the service."""
+    """Seconds that a request waits for the service."""
 
 
 @dataclass(slots=True)
 class _Sampler:
-    """A version: what samples from it, and the session that keeps a copy of its weights, if there is one."""
+    """A version's sampling client, and the session that holds a copy of its weights, if there is one."""
 
     client: Any
     uri: str = ""
-    """Set once it was seen to work."""
+    """Set after a test request succeeded."""
     service: Any = None
     model: Any = None
 
@@ -91,7 +91,7 @@ class TinkerEngine(RemoteServerEngine[_Sampler]):
         self._making = asyncio.Lock()
 
     def _scores_likeliest(self, client: Any) -> bool:
-        """Some servers do not; they say so when they are asked."""
+        """Found out with a test request: some servers refuse it."""
         import tinker
 
         try:
@@ -143,13 +143,13 @@ class TinkerEngine(RemoteServerEngine[_Sampler]):
     async def _told(
         self, held: _Sampler, prompt: list[int], ids: list[int], number: int
     ) -> list[dict[int, float]]:
-        """Of the likeliest tokens at each position of a reply; empty where the server does not say."""
+        """Log-probs of the likeliest tokens at each reply position; empty if the server has none."""
         if not self._has_top or not number or not ids:
             return []
         return (await self._prompt_logprobs(held, [*prompt, *ids], number))[len(prompt) :]
 
     async def _prompt_logprobs(self, held: _Sampler, ids: list[int], top_k: int) -> list[dict[int, float]]:
-        """Row i: the token there and, if asked for, the likeliest ones. The first row is empty."""
+        """Row i: log-probs of token i and, if requested, of the likeliest there. The first row is empty."""
         import tinker
 
         number = min(MAX_TOP, top_k) if self._has_top else 0
@@ -157,7 +157,7 @@ class TinkerEngine(RemoteServerEngine[_Sampler]):
         more = {"include_prompt_logprobs": True, "topk_prompt_logprobs": number}
         answer = await self._sample(held, ids, params, **more)
         own = list(answer.prompt_logprobs)
-        # Some servers begin with the first token, which has none; others with the second.
+        # Some servers start with the first token, which has no log-prob; others with the second.
         own = own if len(own) == len(ids) else [None, *own]
         if len(own) != len(ids):
             raise EngineAway(f"the Tinker server scored {len(own) - 1} of {len(ids) - 1} tokens")
@@ -176,7 +176,7 @@ class TinkerEngine(RemoteServerEngine[_Sampler]):
     async def _score_next(
         self, held: _Sampler, ids: list[int], candidates: list[int], priority: Priority
     ) -> dict[int, float]:
-        """Each as the token that follows."""
+        """One call per candidate, as the token after ``ids``."""
         texts = [self._prompt_logprobs(held, [*ids, each], 0) for each in candidates]
         rows = await asyncio.gather(*texts)
         return {each: row[-1][each] for each, row in zip(candidates, rows, strict=True)}
@@ -188,15 +188,15 @@ class TinkerEngine(RemoteServerEngine[_Sampler]):
             if held is not None and held.uri == weights.uri:
                 return
             made = await self._in_time(asyncio.to_thread(self._sampler, weights.uri, not self._has_top))
-            # Whether the weights are there shows at the first request, and the server reads them then.
+            # The server reads the weights at the first request, which shows whether they exist.
             await self._prompt_logprobs(made, _PROBE, 0)
             made.uri = weights.uri
             self._versions.put(weights.version, made)
         await self._let_go(held)
 
     def _sampler(self, uri: str, copy: bool) -> _Sampler:
-        """SkyRL's JAX backend samples with the very weights that are trained on, and puts back what they
-        were for each version asked for: there, each version is a copy that nobody trains."""
+        """SkyRL's JAX backend samples with the weights in training, which it overwrites with those of each
+        requested version. There, each version gets a copy of its own that is never trained."""
         if not copy:
             return _Sampler(self._service.create_sampling_client(model_path=sampler_of(uri)))
         service = connect(self._options)
@@ -217,7 +217,7 @@ class TinkerEngine(RemoteServerEngine[_Sampler]):
         await asyncio.to_thread(self._service.holder.close)
 
     async def _sample(self, held: _Sampler, ids: list[int], params: Any, **more: Any) -> Any:
-        """The client tries again by itself; what it gives up, or takes too long for, is away."""
+        """The client retries by itself; EngineAway when it gives up or takes too long."""
         for is_last in (False, True):
             client = held.client
             try:
@@ -230,7 +230,7 @@ class TinkerEngine(RemoteServerEngine[_Sampler]):
         raise AssertionError("one of the two was the last")
 
     async def _make_again(self, held: _Sampler, failed: Any) -> None:
-        """A server that was started again has the checkpoints, and not what was made of them."""
+        """After a restart the server has the checkpoints, but not the samplers made from them."""
         async with self._making:
             if held.client is failed:
                 made = await self._in_time(asyncio.to_thread(self._sampler, held.uri, True))
@@ -246,7 +246,7 @@ class TinkerEngine(RemoteServerEngine[_Sampler]):
 
 
 def _until_stop(ids: Sequence[int], stop_ids: frozenset[int]) -> list[int]:
-    """Some servers do not know every token that ends a reply."""
+    """Cut after the first stop token: some servers do not know all of them."""
     end = next((index for index, token_id in enumerate(ids) if token_id in stop_ids), len(ids) - 1)
     return list(ids[: end + 1])
 

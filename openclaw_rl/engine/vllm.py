@@ -1,10 +1,10 @@
-"""vLLM, in a process of its own that we start and keep alive, or at a URL.
+"""vLLM, in a process that we start and keep alive, or at a URL.
 
-Every version is an adapter under a name of its own, so nothing that was cached for one version answers for
-another, and a reply keeps the version it began with. A version of all weights is a server of its own.
-When the server dies, requests wait until it is back; a reply that had begun goes on where it was.
+Every version is an adapter with a unique name, so nothing cached for one version is used for another, and a
+reply keeps the version it began with. A version with full weights has a server of its own. When the server
+dies, requests wait until it is back; a reply that had begun continues where it stopped.
 
-What it does not do: grammars and hidden states.
+Not supported: grammars and hidden states.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from openclaw_rl.types.lora import ADAPTER_FILE
 _UNIX = "unix://"
 _POLL_S = 0.5
 _CONNECT_S = 10.0
-#: The first request makes it compile what it needs.
+#: Long, because the first request triggers compilation.
 _FIRST_ANSWER_S = 300.0
 
 
-#: A line that is cut without a word is noticed after half a minute, also while an answer is waited for.
+#: Detects a silently dropped connection after half a minute, even while waiting for a response.
 _NOTICE_SILENCE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     *(
@@ -72,27 +72,27 @@ _NOTICE_SILENCE = [
 
 @dataclass(frozen=True)
 class VllmOptions(EngineConfig):
-    """The engine's section of the settings, and what only vLLM has: ``[engine.vllm]``."""
+    """The engine settings, plus those of vLLM only: ``[engine.vllm]``."""
 
     url: str = ""
-    """A server that runs, such as http://10.0.0.5:8000 or unix:///run/vllm.sock, instead of one of ours."""
+    """A running server, such as http://10.0.0.5:8000 or unix:///run/vllm.sock, instead of starting one."""
     python: str = ""
-    """The interpreter that has vLLM, where it is not ours."""
+    """The Python interpreter that has vLLM, if not this one."""
     flags: str = ""
-    """More flags of the server that is started, such as --tensor-parallel-size 2."""
+    """More flags for the server that is started, such as --tensor-parallel-size 2."""
     max_lora_rank: int = 64
     """Largest rank of an adapter; 8, 16, 32, 64, 128, 256 or 512."""
     max_adapters: int = 8
-    """Adapters in memory at once; more are read again when they are asked for."""
+    """Adapters in memory at once; others are read again when they are requested."""
     patience_s: float = 180.0
-    """How long requests wait for a server that is away."""
+    """Seconds that requests wait for an unavailable server."""
     pause_s: float = 0.25
-    """How long a request that failed there waits before it is sent again; doubles each time."""
+    """Seconds before a failed request is sent again; doubles each time."""
 
 
 @dataclass(slots=True)
 class _Server:
-    """Where requests go: a client, and the process behind it if it is ours."""
+    """A server's HTTP client, and its process if we started it."""
 
     client: httpx.AsyncClient
     model: str
@@ -107,7 +107,7 @@ class _Server:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A name at a server; ``folder`` where it is an adapter that has to be loaded there."""
+    """A model name on a server; ``folder`` is set for an adapter, which has to be loaded there."""
 
     server: _Server
     name: str
@@ -142,7 +142,7 @@ class VllmEngine(RemoteServerEngine[_Version]):
         return self._reach(f"{_UNIX}{process.socket}", process)
 
     def _reach(self, url: str, process: VllmServer | None = None) -> _Server:
-        """A server, asked what it is; one of ours that will not do is stopped."""
+        """Connect to a server and check it; one that we started is stopped if it is unusable."""
         try:
             with httpx.Client(**_address(url, httpx.HTTPTransport), timeout=_FIRST_ANSWER_S) as client:
                 model, context_length = _facts(client, url)
@@ -196,13 +196,13 @@ class VllmEngine(RemoteServerEngine[_Version]):
         return RetryPolicy(self._options.patience_s, self._options.pause_s)
 
     async def _wait_until_ready(self, held: _Version, error: Exception, tries: RetryPolicy) -> None:
-        """Until it may be asked again; EngineAway if that takes too long."""
+        """Wait until the request may be sent again; EngineAway if that takes too long."""
         await asyncio.sleep(tries.failed(error))
         await self._until_back(held.server, tries.deadline)
         if isinstance(error, Unloaded):
             if held.folder is None:
                 raise EngineAway(f"vLLM no longer has the model {held.name}") from error
-            with suppress(httpx.TransportError):  # then the next try says so
+            with suppress(httpx.TransportError):  # the next try reports it
                 await self._put(held)
 
     async def _stream(self, held: _Version, body: Json) -> AsyncIterator[Json]:
@@ -273,7 +273,7 @@ class VllmEngine(RemoteServerEngine[_Version]):
             await self._let_go(version, held)
 
     async def _let_go(self, version: int, held: _Version) -> None:
-        """Once nobody is being answered with it."""
+        """Unload a version; a server of its own is stopped only after its last reply."""
         while self._versions.is_used(version) and held.owns_server:
             await asyncio.sleep(_POLL_S)
         if held.owns_server:
@@ -284,7 +284,7 @@ class VllmEngine(RemoteServerEngine[_Version]):
                     "/v1/unload_lora_adapter", json={"lora_name": held.name}, timeout=30
                 )
             except httpx.TransportError:
-                return  # a server that is gone holds nothing
+                return  # a dead server holds nothing
 
     async def close(self) -> None:
         for held in self._versions.all():
@@ -292,7 +292,7 @@ class VllmEngine(RemoteServerEngine[_Version]):
                 await held.server.close()
 
     async def _ask(self, held: _Version, body: Json, priority: Priority) -> Json:
-        """One whole answer; what fails on the way is asked again, since asking changes nothing."""
+        """One complete response. Failed requests are retried, since they change nothing on the server."""
         body = {**body, "model": held.name, "max_tokens": 1, "add_special_tokens": False}
         tries = self._tries()
         while True:
@@ -314,7 +314,7 @@ def _identity(folder: Path) -> str:
 
 
 def _address(url: str, transport: Any) -> dict[str, Any]:
-    """A client's arguments: a URL, or a socket on this machine."""
+    """Arguments of an HTTP client for a URL or a Unix socket."""
     key = os.environ.get(API_KEY)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     if url.startswith(_UNIX):
@@ -324,7 +324,7 @@ def _address(url: str, transport: Any) -> dict[str, Any]:
 
 
 def _facts(client: httpx.Client, url: str) -> tuple[str, int]:
-    """The model's name there and its context; ValueError if it is not a server that we can use."""
+    """The server's model name and context length; ValueError if we cannot use the server."""
     try:
         listed, described = client.get("/v1/models"), client.get("/openapi.json")
     except httpx.HTTPError as error:

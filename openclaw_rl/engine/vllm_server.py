@@ -1,6 +1,6 @@
-"""A vLLM server of our own: started on a private socket, kept alive, and stopped with us.
+"""A vLLM server process: started on a private socket, restarted when it dies, and stopped with us.
 
-Whoever asks while it is being started again waits; a server that cannot start says why in its own words.
+Requests wait during a restart. If the server cannot start, the error quotes its own output.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REMEDY = (
 
 
 class VllmServer:
-    """One process for one model folder. ``problem`` says why it is not there."""
+    """One process for one model folder. ``problem`` says why it is unavailable."""
 
     def __init__(self, model: Path, flags: list[str], python: str) -> None:
         self.problem: str | None = None
@@ -69,7 +69,7 @@ class VllmServer:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,  # it has children of its own, and all of them are stopped together
+            start_new_session=True,  # so that its child processes can be killed with it
             preexec_fn=_die_with_parent,
         )
         self._reader = threading.Thread(target=self._read, args=(child,), name="vllm-log", daemon=True)
@@ -77,7 +77,7 @@ class VllmServer:
         return child
 
     def _read(self, child: subprocess.Popen[str]) -> None:
-        """Its words are kept for an error; they may hold prompts, so they reach the log only at debug."""
+        """Keep the last lines for errors. They may hold prompts, so they are logged only at debug."""
         assert child.stdout is not None
         with child.stdout:
             for line in child.stdout:
@@ -96,7 +96,7 @@ class VllmServer:
                 raise ValueError("stopped while vLLM was starting")
 
     def _is_healthy(self) -> bool:
-        """Asked without a library: none closes a socket that nobody listens at yet."""
+        """Without an HTTP library: none of them closes a socket when nobody listens yet."""
         with socket.socket(socket.AF_UNIX) as asking, suppress(OSError):
             asking.settimeout(5)
             asking.connect(str(self.socket))
@@ -116,11 +116,11 @@ class VllmServer:
             code = self._child.wait()
             if self._closing.is_set():
                 return
-            _kill_group(self._child)  # what it left behind
+            _kill_group(self._child)  # its remaining children
             self.num_restarts += 1
             if time.monotonic() - started > _STABLE_S:
                 pause_s = _FIRST_PAUSE_S
-            log.error("vLLM ended (exit code %s); starting it again in %g s", code, pause_s)
+            log.error("vLLM exited (exit code %s); restarting it in %g s", code, pause_s)
             self.problem = f"vLLM ended (exit code {code}) and is being started again"
             if self._closing.wait(pause_s):
                 return
@@ -151,13 +151,13 @@ def _kill_group(child: subprocess.Popen[str]) -> None:
 
 
 def _die_with_parent() -> None:
-    """In the new process. Linux only; elsewhere nothing."""
+    """Runs in the child. Linux only; does nothing elsewhere."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def server_flags(max_rank: int, max_adapters: int, max_running: int, more: str) -> list[str]:
-    """What we rely on comes last, so that nobody's own flags can take it away."""
+    """The flags we rely on come last, so that the user's flags cannot override them."""
     return [
         *shlex.split(more),
         "--max-num-seqs", str(max_running),

@@ -1,4 +1,4 @@
-"""What goes over vLLM's wire: requests and answers of ``/v1/completions``, with token ids in and out."""
+"""vLLM's wire format: requests and responses of ``/v1/completions``, with token ids in and out."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 def completion_body(
     request: GenerateRequest, model: str, drawn: SampledFrom, told: list[int], room: int
 ) -> Json:
-    """``told`` are the tokens that a reply has already, where it goes on after a break.
+    """``told`` are the tokens that a reply already has, when it continues after an interruption.
 
-    The server counts for penalties only what it said itself: what was said before the break is held against
-    tokens as a bias, and one token is asked for at a time, so that nothing counts twice.
+    For penalties the server counts only the tokens that it generates in this request. So earlier tokens are
+    penalised with a bias, and one token is requested at a time, so that nothing counts twice.
     """
     sampling, num_asked = drawn.params, room - len(told)
     if told and (sampling.presence_penalty or sampling.frequency_penalty):
@@ -53,25 +53,25 @@ def completion_body(
     if sampling.logit_bias:
         body["logit_bias"] = dict(sampling.logit_bias)
     if request.owner is not None:
-        # What was cached for somebody else must not show, not even in time.
+        # What is cached for another user must not show, not even in latency.
         body["cache_salt"] = hashlib.sha256(request.owner.encode()).hexdigest()[:32]
     return body
 
 
 class Unloaded(Exception):
-    """A server that was started again does not know the adapter."""
+    """The server does not know the adapter, as after a restart."""
 
 
 class TransientError(Exception):
-    """It could not answer this time."""
+    """A failure that a retry may fix."""
 
 
-#: What is asked again: failures on the way, since asking changes nothing on the server.
+#: Failures that are retried, which is safe: requests change nothing on the server.
 PASSING = (httpx.TransportError, Unloaded, TransientError)
 
 
 class RetryPolicy:
-    """How often and how long in a row a request may fail on its way before it is given up."""
+    """How many times in a row, and for how long, a request may fail before it is given up."""
 
     _MOST = 5
 
@@ -80,11 +80,11 @@ class RetryPolicy:
         self.went_on()
 
     def went_on(self) -> None:
-        """Something came of it."""
+        """Reset after progress."""
         self._failed, self.deadline = 0, time.monotonic() + self._patience_s
 
     def failed(self, error: Exception) -> float:
-        """Seconds to wait before the next; EngineAway where there shall be none."""
+        """Seconds to wait before the next try; EngineAway after too many."""
         self._failed += 1
         if self._failed > self._MOST:
             raise EngineAway(f"vLLM failed {self._failed} times ({error or type(error).__name__})") from error
@@ -105,7 +105,7 @@ def refusal(answer: httpx.Response) -> Exception:
 
 
 def read_chunk(line: str) -> Json | None:
-    """One line of a stream; None where it says nothing."""
+    """Parse one line of a stream; None if it carries no data."""
     if not line.startswith("data: ") or line == "data: [DONE]":
         return None
     try:
@@ -128,7 +128,7 @@ def message(answer: httpx.Response) -> str:
 def read_tokens(
     chunk: Json, request: GenerateRequest, version: int, drawn: SampledFrom, is_whole: bool
 ) -> list[Token]:
-    """``is_whole``: all that there is room for was asked for, so that a length is the reply's."""
+    """``is_whole``: all remaining tokens were requested, so that "length" ends the reply itself."""
     if not chunk.get("choices"):
         return []
     choice = chunk["choices"][0]
@@ -140,7 +140,7 @@ def read_tokens(
         row = choice["logprobs"]["top_logprobs"][index]
         known = {id_of(name): float(value) for name, value in row.items()}
         best = sorted(known, key=known.__getitem__, reverse=True)
-        # The sampled token is told besides the likeliest, so one more may be there than was asked for.
+        # The sampled token comes in addition to the likeliest, so there may be one more than requested.
         top = {each: known[each] for each in best[: max(request.top_logprobs, drawn.num_needed)]}
         shown = best[: request.top_logprobs]
         last = reason if index == len(ids) - 1 else None
@@ -163,7 +163,7 @@ def id_of(name: str) -> int:
 
 
 def check_raw(client: httpx.Client, model: str) -> None:
-    """With one token left to choose from, a processed log-prob would be 0 and its neighbour none at all."""
+    """Check that log-probs are raw: with top-k 1 a processed log-prob would be 0 and the next one -inf."""
     body = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 0.5, "top_k": 1, "logprobs": 2,
             "seed": 0}  # fmt: skip
     answer = client.post("/v1/completions", json=body)

@@ -1,8 +1,8 @@
-"""A checkpoint folder as named tensors, memory-mapped, plus the facts its config states.
+"""A checkpoint folder as named tensors, memory-mapped, plus the facts in its config.
 
 On a CPU the tensors are views of the file's pages, so every process that opens the same
 checkpoint shares one copy in RAM. Architectures with a fast path are named here; others run through
-transformers' own modules (``general.py``), which refuses by name what it cannot run.
+transformers' own modules (``general.py``), which rejects by name those it cannot run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from openclaw_rl.models import eos_ids
 if TYPE_CHECKING:
     import torch
 
-#: Families with a fast path. They have one shape: RMS norm, rotary positions, grouped attention, gated MLP.
+#: Families with a fast path. All have RMS norm, rotary positions, grouped attention and a gated MLP.
 ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
@@ -27,7 +27,7 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The numbers of a decoder, named once."""
+    """Dimensions of a decoder."""
 
     num_layers: int
     hidden: int
@@ -56,7 +56,7 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read the config of a local folder; raises ValueError with a remedy if it is no decoder's."""
+    """Read the config of a local folder; raises ValueError with a remedy if it is not a decoder's."""
     from transformers import AutoConfig
 
     try:
@@ -98,8 +98,8 @@ def cannot_run(checkpoint: Checkpoint, why: str) -> ValueError:
 
 
 def _context_length(config: Any) -> int:
-    """Where frequencies change beyond a length, up to there: they would change for every sequence of a batch,
-    and for keys that are computed already."""
+    """Where rotary frequencies change beyond some length, the context ends there: they would change for every
+    sequence of a batch, and for keys that are already computed."""
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") in ("dynamic", "longrope"):
         stated = rope.get("original_max_position_embeddings")

@@ -1,4 +1,4 @@
-"""Wishes about a reply's form that can be read, checked and met without anybody's judgement."""
+"""Wishes about a reply's form that code can read, check and meet, without a judge."""
 
 from openclaw_rl.forms.reading import NOTHING_READ, Reading, read
 

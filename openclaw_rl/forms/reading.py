@@ -1,11 +1,11 @@
-"""What a wish asks of a reply's form, where its words say so exactly: how many sentences, which first words …
+"""Reads what a wish asks of a reply's form, where it says so exactly: number of sentences, first words …
 
-Such a wish needs nobody's judgement: whether a reply meets it can be counted, and most replies can be made to
-meet it by cutting, laying out or adding words, without touching what they say. So a model learns it from its
-own good answers, even one that cannot follow the wish when it is told.
+Such a wish needs no judge: code can check whether a reply meets it, and most replies can be made to meet it
+by cutting, reformatting or adding words, without changing their meaning. So a model can learn it from its
+own good replies, even one that cannot follow the wish when its prompt states it.
 
-Only plain words count as exact. "Begin with Well now" names words, "begin with a summary" does not; a
-sentence with anything else in it is left to the teacher who is told of it.
+Only explicit wording counts as exact. "Begin with Well now" names words, "begin with a summary" does not. A
+sentence with anything else in it is left to the hinted base.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ _NUMBERS = {word: n for n, word in enumerate(_SMALL.split(), 1)} | {
 }
 _NUMBER = "|".join([r"\d{1,3}", *sorted(_NUMBERS, key=len, reverse=True)])
 _MOST_QUOTED_WORDS = 8
-#: Longer sentences are not read.
+#: Sentences longer than this, in characters, are not read.
 _LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What could be read of somebody's wishes."""
+    """The forms read from a user's wishes."""
 
     forms: tuple[Form, ...] = ()
     whole: bool = False
-    """They ask for nothing else."""
+    """Whether the wishes ask for nothing else."""
 
     def meets(self, reply: str) -> bool:
         return all(form.meets(reply) for form in self.forms)
 
     def can_tell(self, finished: bool) -> bool:
-        """Whether a reply shows if it has the forms; not all do before its end."""
+        """Whether a reply shows if it meets the forms; some forms show only once it is finished."""
         return bool(self.forms) and (finished or not any(form.name in _AT_THE_END for form in self.forms))
 
     def made(self, reply: str) -> str | None:
-        """The reply in all the forms; None where that cannot be had."""
+        """The reply changed to meet all forms; None if that is not possible."""
         for form in self.forms:
             if not form.meets(reply) and form.make is not None:
                 reply = form.make(reply)
@@ -76,17 +76,17 @@ class Reading:
 
     @property
     def selects(self) -> bool:
-        """Whether only replies of a kind can be given the forms."""
+        """Whether only some kinds of replies can be made to meet the forms."""
         return any(form.selects for form in self.forms)
 
     @property
     def cuts(self) -> bool:
-        """Whether the forms only leave something out at the end."""
+        """Whether the forms only cut something off the end."""
         return all(form.cuts for form in self.forms)
 
     @property
     def can_make(self) -> bool:
-        """Whether ordinary replies can be given the forms, and nothing else is wished for."""
+        """Whether ordinary replies can be made to meet the forms, and the wishes ask for nothing else."""
         return self.whole and bool(self.forms) and all(form.make is not None for form in self.forms)
 
 
@@ -94,7 +94,7 @@ NOTHING_READ = Reading()
 
 
 def read(wishes: Sequence[str]) -> Reading:
-    """All that a person wishes for now."""
+    """Read all of a user's current wishes."""
     found: list[Form] = []
     whole = bool(wishes)
     for wish in wishes:
@@ -108,7 +108,7 @@ def read(wishes: Sequence[str]) -> Reading:
     return Reading(tuple(sorted(found, key=lambda form: _ORDER.index(form.name))), whole)
 
 
-#: What may stand before a form and after it without asking for anything else.
+#: Phrases that may precede or follow a form without asking for anything else.
 _BEFORE = """
 no|and|but|okay|ok|now|again|also|so|from now on|next time|in the future|in future|always|please|just|only
 simply|still|instead|could you|can you|would you|will you|you|i|we|want|would like|'d like|need|prefer|asked
@@ -135,7 +135,7 @@ _REPLIES = (
     r"(?:(?:every|each|all|your|the|any|an?)(?: one)?(?: of)?(?: your| my| the)?(?: single)? )"
     r"(?:answers?|repl(?:y|ies)|messages?|responses?|explanations?)))?"
 )
-#: Words that are named: in quotes, after "the words", or with a capital letter.
+#: Words named literally: in quotes, after "the words", or with a capital letter.
 _NAMED = (
     r"(?:(?:the |this |these )?(?:words?|phrase|sentence|saying|greeting|line|term)[: ]+"
     r"[\"“‘'«]?(?P<a>[^\"”»\n]+?)[\"”’'»]?|[\"“‘«'](?P<b>[^\"”»\n]+?)[\"”’»']|(?P<c>(?-i:[A-Z])[^\"”»\n]*?))"
@@ -147,7 +147,7 @@ _LIMIT = (
 )
 
 _LANGUAGE = "|".join(LANGUAGES)
-#: name of the group(s) → a form. The whole of what was said must match for it to be all that is wished for.
+#: Pattern → form. A sentence asks for nothing else only if all of it matches.
 _PATTERNS: tuple[tuple[str, Callable[[re.Match[str]], Form | None]], ...] = (
     (
         rf"(?:begin|start|open)(?:s|ing|ning)?{_REPLIES} "
@@ -209,10 +209,10 @@ _PATTERNS: tuple[tuple[str, Callable[[re.Match[str]], Form | None]], ...] = (
     (r"(?:some |more |many |lots of )?exclamation (?:marks|points)", lambda m: exclaimed()),
     (rf"in (?P<l>{_LANGUAGE})", lambda m: in_language(m["l"].lower())),
 )
-#: Forms are given in this order: what cuts first, what adds words last.
+#: Forms are applied in this order: those that cut come before those that add words.
 _ORDER = ("language", "length", "layout", "marks", "address", "opening", "ending", "letters")
 _AT_THE_END = ("length", "ending")
-#: Says what was wrong, and nothing on what to do.
+#: Says what was wrong, but not what to do.
 _REMARK = re.compile(
     r"(?:(?:no|nope|and|but|hey|sorry|again|still|please|ok|okay|wrong|hm+|not (?:like )?(?:that|"
     r"this|so|in english)|"
@@ -229,7 +229,7 @@ _WHOLE = tuple(re.compile(rf"{_LEAD}(?:{pattern}){_TAIL}", re.IGNORECASE) for pa
 
 
 def _read(said: str) -> tuple[list[Form], bool]:
-    """The forms that are asked for, and whether that is all that is said."""
+    """The forms that a sentence asks for, and whether it asks for nothing else."""
     if len(said) > _LONGEST:
         return [], False
     for whole, (_, build) in zip(_WHOLE, _READERS, strict=True):
@@ -244,7 +244,7 @@ def _read(said: str) -> tuple[list[Form], bool]:
         return [], False
     for part, build in _READERS:
         found = part.search(said)
-        # Named words that go on to the end of the sentence may be more than the words that are meant.
+        # Named words that run to the end of the sentence may include more than was meant.
         if found and not any(found.groupdict().get(group) for group in "ac") and (form := build(found)):
             return [form], False
     return [], False
@@ -255,7 +255,7 @@ def _negated(said: str) -> bool:
 
 
 def _clauses(wish: str) -> list[str]:
-    """Its sentences; what stands in quotes is never cut."""
+    """The wish's sentences; quoted text is never split."""
     parts, start = list[str](), 0
     for end in re.finditer(r"[\"“«][^\"”»]*[\"”»]|(?P<cut>(?<=[.!?])\s+|\n+)", wish):
         if end["cut"]:
@@ -270,7 +270,7 @@ def _of_named(found: re.Match[str], build: Callable[[str], Form]) -> Form | None
 
 
 def _without_named(found: re.Match[str], said: str) -> str:
-    """Named words may say anything, "No problem" too."""
+    """Remove named words, which may look like a negation ("No problem")."""
     for group in "abc":
         if group in found.groupdict() and found[group]:
             said = said.replace(found[group], " ")

@@ -1,4 +1,4 @@
-"""Forms of replies: whether one has it, and what makes it have it."""
+"""Forms of replies: how to check a reply for each, and how to make it meet one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 _SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)]*(?=\s|$)")
-#: Behind these a full stop ends no sentence.
+#: After these a full stop does not end a sentence.
 _ABBREVIATED = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|vs|etc|e\.g|i\.e|approx|No)|\b[A-Z]|^\s*\d{1,2})\.$")
 _BULLET = re.compile(r"^\s*[-*•]\s+\S", re.MULTILINE)
 _NUMBERED = re.compile(r"^\s*\d+[.)]\s+\S", re.MULTILINE)
@@ -30,7 +30,7 @@ LANGUAGES = {
     "polish": "i w na z do jest to się nie że są jak przez dla oraz które który po od o",
     "swedish": "och i att det som en på är av för med den till inte om ett har de från kan",
 }
-#: First words that are written small behind others.
+#: First words that become lower case when other words are put before them.
 _ORDINARY = """
 The A An It It's They There This That These Those In On At As When While For From With To Its Their He She We
 You Your If By One Some Many Most All
@@ -43,9 +43,9 @@ class Form:
     name: str
     meets: Callable[[str], bool]
     make: Callable[[str], str] | None = None
-    """A reply changed so that it meets it, if it can be."""
+    """Changes a reply to meet the form, if that is possible."""
     selects: bool = False
-    """Not every reply can be: those that can are of a kind."""
+    """Whether only some kinds of replies can be changed to meet it."""
     cuts: bool = False
     """Made by leaving out the end, and nothing else."""
     wanted: str = ""
@@ -53,7 +53,7 @@ class Form:
 
 
 def sentences(text: str) -> list[str]:
-    """Those that come to an end."""
+    """The complete sentences of a text."""
     found, start = [], 0
     for end in _SENTENCE_END.finditer(text):
         if not _ABBREVIATED.search(text[start : end.end()]):
@@ -141,7 +141,7 @@ def opening(said: str) -> Form:
         first, _, rest = reply.strip().partition(" ")
         if said[-1] in ".!?:,…":
             return f"{said} {first} {rest}".rstrip()
-        # A comma: behind a full stop a reply would begin anew, and the form with it.
+        # A comma: after a full stop the model would start its reply over, opening included.
         small = first in _ORDINARY_FIRST or re.search(rf"\b{re.escape(first.lower())}\b", rest)
         return f"{said}, {first[:1].lower() + first[1:] if small else first} {rest}".rstrip()
 
@@ -190,12 +190,12 @@ def _plain(text: str) -> list[str]:
 
 
 def _complete(reply: str) -> str:
-    """Up to its last sentence's end."""
+    """The reply up to the end of its last complete sentence."""
     found = sentences(reply)
     return reply[: reply.rfind(found[-1]) + len(found[-1])].strip() if found else ""
 
 
 def _unlisted(reply: str) -> list[str]:
-    """Its sentences, without the marks of a list or a heading."""
+    """The reply's sentences, without list or heading marks."""
     found = [sentence for line in reply.splitlines() for sentence in sentences(_MARK.sub("", line))]
     return [_MARK.sub("", sentence) for sentence in found]

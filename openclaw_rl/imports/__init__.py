@@ -1,7 +1,7 @@
-"""Conversations from elsewhere: one file for each format, recognised by what is in it, not by its name.
+"""Imports conversations of other programs: one file per format, recognised by content, not by file name.
 
 A reader turns the JSON values of a file into conversations: ``{"messages": […]}`` as in chat completions,
-with ``scores`` (a message's place → -1 to 1) where somebody rated a reply. A new format is a file and a line.
+with ``scores`` (message index → -1 to 1) for rated replies. A new format is one file and one line here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Format:
     read: Callable[[list[Json]], list[Json]]
 
 
-#: The first that recognises a file reads it.
+#: The first format that recognises a file reads it.
 FORMATS: dict[str, Format] = {
     "openclaw": Format("OpenClaw", openclaw.recognises, openclaw.read),
     "claude-code": Format("Claude Code", claude_code.recognises, claude_code.read),
@@ -34,7 +34,7 @@ FORMATS: dict[str, Format] = {
 
 
 def read_text(text: str) -> tuple[str, list[Json]]:
-    """The format's name, and the conversations that hold a reply. ValueError if nobody recognises it."""
+    """The format's name, and the conversations that hold a reply. ValueError if no format matches."""
     rows = parse(text)
     name = next((name for name, each in FORMATS.items() if rows and each.recognises(rows)), None)
     if name is None:
@@ -44,7 +44,7 @@ def read_text(text: str) -> tuple[str, list[Json]]:
 
 
 def parse(text: str) -> list[Json]:
-    """The values of a JSON list, of JSON lines, or a single one. ValueError if it is neither."""
+    """The objects of a JSON list, of JSON lines, or a single one. ValueError if it is none of these."""
     try:
         whole = json.loads(text)
         found = whole if isinstance(whole, list) else [whole]
@@ -61,7 +61,7 @@ def _lines(text: str) -> list[Json]:
             found.append(json.loads(line))
         except ValueError as error:
             if number == len(lines) > 1:
-                break  # the program that writes it was writing this line, or was killed
+                break  # the program was still writing this line, or was killed
             raise ValueError(f"neither JSON nor JSON lines: {error}") from None
     return found
 

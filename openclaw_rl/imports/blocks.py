@@ -1,4 +1,4 @@
-"""What the formats have in common: text in blocks, calls of tools, and histories that are trees."""
+"""What the formats have in common: text blocks, tool calls, and histories that are trees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TEXT = ("text", "input_text", "output_text")
 
 
 def text_of(content: Any) -> str:
-    """The words of a message: a text, or the text blocks of a list."""
+    """The text of a message: a string, or the text blocks of a list."""
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []
@@ -36,7 +36,7 @@ def reply(text: str, calls: Iterable[Json] = ()) -> Message:
 
 
 def joined(messages: Iterable[Message]) -> list[Message]:
-    """Parts of one reply that were written one by one, as one message."""
+    """Merge consecutive assistant messages, which are parts of one reply."""
     found: list[Message] = []
     for message in messages:
         last = found[-1] if found else None
@@ -49,7 +49,7 @@ def joined(messages: Iterable[Message]) -> list[Message]:
 
 
 def branch(rows: list[Json], key: str, parent: str) -> list[Json]:
-    """The rows from the first to the last one, of a history in which something was edited or tried again."""
+    """The path from the first row to the last, in a history with edited or retried messages."""
     by_key = {row[key]: row for row in rows if row.get(key)}
     row, path, seen = rows[-1] if rows else None, list[Json](), set[str]()
     while row is not None and row.get(key) not in seen:

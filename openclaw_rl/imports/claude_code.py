@@ -7,7 +7,7 @@ import re
 from openclaw_rl.imports.blocks import branch, call, joined, reply, text_of, tool_result
 from openclaw_rl.types import Json, Message
 
-#: What the program puts into a person's messages, and messages that it writes in their name.
+#: What the program adds to the user's messages, and messages that it writes in the user's name.
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
 _NOT_SAID = ("<command-", "<local-command-", "<bash-", "[Request interrupted", "Caveat: The messages below")
 
@@ -17,7 +17,7 @@ def recognises(rows: list[Json]) -> bool:
 
 
 def read(rows: list[Json]) -> list[Json]:
-    """Without what sub-agents said among themselves."""
+    """The main conversation, without those of sub-agents."""
     linked = [row for row in rows if row.get("uuid") and not row.get("isSidechain")]
     last = max((i for i, row in enumerate(linked) if row.get("type") in ("user", "assistant")), default=-1)
     path = branch(linked[: last + 1], "uuid", "parentUuid")

@@ -9,7 +9,7 @@ from typing import Any
 from openclaw_rl.imports.blocks import call, joined, reply, text_of, tool_result
 from openclaw_rl.types import Json, Message
 
-#: What the program says in a person's name.
+#: Messages that the program writes in the user's name.
 _NOT_SAID = ("<environment_context>", "<user_instructions>", "<permissions", "<turn_aborted>", "<skill",
              "# AGENTS.md instructions", "<collaboration_mode>", "<INSTRUCTIONS>")  # fmt: skip
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
@@ -41,7 +41,7 @@ def _message(item: Json) -> Message | None:
 
 
 def _output(value: Any) -> str:
-    """A text, blocks, or a JSON object with the text in it."""
+    """The text of a string, of blocks, or of a JSON object that holds it."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(ValueError):
             value = json.loads(value)

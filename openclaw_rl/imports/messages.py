@@ -13,7 +13,7 @@ def recognises(rows: list[Json]) -> bool:
 
 
 def read(rows: list[Json]) -> list[Json]:
-    """ValueError that says which one is at fault: these are made by hand."""
+    """ValueError names the invalid conversation, since these files are written by hand."""
     return [_read(row, number) for number, row in enumerate(rows, 1)]
 
 

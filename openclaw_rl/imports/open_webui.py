@@ -1,4 +1,4 @@
-"""Open WebUI's export of chats: trees of messages, of which the shown branch counts, and ratings."""
+"""Open WebUI's chat export: message trees, of which only the displayed branch is read, and ratings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _read(chat: Json) -> Json:
     history = chat.get("history") or {}
     known = [{**message, "id": key} for key, message in (history.get("messages") or {}).items()]
     current = history.get("currentId")
-    known.sort(key=lambda message: message["id"] == current)  # the branch ends with the one that is shown
+    known.sort(key=lambda message: message["id"] == current)  # ``branch`` ends at the last: the displayed one
     shown = branch(known, "id", "parentId") if current else chat.get("messages") or []
     shown = [message for message in shown if message.get("role") in _ROLES]
     system = chat.get("system") or (chat.get("params") or {}).get("system")

@@ -14,7 +14,7 @@ def recognises(rows: list[Json]) -> bool:
 
 
 def read(rows: list[Json]) -> list[Json]:
-    """Parts of other speakers, such as tools, end a conversation: nothing says what they belong to."""
+    """Another speaker, such as a tool, ends a conversation: nothing says what its part belongs to."""
     return [{"messages": _messages(row)} for row in rows if isinstance(row.get("conversations"), list)]
 
 

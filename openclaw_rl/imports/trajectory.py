@@ -1,6 +1,6 @@
 """Trajectories without tokens: ``{"session_id", "turns": [{"prompt", "response", "next_state"}]}``.
 
-Lines of ours, which hold the exact tokens, are imported as they are (``data import``) and never come here.
+Our own export, which holds the exact tokens, is imported as it is (``data import``) and never gets here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def recognises(rows: list[Json]) -> bool:
 
 
 def read(rows: list[Json]) -> list[Json]:
-    """The last turn of the main line has the whole history in its prompt."""
+    """The last main turn has the whole history in its prompt."""
     found = []
     for row in rows:
         main = [turn for turn in row.get("turns", ()) if turn.get("type", "main") != "side"]

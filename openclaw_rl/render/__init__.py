@@ -1,7 +1,7 @@
-"""Messages to tokens and tokens to meaning, one file per model family.
+"""Renders messages to tokens and parses tokens into replies, one file per model family.
 
-``create_renderer`` is the way in. A new family is one file and one line in ``RENDERERS``; a class
-outside this package works too, by its dotted path.
+``create_renderer`` is the entry point. A new family is one file and one line in ``RENDERERS``; a
+class outside this package is named by its dotted path.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def create_renderer(
     name: str | None = None,
     extra_stop_ids: Iterable[int] = (),
 ) -> Renderer:
-    """The renderer called ``name``, else the one the chat template (then the model type) points to.
+    """The renderer called ``name``, else the one that the chat template (then the model type) suggests.
 
     ``extra_stop_ids`` are further ids that end a reply, such as those of a generation config.
     """
@@ -55,7 +55,7 @@ def create_renderer(
 
 
 def guess_family(tokenizer: Any, model_type: str | None = None) -> str:
-    """What the template writes decides: it is what the model was trained to continue."""
+    """Decided by what the template writes, since the model was trained to continue that."""
     template = _template_text(tokenizer)
     if "<function=" in template:
         return "qwen3.5"

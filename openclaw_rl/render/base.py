@@ -1,8 +1,8 @@
 """``TemplateRenderer``: everything the families share.
 
 Guarantees: ordinary conversations get exactly the ids of the tokenizer's own chat template; text
-inside messages never becomes a control token; no system or user text is dropped in silence where
-some arrangement of the conversation keeps it.
+inside messages never becomes a control token; no system or user text is silently dropped if some
+arrangement of the conversation keeps it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TemplateRenderer:
     def render_complete(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, thinking: bool | None = None
     ) -> list[int]:
-        """Ids of a conversation as it stands: no further reply is opened."""
+        """Ids of a conversation as it is: no further reply is opened."""
         return self._ids(messages, tools, thinking, open_reply=False)
 
     def _ids(
@@ -89,7 +89,7 @@ class TemplateRenderer:
         return self._encode(text.split(self._mark))
 
     def _protect(self, item: Json) -> Json:
-        # People and tools may not write tags like <tool_response> either; the operator's and the
+        # Users and tools may not write tags like <tool_response> either; system prompts and the
         # model's own text may, since templates look for <think> in it.
         outside = item["role"] in ("user", "tool")
         protected: Json = (self._outside_guard if outside else self._own_guard).protect(item)
@@ -105,11 +105,11 @@ class TemplateRenderer:
         return prompt.replace("{example}", self.calls_text([_EXAMPLE])).replace("{tools}", lines)
 
     def calls_text(self, calls: Sequence[ToolCall]) -> str:
-        """Tool calls as the family writes them, for templates that do not know tools."""
+        """Tool calls as the family writes them, for templates that do not support tools."""
         return "\n".join(f"<tool_call>\n{call_json(call)}\n</tool_call>" for call in calls)
 
     call_frame: ClassVar[tuple[str, str, str]] = ("<tool_call>\n", "\n</tool_call>", "arguments")
-    """What stands around a JSON call, and the key of its arguments."""
+    """The text before and after a JSON call, and the key of its arguments."""
 
     def tool_grammar(self, tools: Sequence[Tool], max_chars: int = MAX_CHARS) -> str:
         """A grammar for exactly one call of one of the tools, as the family writes it."""
@@ -151,7 +151,7 @@ class TemplateRenderer:
         return best
 
     def encode(self, text: str) -> list[int]:
-        """Bare text, none of which becomes a control token."""
+        """Ids of plain text, none of which becomes a control token."""
         protected: str = self._own_guard.protect(text)
         return self._encode(protected.split(self._mark))
 
@@ -162,7 +162,7 @@ class TemplateRenderer:
         return ids
 
     def _encode_rest(self, piece: str) -> list[int]:
-        """Behind a control token, because some tokenizers put a space before the first word."""
+        """Encode after a control token, because some tokenizers put a space before the first word."""
         anchor = next(iter(self._special.items()), None)
         if anchor is not None:
             ids: list[int] = self.tokenizer.encode(anchor[1] + piece, add_special_tokens=False)
@@ -195,7 +195,7 @@ class TemplateRenderer:
         return StreamParser(self.reasons, in_think, new_scanner)
 
     def scanner(self, first_index: int, tools: Sequence[Tool]) -> CallScanner:
-        """What reads the inside of one ``<tool_call>`` tag."""
+        """Reads the inside of one ``<tool_call>`` tag."""
         return JsonCalls(first_index)
 
     def _ends_in_think(self, prompt_ids: Sequence[int]) -> bool:
@@ -216,7 +216,7 @@ class TemplateRenderer:
 
 
 def call_json(call: ToolCall, arguments_key: str = "arguments") -> str:
-    """One call as a JSON object; the arguments stand in it exactly as they were written."""
+    """One call as a JSON object, with the arguments exactly as they were written."""
     name = json.dumps(call.name, ensure_ascii=False)
     return f'{{"name": {name}, "{arguments_key}": {call.arguments}}}'
 

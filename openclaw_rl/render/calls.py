@@ -1,8 +1,8 @@
-"""Reads tool calls out of text, a character at a time.
+"""Parses tool calls out of text, one character at a time.
 
 A scanner is a grammar written as a generator that is sent characters. It streams a call as soon as
 its name and the first character of its arguments are known, and raises ``NotACall`` at the first
-character that does not fit; ``raw`` then holds what no call has accounted for, so nothing is lost.
+character that does not fit; ``raw`` then holds what no call has consumed, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeVar
 from openclaw_rl.types import Delta
 
 T = TypeVar("T")
-#: A part of a grammar: is sent characters, returns what it read.
+#: A part of a grammar: receives characters, returns what it read.
 Reader = Generator[None, str, T]
 
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
@@ -30,13 +30,13 @@ class NotACall(Exception):
 
 
 class CallScanner(ABC):
-    """One stretch of text that may hold calls; ``deltas`` fills up and is emptied by the caller."""
+    """Scans one stretch of text that may hold calls; the caller empties ``deltas``."""
 
     def __init__(self, first_index: int) -> None:
         self.deltas: list[Delta] = []
         self.next_index = first_index
         self.pending = True
-        """Whether ``raw`` may be the beginning of a call, rather than what closes one."""
+        """Whether ``raw`` may be the beginning of a call, rather than the end of one."""
         self.done = False
         self._raw: list[str] = []
         self._grammar = self.grammar()
@@ -53,7 +53,7 @@ class CallScanner(ABC):
             self.done = True
 
     def finish(self) -> None:
-        """The text ended; emit what was held inside a call that was already begun."""
+        """At the end of the text, emit what is held back inside a call that has begun."""
         return
 
     @property
@@ -61,7 +61,7 @@ class CallScanner(ABC):
         return "".join(self._raw)
 
     def begin(self, name: str, unread: str = "") -> None:
-        """Announce a call; ``unread`` is a character already sent that is not yet accounted for."""
+        """Announce a call; ``unread`` is a character already received but not yet consumed."""
         self.deltas.append(Delta(tool_index=self.next_index, tool_name=name))
         self.next_index += 1
         self.pending = False
@@ -72,7 +72,7 @@ class CallScanner(ABC):
             self.deltas.append(Delta(tool_index=self.next_index - 1, arguments=text))
 
     def settle(self) -> None:
-        """All characters so far are accounted for."""
+        """Mark all characters so far as consumed."""
         self._raw.clear()
 
 
@@ -103,11 +103,11 @@ class JsonCalls(CallScanner):
             yield from self._calls()
             char = yield from skip_space()
         except NotACall:
-            # Arguments cut short by the closing tag stay as they came.
+            # Arguments cut short by the closing tag are kept as they are.
             if self.pending or self.raw.strip() != self.close_tag[0]:
                 raise
             char = self.close_tag[0]
-        while char in "}]":  # one bracket too many is the commonest slip of small models
+        while char in "}]":  # an extra bracket is the most common mistake of small models
             char = yield from skip_space()
         yield from expect(self.close_tag, char)
 
@@ -188,7 +188,7 @@ class JsonCalls(CallScanner):
             self.settle()
 
     def _string(self, *, live: bool) -> Reader[str]:
-        """The opening quote was read; the whole literal, quotes included."""
+        """The whole literal, quotes included; the opening quote was already read."""
         out, escaped = ['"'], False
         while True:
             char = yield

@@ -1,4 +1,4 @@
-"""Ids to bytes and to text, one id at a time, at a constant cost per id.
+"""Converts ids to bytes and text, one id at a time, at a constant cost per id.
 
 ``TokenBytes`` knows the exact bytes of every token of byte-level and SentencePiece-style
 tokenizers. For other decoders the bytes are those of the token decoded alone, which is exact only
@@ -17,7 +17,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def _byte_of_char() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the rest from U+0100 on."""
+    """GPT-2's alphabet: printable Latin-1 bytes map to themselves, the rest to U+0100 and up."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}
@@ -87,7 +87,7 @@ def _decoder_kinds(tokenizer: Any) -> set[str]:
 
 
 class StreamDetokenizer:
-    """Feeds bytes through a UTF-8 decoder; bytes that are no UTF-8 become U+FFFD.
+    """Feeds bytes through a UTF-8 decoder; invalid bytes become U+FFFD.
 
     Joined output equals decoding all ids at once without those in ``skip``.
     """

@@ -1,7 +1,7 @@
-"""Grammars for replies that must have a shape, in llguidance's dialect of Lark.
+"""Grammars for structured replies, in llguidance's dialect of Lark.
 
-JSON is asked for with fixed separators: a small model that may choose white space can spend its
-whole reply on it. What a schema means, and whether it is valid at all, is the engine's to say.
+JSON has fixed separators: a small model that may choose white space can spend its whole reply on
+it. The engine interprets schemas and decides whether they are valid.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from openclaw_rl.schemas import NAMED_PARTS, PARTS, moved, refers
 from openclaw_rl.types import Json, Tool
 
-#: Characters of a text whose schema does not say how long it may be.
+#: Most characters of a string whose schema states no length.
 MAX_CHARS = 512
 _LARGE, _MANY = 10**15, 64
-#: With one of these a text or a number is limited already, or in a way that must not be touched.
+#: With one of these, a string or a number is already limited, or must not be limited further.
 _CLOSED = {"enum", "const", "pattern"}
-#: Characters that texts of a form need at most.
+#: Most characters that strings of a format need.
 _FORMATTED = {"date-time": 32, "time": 24, "duration": 24, "email": 48, "hostname": 48}
-#: One of several schemas is as good as any of them: no grammar can count which it follows.
+#: oneOf is treated as anyOf: a grammar cannot check that only one of the schemas matches.
 _OPTIONS = {
     "whitespace_flexible": False,
     "item_separator": ", ",
@@ -41,10 +41,10 @@ def json_grammar(schema: Json, max_chars: int = MAX_CHARS) -> str:
 
 
 def limit(schema: Any, max_chars: int) -> Any:
-    """The schema with an end to every text, number and list that it leaves open.
+    """The schema with a limit on every string, integer and list that it leaves unbounded.
 
-    A small model can lose itself in a text or a number until its tokens run out, and a reply that
-    was cut is no JSON at all. Limits that the schema states itself stay as they are.
+    A small model can go on with a string or a number until its tokens run out, and a truncated
+    reply is not valid JSON. Limits that the schema states itself are kept.
     """
     if isinstance(schema, list):
         return [limit(part, max_chars) for part in schema]
@@ -88,7 +88,7 @@ def call_schema(tools: Sequence[Tool], arguments_key: str) -> Json:
     for number, tool in enumerate(tools):
         arguments = arguments_schema(tool)
         if refers(arguments):
-            # What it refers to is meant from its own root.
+            # Its references are relative to its own root.
             place = f"#/$defs/tool{number}"
             definitions[f"tool{number}"], arguments = moved(arguments, place), {"$ref": place}
         calls.append(
@@ -104,7 +104,7 @@ def call_schema(tools: Sequence[Tool], arguments_key: str) -> Json:
 
 
 def argument_schema(arguments: Json, part: Json) -> Json:
-    """One of a tool's parameters as a schema of its own; it may refer to any of the others."""
+    """One of a tool's parameters as a standalone schema; it may refer to any of the others."""
     if not refers(part):
         return part
     place = "#/$defs/tool"

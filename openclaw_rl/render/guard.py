@@ -1,11 +1,11 @@
-"""Keeps text that people and tools wrote from turning into control tokens.
+"""Keeps text from users and tools from turning into control tokens.
 
 A mark is put after the first character of every control token's text found in a message. The
-template then renders as always, and the rendered prompt is cut at the marks and encoded piece by
-piece: no control token can form across a cut, and the text the model reads is unchanged. Text
-without control tokens is never touched, so its ids are those of the plain template.
+template then renders as usual, and the rendered prompt is split at the marks and encoded piece by
+piece: no control token can form across a split, and the text the model reads is unchanged. Text
+without control tokens is not changed, so its ids are those of the plain template.
 
-Not covered: control tokens of one character, and text that a template glues into a control token.
+Not covered: control tokens of one character, and text that a template joins into a control token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Llama 3: header tokens, and a tool call that is a bare JSON object where the reply begins.
+"""Llama 3: header tokens, and a tool call that is a bare JSON object at the start of the reply.
 
 Several calls are separated by ``;`` or white space. A JSON object without a name and parameters
 is content.
@@ -48,7 +48,7 @@ class BareCalls(JsonCalls):
 
 
 class BareCallParser(StreamParser):
-    """Only the beginning of the reply decides whether it is calls."""
+    """The start of the reply alone decides whether it consists of calls."""
 
     def __init__(self) -> None:
         super().__init__(False, False, _bare_calls)

@@ -1,8 +1,8 @@
-"""From the internal messages to the shape that chat templates expect.
+"""Converts internal messages to the form that chat templates expect.
 
 Nothing here looks at tokens. ``as_template`` keeps tool calls as structure, for templates that
-know tools; ``as_text`` writes them into the content, for templates that do not. ``repairs`` lists
-ever freer versions of a conversation for templates that refuse the first.
+support tools; ``as_text`` writes them into the content, for templates that do not. ``repairs``
+yields looser and looser versions of a conversation, for templates that reject the first.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 def normalise(messages: Sequence[Message], *, parse_arguments: bool) -> list[Json]:
     """Checked copies: known role, content a string, tool results named after their call.
 
-    ``parse_arguments`` turns arguments into objects where they are JSON objects; what is not stays
-    the string it was.
+    ``parse_arguments`` turns arguments into objects where they are JSON objects; others stay
+    strings.
     """
     names: dict[str, str] = {}
     out = []
@@ -95,7 +95,7 @@ def _nested(call: Json) -> Json:
 
 
 def as_text(messages: Sequence[Json], write_calls: Callable[[Sequence[ToolCall]], str]) -> list[Json]:
-    """Calls become content; results become a user turn, neighbouring results sharing one."""
+    """Calls become content; results become a user turn, which adjacent results share."""
     out: list[Json] = []
     after_result = False
     for item in messages:
@@ -121,7 +121,7 @@ def with_tool_prompt(messages: Sequence[Json], prompt: str) -> list[Json]:
 
 
 def repairs(messages: list[Json]) -> Iterator[list[Json]]:
-    """The same conversation, first as it is, then bent to ever stricter templates."""
+    """The same conversation, first as it is, then adapted to stricter and stricter templates."""
     yield messages
     first = _system_first(messages)
     yield first
@@ -152,7 +152,7 @@ def _merge_neighbours(messages: Sequence[Json]) -> list[Json]:
 
 
 def _one_call_each(messages: Sequence[Json]) -> list[Json]:
-    """Parallel calls become one after the other, each followed by its own result."""
+    """Parallel calls become sequential, each followed by its own result."""
     queue, out = list(messages), []
     while queue:
         item = queue.pop(0)

@@ -1,7 +1,7 @@
 """Qwen3.5: like Qwen3, but calls are tags: ``<function=NAME>`` with one ``<parameter=KEY>`` each.
 
-The arguments come out as JSON while they arrive. Strings stream; other values wait for their
-closing tag, since only then their type is sure. A value that does not fit its schema is a string.
+Arguments are emitted as JSON as they arrive. Strings stream; other values wait for their closing
+tag, since only then is their type certain. A value that does not fit its schema is a string.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
 _CALL_END = "</tool_call>"
 
 
-#: A text runs up to its closing tag, as the parser reads it.
+#: A string runs up to its closing tag, as in the parser.
 _TEXT_RULE = f'text[suffix="{_PARAMETER_END}"]: /(.|\\n)*/'
 
 
@@ -96,7 +96,7 @@ class XmlCalls(CallScanner):
             yield from expect(_CALL_END, char)
 
     def _parameters(self, schema: Json) -> Reader[str]:
-        """All parameters; the tag that ended them (small models forget ``</function>``)."""
+        """Read all parameters; returns the tag that ended them (small models forget ``</function>``)."""
         opening, properties = "{", schema.get("properties") or {}
         try:
             while True:
@@ -112,8 +112,8 @@ class XmlCalls(CallScanner):
                 self.settle()
                 yield from self._parameter(types_of(properties.get(key)))
         except NotACall:
-            # What came so far is whole, whatever follows it. A reply that merely stops does not get
-            # here: a cut-off call stays visibly unfinished.
+            # The parameters so far are complete, whatever follows. A reply that merely stops does not
+            # get here: a truncated call stays visibly unfinished.
             self._close(opening)
             raise
 

@@ -1,4 +1,4 @@
-"""Typing of parameter values that a model wrote as bare text, by the tool's JSON schema."""
+"""Types parameter values that a model wrote as bare text, by the tool's JSON schema."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from openclaw_rl.types import Json
 
-#: Without type information only objects and arrays are told from plain text.
+#: Without type information, only objects and arrays are distinguished from plain text.
 _UNKNOWN = frozenset({"object", "array", "string"})
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
@@ -29,7 +29,7 @@ def _types(schema: Json) -> set[str]:
 
 
 def typed_json(text: str, types: frozenset[str]) -> str:
-    """``text`` as JSON of one of ``types``, as the model wrote it where it already is; else a string."""
+    """``text`` as JSON of one of ``types``, unchanged if it already is such JSON; else a string."""
     bare = text.strip()
     # Templates write Python's True and None.
     word = _WORDS.get(bare.lower(), bare)

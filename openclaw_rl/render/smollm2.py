@@ -1,6 +1,6 @@
 """SmolLM2: ChatML, all calls of a reply in one tag as a list, no reasoning.
 
-Its template does not know tools, so they are described in the system message.
+Its template does not support tools, so they are described in the system message.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The streaming parser that all families share: reasoning, then content and tool calls.
 
-Guarantees: however the text is cut into pieces, the joined deltas are the same; content goes out as
-soon as it cannot be anything else; text that never becomes a call comes out as content.
+Guarantees: however the text is split into pieces, the joined deltas are the same; content is emitted
+as soon as it cannot be anything else; text that never becomes a call is emitted as content.
 
-Trimmed, and nothing else: newlines just inside ``<think>`` and just after it, white space before a
-tool call, white space between or after tool calls with no content in it.
+Only this is trimmed: newlines just inside ``<think>`` and just after it, white space before a tool
+call, white space between or after tool calls with no content in it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ THINK, THINK_END, CALL = "<think>", "</think>", "<tool_call>"
 
 
 class StreamParser:
-    """Each state is a method that takes what it can from the buffer and says whether to go on.
+    """Each state is a method that consumes what it can of the buffer and returns whether to continue.
 
-    ``new_scanner`` makes the reader of a call from the number of calls so far; without it no tool
-    calls are looked for. ``<think>`` counts only where the reply begins.
+    ``new_scanner`` makes a call scanner, given the number of calls so far; without it no tool calls
+    are parsed. ``<think>`` counts only at the start of the reply.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class StreamParser:
         self._new_scanner = new_scanner
         self._scanner: CallScanner | None = None
         self._buffer = ""
-        self._held = ""  # what stood before the call being read, to give back if it is none
+        self._held = ""  # text before the call being read, emitted if it is not a call
         self._num_calls = 0
         self._after_call = False
         self._out: list[Delta] = []
@@ -105,7 +105,7 @@ class StreamParser:
         return False
 
     def plain(self, final: bool) -> bool:
-        """Content in which no calls are looked for any more."""
+        """Content that is no longer searched for calls."""
         self.emit_content(self._buffer)
         self._buffer = ""
         return False
@@ -147,7 +147,7 @@ class StreamParser:
         scanner.deltas.clear()
 
     def _leave_call(self, raw: str, rest: str) -> None:
-        """The opening tag is given back as content first, or it would be read again."""
+        """The opening tag is emitted as content first, or it would be read again."""
         self.emit_content(self._held)
         self._held = ""
         self._buffer, self._scanner, self._state = raw + rest, None, self.after_call()

@@ -1,6 +1,6 @@
-"""Where the numbers of each step go. One class per file, one line per name in the table.
+"""Metrics sinks: where each step's metrics go. One class per file, one line per sink in ``SINKS``.
 
-A sink that fails is said once and left out from then on: a logging switch never changes training.
+A sink that fails is logged once and dropped: logging never affects training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def _lazy(module: str, name: str) -> Callable[[Path], Sink]:
-    """Made when it is asked for, so that no sink needs another one's packages."""
+    """Imported when it is used, so that no sink needs another one's packages."""
 
     def make(home: Path) -> Sink:
         sink: Sink = getattr(import_module(f"openclaw_rl.sinks.{module}"), name)(home)
@@ -36,7 +36,7 @@ SINKS: dict[str, Callable[[Path], Sink]] = {
 
 
 class Fan:
-    """All sinks that were asked for, as one."""
+    """All configured sinks as one."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)
@@ -54,17 +54,17 @@ class Fan:
             try:
                 sink.close()
             except Exception as error:
-                log.warning("%s did not close: %s", type(sink).__name__, error)
+                log.warning("could not close metrics sink %s: %s", type(sink).__name__, error)
 
 
 def create_sinks(names: str, home: Path) -> Fan:
-    """``names`` with commas between them; each is of the table, or pkg.module:Class."""
+    """``names`` is comma-separated; each is a key of ``SINKS`` or pkg.module:Class."""
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     return Fan([create("metrics sink", name, SINKS, home) for name in chosen])
 
 
 def step_metrics(report: Json, gate: Json, rewards: Sequence[int]) -> dict[str, float]:
-    """What is known of a step once its version was checked, as flat names and numbers."""
+    """A step's metrics after its version was gated, as flat names and numbers."""
     flat = {name: float(value) for name, value in report.items() if isinstance(value, int | float)}
     for check in gate.get("checks", ()):
         flat[f"gate_{check['name'].replace(' ', '_').replace('-', '_')}"] = float(check["value"])

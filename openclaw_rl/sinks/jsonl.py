@@ -1,4 +1,4 @@
-"""One line of JSON a step, in ``metrics.jsonl`` of the data folder."""
+"""One line of JSON per step, in ``metrics.jsonl`` of the data folder."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ class JsonlSink:
             file.write(line + "\n")
 
     def close(self) -> None:
-        """Every line is closed already."""
+        """Nothing to do: the file is closed after every line."""

@@ -1,4 +1,4 @@
-"""OpenTelemetry gauges; their exporter has variables of its own, such as ``OTEL_EXPORTER_OTLP_ENDPOINT``."""
+"""OpenTelemetry gauges; the exporter has its own variables, such as ``OTEL_EXPORTER_OTLP_ENDPOINT``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EVERY_MS = 15_000
 
 class OtelSink:
     def __init__(self, home: Path, reader: Any = None) -> None:
-        """``reader`` takes the place of the exporter over HTTP."""
+        """``reader`` replaces the HTTP exporter."""
         try:
             from opentelemetry.sdk.metrics import MeterProvider
             from opentelemetry.sdk.resources import Resource

@@ -1,4 +1,4 @@
-"""The newest step as gauges, in a file that the server's ``/metrics`` hands on."""
+"""The newest step as gauges, in a file that the server's ``/metrics`` includes."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ class PrometheusSink:
         write_to_textfile(str(self._path), self._registry)
 
     def close(self) -> None:
-        """The file stays: it says what the newest step was."""
+        """The file stays: it holds the newest step."""

@@ -17,7 +17,7 @@ class TensorBoardSink:
             raise ValueError(
                 "the sink 'tensorboard' needs its package: pip install 'openclaw-rl[tensorboard]'"
             ) from None
-        # It writes in a thread of its own; steps are rare, so each should be seen at once.
+        # It writes in its own thread; steps are rare, so each should show at once.
         self._writer: Any = SummaryWriter(str(home / "tensorboard"), flush_secs=1)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:

@@ -1,4 +1,4 @@
-"""Weights & Biases, steered by its own variables: ``WANDB_API_KEY``, ``WANDB_PROJECT``, ``WANDB_MODE``."""
+"""Weights & Biases, configured by its own variables: ``WANDB_API_KEY``, ``WANDB_PROJECT``, ``WANDB_MODE``."""
 
 from __future__ import annotations
 

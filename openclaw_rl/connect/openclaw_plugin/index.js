@@ -1,7 +1,7 @@
 // OpenClaw's side of OpenClaw-RL. It adds two headers to requests that go to this provider, and asks OpenClaw to
-// send old messages as they were sent before, so that the server need not read them again. If its settings hold a
-// system prompt, models of this provider get that one. It reads no message, keeps nothing but the ids of recent
-// runs, and sends nothing anywhere else.
+// resend old messages unchanged, so that the server need not process them again. If its settings hold a system
+// prompt, models of this provider get that one. It reads no message, stores only the ids of recent runs, and sends
+// nothing anywhere else.
 import { Runs } from "./turns.js";
 
 const ID = "openclaw-rl";

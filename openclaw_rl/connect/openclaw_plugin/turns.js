@@ -1,7 +1,7 @@
-// What is known about a model request: whose session it is part of, and whether a person is talking in it.
-// Nothing is guessed here. A request of which nothing is known gets no header, and the server looks at its words.
+// What is known about a model request: its session, and whether a user is talking in it. Nothing is guessed here.
+// A request about which nothing is known gets no header, and the server looks at its text.
 
-// Runs that OpenClaw starts by itself inside somebody's session. Nobody answers their replies.
+// Runs that OpenClaw starts by itself inside a user's session. Nobody answers their replies.
 const BY_ITSELF = new Set(["heartbeat", "memory", "cron"]);
 const MAX_RUNS = 2000;
 

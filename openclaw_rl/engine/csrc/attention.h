@@ -1,16 +1,16 @@
 /* Attention of new rows over each sequence's own keys and values, in fp32.
  *
- * Work is cut into items: a sequence, a key head, up to 16 of its new rows, and a range of its tokens. An item leaves
- * unscaled sums, the largest score and the weights' total of each row and head; `combine` joins a row's ranges. How a
- * sequence is cut depends on nothing but its own length, and so does the result.
+ * Work is split into items: a sequence, a key head, up to 16 of its new rows, and a range of its tokens. For each row
+ * and head, an item stores the unscaled sum, the largest score and the total weight; `combine` joins a row's ranges.
+ * How a sequence is split depends only on its own numbers of tokens and rows, and so does the result.
  */
 #include "isa.h"
 
-/* Tokens in a range, when a sequence has so few new rows that threads must share its tokens. */
+/* Tokens per range, when a sequence has so few new rows that threads must share its tokens. */
 #define RANGE_TOKENS 256
-/* New rows of an item. */
+/* New rows per item. */
 #define QUERIES TILE
-/* Tokens whose scores are held at a time. */
+/* Tokens scored at a time. */
 #define BLOCK 64
 #define EACH_PIECE UNROLL for (int p = 0; p < PIECES; p++)
 
@@ -22,7 +22,7 @@ typedef struct {
     float *hidden;
 } Span;
 
-/* How a sequence is cut into items, and where their results lie. */
+/* How a sequence is split into items, and where their results are stored. */
 typedef struct { long first_item, ranges, blocks; float *partial; } Cut;
 
 typedef struct { long heads, key_heads, size; } Heads;
@@ -35,7 +35,7 @@ ALWAYS long num_blocks(const Span *s) { return (s->rows + QUERIES - 1) / QUERIES
 ALWAYS long partial_floats(const Span *s, Heads h) {
     return num_ranges(s) * s->rows * h.heads * (h.size + 2);
 }
-/* A row's and head's result in one range. */
+/* Result of one row and head in one range. */
 ALWAYS float *partial_at(const Span *s, const Cut *cut, Heads h, long range, long row, long head) {
     return cut->partial + ((range * s->rows + row) * h.heads + head) * (h.size + 2);
 }
@@ -58,7 +58,7 @@ ALWAYS void score(const float *q_GD, const float *keys_TD, long tokens, const in
     }
 }
 
-/* Vectors of a value that are summed at a time for four heads. */
+/* Vectors of a value that are summed at a time, for four heads. */
 #define VALUE_VECS (WIDTH == 32 ? 2 : 4)
 
 ALWAYS void attend_heads(const float *q_GD, const float *keys_TD, const float *values_TD, long tokens, const int group,
@@ -93,7 +93,7 @@ ALWAYS void attend_heads(const float *q_GD, const float *keys_TD, const float *v
     }
 }
 
-/* The usual numbers of heads and sizes are known to the compiler, which then unrolls everything. */
+/* Common head counts and sizes are compile-time constants, so that the compiler unrolls everything. */
 static void attend_row(const float *q_GD, const float *keys_TD, const float *values_TD, long tokens, long group, long size,
                        float *partial) {
     for (long g = 0; g < group; g += 4) {
@@ -109,7 +109,7 @@ static void attend_row(const float *q_GD, const float *keys_TD, const float *val
 
 /* --- several new rows: prompts ---------------------------------------------------------------------------------- */
 
-/* Rows of one factor that are held in registers against 16 columns of the other. */
+/* Rows of one factor held in registers against 16 columns of the other. */
 #if WIDTH == 64
 #define REGISTER_ROWS 8
 #else
@@ -117,7 +117,7 @@ static void attend_row(const float *q_GD, const float *keys_TD, const float *val
 #endif
 #define EACH_REGISTER_ROW UNROLL for (int r = 0; r < REGISTER_ROWS; r++)
 
-/* scores[t][m] of a block's tokens and 16 queries, whose q is transposed. */
+/* scores[t][m] of a block's tokens and 16 queries; q is transposed. */
 static void score_block(const float *q_DM, const float *keys_TD, long tokens, long size, float *scores_TM) {
     for (long t = 0; t < tokens; t += REGISTER_ROWS) {
         const float *key[REGISTER_ROWS];
@@ -147,8 +147,8 @@ static void add_values(float *sums_MD, const float *weights_TM, const float *val
         }
 }
 
-/* Scores become weights relative to each query's largest score so far; earlier sums are scaled down to it. Query m
- * may not see the block's tokens from `visible + m` on. */
+/* Turns scores into weights relative to each query's largest score so far, and rescales earlier sums to it. Query m
+ * does not see the block's tokens from `visible + m` on. */
 static void weigh_block(float *scores_TM, long tokens, long visible, float *most_M, float *total_M, float *sums_MD, long size) {
     float before[QUERIES], scale[QUERIES];
     for (long t = visible > 0 ? visible : 0; t < tokens; t++)
@@ -174,13 +174,13 @@ static void weigh_block(float *scores_TM, long tokens, long visible, float *most
             for (long d = 0; d < size; d++) sums_MD[m * size + d] *= scale[m];
 }
 
-/* One head of up to 16 queries, which lie `stride` apart, over the tokens of a range. */
+/* One head of up to 16 queries, `stride` floats apart, over the tokens of a range. */
 static void attend_queries(const float *q_MD, long stride, long queries, const float *keys_TD, const float *values_TD,
                            Range tokens, long first_position, long size, float *partial, long partial_stride) {
     float q_DM[size * QUERIES], sums_MD[QUERIES * size], scores_TM[BLOCK * QUERIES];
     float most_M[QUERIES], total_M[QUERIES] = {0};
     for (long m = 0; m < QUERIES; m++) {
-        most_M[m] = -1e30f; /* finite, so that a query that sees nothing of a range weighs nothing */
+        most_M[m] = -1e30f; /* finite, so that a query that sees no token of a range gets no weight */
         for (long d = 0; d < size; d++) q_DM[d * QUERIES + m] = m < queries ? q_MD[m * stride + d] : 0;
     }
     memset(sums_MD, 0, sizeof(sums_MD));
@@ -201,7 +201,7 @@ static void attend_queries(const float *q_MD, long stride, long queries, const f
 
 /* --- items -------------------------------------------------------------------------------------------------------- */
 
-/* An item of a sequence; queries lie in qkv rows of `width`, rotated and scaled. */
+/* Runs one item of a sequence; queries are in qkv rows of `width` floats, rotated and scaled. */
 static void attend_item(const Span *s, const Cut *cut, Heads h, long layer, const float *qkv_RO, long width, long item) {
     long group = h.heads / h.key_heads, head = item % h.key_heads, rest = item / h.key_heads;
     long range = rest % cut->ranges, first = rest / cut->ranges * QUERIES;
@@ -225,7 +225,7 @@ static void attend_item(const Span *s, const Cut *cut, Heads h, long layer, cons
                        partial + g * (h.size + 2), h.heads * (h.size + 2));
 }
 
-/* A row's heads out of its ranges. */
+/* Combines a row's ranges into its heads. */
 static void combine(const Span *s, const Cut *cut, Heads h, long row, float *out_O) {
     for (long n = 0; n < h.heads; n++) {
         float most = -INFINITY, sum = 0, *out = out_O + n * h.size;

@@ -1,12 +1,12 @@
 #pragma once
-/* What differs between processors: the width of a vector, and how 8-bit weights meet 16-bit inputs.
+/* What differs between CPUs: vector width, and how 8-bit weights are multiplied by 16-bit inputs.
  *
  * Everything else in these files is written once, for vectors of LANES numbers. A tile is 16 outputs, so it takes
- * PIECES vectors. native.py compiles the files once per level (avx2, avxvnni, avx512, avx512vnni, neon, dotprod).
+ * PIECES vectors. build.py compiles the files once per level (avx2, avxvnni, avx512, avx512vnni, neon, dotprod).
  *
- * Inputs are integers of 16 bits. Four of them take 8 bytes, in the order a level's instructions want
- * (`arrange4`), and `dot4` adds their products with four weights of each output. The sums are integers, so every
- * level computes the same number.
+ * Inputs are 16-bit integers. Four of them take 8 bytes, in the order that the level's instructions need
+ * (`arrange4`), and `dot4` adds their products with four weights of each output. Sums are integers, so every level
+ * computes the same number.
  */
 #include <stdint.h>
 #include <string.h>
@@ -22,10 +22,10 @@
 
 #define ALWAYS static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
-/* Outputs in a tile, and inputs that share a scale. */
+/* Outputs per tile, and inputs that share a scale. */
 #define TILE 16
 #define GROUP 32
-/* The largest input: both of its 8-bit digits, the high and the low, fit into a signed byte. */
+/* The largest input: its high and low 8-bit digits both fit in a signed byte. */
 #define MOST_INPUT 32639
 
 #if defined(__AVX512BW__)
@@ -50,8 +50,8 @@ typedef int32_t ivec __attribute__((vector_size(WIDTH), aligned(4), may_alias));
 
 ALWAYS vec read(const float *from) { return *(const vec *)from; }
 ALWAYS void write(float *to, vec value) { *(vec *)to = value; }
-/* a b + c with one rounding. Left to itself, a compiler fuses some of these and not others, and a row would depend on
- * how many rows are multiplied beside it. */
+/* a * b + c with one rounding. Left to itself, the compiler would fuse only some of these, and a row's result would
+ * depend on how many rows are multiplied with it. */
 ALWAYS vec fused(vec a, vec b, vec c) {
 #if WIDTH == 64
     return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -72,7 +72,7 @@ ALWAYS vec splat(float value) {
 }
 ALWAYS ivec read_codes(const uint8_t *from) { return *(const ivec *)from; }
 
-/* One halving step of `sum_lanes`: lanes whose number has `bit` come from b, the others from a. */
+/* One halving step of `sum_lanes`: lanes whose index has `bit` set come from b, the others from a. */
 #define PICK(l, bit, side) ((((l) & (bit)) ? LANES : 0) + (((l) & ~(bit)) | ((side) ? (bit) : 0)))
 #ifdef __clang__
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -141,7 +141,7 @@ ALWAYS ivec dot2(ivec sum, ivec weights, int32_t pair) {
     return (ivec)_mm256_dpwssd_avx_epi32((bits)sum, (bits)weights, inputs);
 #else
     bits next = X86(add_epi32)((bits)sum, X86(madd_epi16)((bits)weights, inputs));
-    /* Here and now: GCC would keep the products of a whole group in memory and add them up at its end. */
+    /* Forces the addition here: GCC would keep the products of a whole group in memory and add them at its end. */
     __asm__("" : "+x"(next));
     return (ivec)next;
 #endif
@@ -172,7 +172,7 @@ ALWAYS vec read_halves(const uint8_t *from) {
 
 #if defined(__ARM_FEATURE_DOTPROD)
 
-/* Inputs are two signed digits, 256 high + low, each multiplied by an instruction of its own. */
+/* An input is two signed digits, 256 * high + low, each multiplied by its own instruction. */
 typedef struct { int8x16_t bytes; } Weights4;
 typedef struct { int32x4_t high, low; } Part;
 
@@ -203,7 +203,7 @@ ALWAYS void arrange4(int16_t *to, const int16_t *from) {
 #else
 
 typedef struct { int16x8_t even, odd; } Weights4;
-typedef struct { int32x4_t first, second; } Part; /* of outputs 0 and 1, of 2 and 3: pairs not yet added up */
+typedef struct { int32x4_t first, second; } Part; /* of outputs 0 and 1, and of 2 and 3: pairs not yet summed */
 
 ALWAYS Weights4 low_nibbles(ivec codes) {
     int16x8_t c = (int16x8_t)codes, mask = vdupq_n_s16(15);
@@ -245,7 +245,7 @@ ALWAYS vec read_halves(const uint8_t *from) {
 
 #endif
 
-/* --- numbers one at a time, in forms that compilers vectorise -------------------------------------------- */
+/* --- scalar code, in forms that compilers vectorise ------------------------------------------------------ */
 
 /* e^x for x <= 0, within 2e-7 of the exact value. */
 ALWAYS float exp_negative(float x) {
@@ -280,7 +280,7 @@ int omp_get_num_threads(void);
 
 typedef struct { long first, last; } Range;
 
-/* This thread's share of so many equal pieces of work. */
+/* This thread's share of `count` equal pieces of work. */
 ALWAYS Range my_share(long count) {
     long thread = omp_get_thread_num(), threads = omp_get_num_threads();
     return (Range){count * thread / threads, count * (thread + 1) / threads};

@@ -1,8 +1,8 @@
 /* The decoder's layers in C, for CPUs: one call runs all of them over the new rows of many sequences.
  *
- * A pass is one team of threads that meets at barriers, so a layer's small steps cost what they compute and no more:
- * torch takes about a microsecond for each of a layer's thirty operators, and starts its threads anew for many of them.
- * Everything between the products is fp32; products.h says what they round.
+ * A pass is one team of threads that synchronises at barriers, so a layer's small steps have almost no overhead: torch
+ * takes about a microsecond for each of a layer's thirty operators, and restarts its threads for many of them.
+ * Everything between the products is fp32; products.h documents their rounding.
  *
  * Names end in their dimensions, as in model.py: R rows, I in, O out, T tokens, D head size, G groups, K ranks.
  */
@@ -10,18 +10,18 @@
 #include "attention.h"
 
 typedef struct {
-    const float *input_norm, *post_norm, *q_norm, *k_norm; /* the last two are absent in most models */
+    const float *input_norm, *post_norm, *q_norm, *k_norm; /* the last two are NULL in most models */
     Product qkv, o, gate_up, down;
 } Layer;
 
 typedef struct {
     const Layer *layers;
-    const float *cos_TD, *sin_TD; /* of every position; the first half's sign is in the sine */
+    const float *cos_TD, *sin_TD; /* for every position; the first half's sign is in the sine */
     long num_layers, hidden, heads, key_heads, size, inner;
     float eps;
 } Model;
 
-/* The rows of one adapter, and its part of each projection of each layer. */
+/* The rows that use one adapter, and its low-rank part of each projection of each layer. */
 typedef struct { long first_row, rows; const LowRank *low_ranks; } AdapterRows;
 enum { QKV, O, GATE_UP, DOWN, NUM_PROJECTIONS };
 
@@ -33,13 +33,13 @@ typedef struct {
     long rows, num_spans, num_adapters, most_rank;
 } Batch;
 
-/* Room for intermediate results, laid out by `lay_out` in memory of the caller. */
+/* Buffers for intermediate results, laid out by `lay_out` in the caller's memory. */
 typedef struct { float *x_RI, *y_RO, *delta_RI, *middle_RK, *partial; Inputs inputs; Cut *cuts; long *span_of_R; } Room;
 
 ALWAYS Heads heads_of(const Model *m) { return (Heads){m->heads, m->key_heads, m->size}; }
 ALWAYS long largest(long a, long b) { return a > b ? a : b; }
 
-/* Floats taken; with no memory given, floats needed. */
+/* Returns the number of floats needed; `memory` and `room` may be NULL. */
 static long lay_out(const Batch *b, float *memory, Room *room) {
     const Model *m = b->model;
     long attended = m->heads * m->size, qkv = (m->heads + 2 * m->key_heads) * m->size;
@@ -88,7 +88,7 @@ ALWAYS void round_for(const Product *w, Inputs x, long row) {
     if (w->kind != BF16) round_row(x, row, w->in);
 }
 
-/* What finished_layer says when a layer is only half done, or none was begun. */
+/* Values of finished_layer in the middle of a layer, and before the first one. */
 #define HALF_DONE (-2)
 #define NOT_BEGUN (-3)
 
@@ -98,7 +98,7 @@ static void keep_state(const Batch *b, const Room *room, long row, long finished
         memcpy(s->hidden, b->hidden_RI + row * b->model->hidden, b->model->hidden * sizeof(float));
 }
 
-/* Adds the product before to the rows and normalises them for the product `w` to come, if there is one. */
+/* Adds the previous product to the rows and normalises them for the next product `w`, if there is one. */
 static void add_and_normalise(const Batch *b, const Room *room, long finished_layer, const float *weight, const Product *w) {
     const Model *m = b->model;
     Range mine = my_share(b->rows);
@@ -143,7 +143,7 @@ ALWAYS void rotate(float *head, const float *cos_D, const float *sin_D, const fl
     }
 }
 
-/* Rotates queries in place; rotated keys and the values go into the caches. */
+/* Rotates and scales queries in place; writes rotated keys, and values, to the caches. */
 static void place(const Batch *b, const Room *room, long layer) {
     const Model *m = b->model;
     const Layer *l = m->layers + layer;
@@ -176,7 +176,7 @@ static void attend(const Batch *b, const Room *room, long layer, long items, con
     long width = (m->heads + 2 * m->key_heads) * m->size;
 #pragma omp for schedule(dynamic)
     for (long i = 0; i < items; i++) {
-        /* The longest first: of a prompt, the last rows see the most. */
+        /* Longest items first: the last rows of a prompt see the most tokens. */
         long item = items - 1 - i, s = b->num_spans - 1;
         while (room->cuts[s].first_item > item) s--;
         attend_item(b->spans + s, room->cuts + s, h, layer, room->y_RO, width, item - room->cuts[s].first_item);
@@ -220,7 +220,7 @@ static void run_layer(const Batch *b, const Room *room, long index, long items) 
     project(b, room, &l->down, first + DOWN, room->delta_RI);
 }
 
-/* All layers over hidden_RI, in place; new keys and values are in the caches afterwards. */
+/* Runs all layers over hidden_RI in place, and writes new keys and values to the caches. */
 void run_layers(const Batch *b, float *memory) {
     Room room;
     lay_out(b, memory, &room);
@@ -232,7 +232,7 @@ void run_layers(const Batch *b, float *memory) {
     }
 }
 
-/* --- products alone -------------------------------------------------------------------------------------------- */
+/* --- single products ------------------------------------------------------------------------------------------- */
 
 long product_floats(const Product *w, long rows) { return rows * (w->in / 2 + 2 * w->in / GROUP) + 48; }
 
@@ -254,7 +254,7 @@ void product(const Product *w, const float *x_RI, float *y_RO, long rows, float 
     round_and_multiply(w, x, y_RO, rows);
 }
 
-/* Logits, the likeliest `count` of each row again from the weights in full precision. */
+/* Logits, with at least the likeliest `count` of each row recomputed from full-precision weights. */
 void head(const Product *w, const float *x_RI, const float *weight_VI, float *logits_RV, long rows, long count, float *memory) {
     Inputs x = inputs_in(x_RI, memory, rows, w->in);
 #pragma omp parallel

@@ -6,9 +6,9 @@
  *         input 4 v + p.
  *   BF16  w in bf16, one vector of 16 outputs for each input.
  *
- * For INT4 and INT8 inputs are rounded to 16 bits, with one step for each group of 32: an error of at most 1/65278 of
- * the largest input in the group. A group's sum is an exact integer, and groups add up in fp32. BF16 rounds no input.
- * A row's result does not depend on the rows beside it.
+ * INT4 and INT8 round inputs to 16 bits, with one step per group of 32: an error of at most 1/65278 of the largest
+ * input in the group. A group's sum is an exact integer, and groups are summed in fp32. BF16 does not round inputs. A
+ * row's result does not depend on the other rows.
  */
 #include "isa.h"
 
@@ -18,11 +18,11 @@ enum { INT4, INT8, BF16 };
 
 typedef struct { const uint8_t *tiles; const float *bias; long kind, in, out; } Product;
 
-/* A row's inputs, as they are and rounded. */
+/* Inputs of all rows, exact and rounded. */
 typedef struct { const float *x_RI; int16_t *codes_RI; float *step_RG, *sum_RG; } Inputs;
 
-/* Rows that one pass over the weights serves, and tiles at a time for so many rows: enough independent sums to hide
- * an instruction's latency, few enough to stay in registers. */
+/* Rows per pass over the weights, and tiles at a time for that many rows: enough independent sums to hide an
+ * instruction's latency, few enough to stay in registers. */
 #if WIDTH == 64
 #define MOST_ROWS 8
 #define NUM_TILES(rows) ((rows) <= 2 ? 4 : (rows) <= 6 ? 2 : 1)
@@ -33,7 +33,7 @@ typedef struct { const float *x_RI; int16_t *codes_RI; float *step_RG, *sum_RG; 
 #define MOST_ROWS 2
 #define NUM_TILES(rows) ((rows) == 1 ? 2 : 1)
 #endif
-/* Rows whose inputs stay in the second cache while the weights pass by. */
+/* Rows whose inputs stay in the L2 cache while the weights are streamed. */
 #define ROW_BLOCK 64
 
 #define EACH_TILE UNROLL for (int n = 0; n < num_tiles; n++)
@@ -43,7 +43,7 @@ typedef struct { const float *x_RI; int16_t *codes_RI; float *step_RG, *sum_RG; 
 
 /* --- inputs ------------------------------------------------------------------------------------------------ */
 
-/* A number that is not finite makes its group's step NaN, so it is not rounded away. */
+/* An input that is not finite makes its group's step NaN, so it is not rounded away. */
 static void round_group(const float *x, int16_t *codes, float *step, float *sum) {
     int16_t rounded[GROUP];
     float most = 0, broken = 0;
@@ -182,7 +182,7 @@ ALWAYS Inputs from_row(Inputs x, long row, long in) {
     return (Inputs){x.x_RI + row * in, x.codes_RI + row * in, x.step_RG + row * groups, x.sum_RG + row * groups};
 }
 
-/* So many rows (a constant) over the tiles, several at a time and the remainder one by one. */
+/* `rows` rows (a constant) over the tiles, several tiles at a time and the remainder one by one. */
 #define OVER_TILES(multiply, rows) \
     { \
         long t = tiles.first; \
@@ -226,7 +226,7 @@ PRODUCT_OF_KIND(int4_rows, int4_tiles)
 PRODUCT_OF_KIND(int8_rows, int8_tiles)
 PRODUCT_OF_KIND(bf16_rows, bf16_tiles)
 
-/* Called by every thread of a team, each for its own columns, which it returns. Inputs are rounded already. */
+/* Called by every thread of a team: computes its own columns and returns their range. Inputs are already rounded. */
 static Range multiply(const Product *w, Inputs x, float *y_RO, long rows) {
     Range tiles = my_share(w->out / TILE);
     if (w->kind == INT4) int4_rows(w, x, y_RO, rows, tiles);
@@ -237,11 +237,11 @@ static Range multiply(const Product *w, Inputs x, float *y_RO, long rows) {
 
 /* --- low-rank adapters --------------------------------------------------------------------------------------- */
 
-/* y += (x a) b. Projections joined into one (q, k and v) have a part each: ranks and columns of its own, (first
- * rank, last, first column, last); b is zero elsewhere. */
+/* y += (x a) b. Of projections joined into one (q, k and v), each has a part with its own ranks and columns: (first
+ * rank, end, first column, end); b is zero elsewhere. */
 typedef struct { const float *a_KI, *b_KO; const long (*parts)[4]; long num_parts, rank; } LowRank;
 
-/* Four sums of vectors, so that additions do not wait for each other. */
+/* Four independent vector sums, so that additions do not wait for each other. */
 ALWAYS float long_dot(const float *a, const float *b, long count) {
     vec sums[4] = {{0}};
     long i = 0;
@@ -253,7 +253,7 @@ ALWAYS float long_dot(const float *a, const float *b, long count) {
     return result + dot(a + i, b + i, count - i);
 }
 
-/* Called by every thread: its share of x a. */
+/* Called by every thread: computes its share of x a. */
 static void shrink(const LowRank *w, const float *x_RI, float *middle_RK, long rows, long in) {
     Range mine = my_share(rows * w->rank);
     for (long i = mine.first; i < mine.last; i++)
@@ -284,11 +284,11 @@ static void expand(const LowRank *w, const float *middle_RK, float *y_RO, long r
 /* --- the head ------------------------------------------------------------------------------------------------- */
 
 #define BINS 2048
-/* Logits this far below the best one have a log-prob that nobody looks at. */
+/* Logits this far below the best one are too unlikely to matter. */
 #define RANGE 64.0f
 
-/* Replaces a row's likeliest logits, at least `count` of them, by products in full precision.
- * So many tiles hold one at least as large as the floor, and only those tiles are looked through. */
+/* Replaces a row's likeliest logits, at least `count` of them, by full-precision products. The floor is chosen so that
+ * at least `count` tiles reach it, and only those tiles are searched. */
 static void refine_row(float *logits, const float *x, const float *weight_VI, long vocab, long in, long count) {
     long tiles = vocab / TILE;
     float largest[tiles], most = -INFINITY;
