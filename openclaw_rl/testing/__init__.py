@@ -1,8 +1,8 @@
-"""Fakes and helpers for tests, ours and those of people who build on this package.
+"""Fakes and test tools, for our own tests and those of packages that build on this one.
 
-``ScriptedEngine`` keeps the Engine protocol without a model: it says what it was told to say, as
-slowly as asked, and fails or pauses on request. ``scripted_system`` is the real wiring around it.
-``ServerProcess`` is the real command in a process of its own. ``wait_until`` polls with a deadline.
+``ScriptedEngine`` implements the Engine protocol without a model: it returns scripted replies, with delays,
+pauses and failures on request. ``scripted_system`` is the real wiring around it. ``ServerProcess`` runs the
+real command in its own process. ``wait_until`` polls with a deadline.
 """
 
 from openclaw_rl.testing.fakes import (
