@@ -17,14 +17,14 @@ __all__ = ["ENVIRONMENTS", "POOLS", "EnvironmentParts", "create_environment", "e
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentParts:
-    """What an environment is made with; whoever makes one of their own may ask for it."""
+    """Settings for creating an environment; the constructor of a custom one may take them too."""
 
     tasks: str = ""
-    """A file or folder of tasks; empty: those that come with it."""
+    """A file or folder of tasks; empty: the environment's built-in tasks."""
     max_steps: int = 0
-    """0: as many as it finds right."""
+    """Steps per episode; 0: the environment's default."""
     pictures: bool = False
-    """For people who look at episodes afterwards, where there is something to see."""
+    """Keep pictures for people who review episodes, if the environment has any."""
 
 
 def _toolcall(parts: EnvironmentParts) -> Environment:
@@ -77,7 +77,7 @@ ENVIRONMENTS: dict[str, Callable[..., Environment]] = {
 
 
 def create_environment(name: str, parts: EnvironmentParts | None = None) -> Environment:
-    """By name, or ``pkg.module:Class``; ValueError that lists the names there are."""
+    """By name, or ``pkg.module:Class``; the ValueError for an unknown name lists the known ones."""
     made: Environment = create("environment", name, ENVIRONMENTS, parts or EnvironmentParts())
     return made
 
@@ -96,12 +96,12 @@ def _on_ray(address: str, name: str, parts: EnvironmentParts) -> Maker:
     return lambda: RayEnvironment(name, parts)
 
 
-#: Where the environments of a pool act.
+#: Where a pool's environments run.
 POOLS: dict[str, Callable[[str, str, EnvironmentParts], Maker]] = {"local": _here, "ray": _on_ray}
 
 
 def environment_maker(name: str, parts: EnvironmentParts, pool: str = "local") -> Maker:
-    """What a pool makes environments with; ``pool`` is a name of ``POOLS``, or an address that begins so."""
+    """The factory for a pool's environments; ``pool`` is a name in ``POOLS``, or a URL with it as scheme."""
     kind = pool.partition("://")[0]
     if kind not in POOLS:
         raise ValueError(f"there is no pool {pool!r}; known: {', '.join(POOLS)}, ray://HOST:10001")

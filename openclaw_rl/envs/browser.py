@@ -1,7 +1,7 @@
-"""Chromium in a sandbox: no network, none of the host's files, and pages that come from a folder.
+"""Chromium in a sandbox: no network, none of the host's files, and pages served from a folder.
 
-It is driven over a pipe, so it needs no network to be driven, either. One browser serves all episodes of an
-event loop, each with a context of its own; it ends with the last of them.
+It is controlled over a pipe, so that needs no network either. One browser serves all episodes of an event
+loop, each with its own context; it exits with the last of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ADDRESS = "http://tasks.invalid/"
 SIZE = {"width": 1000, "height": 700}
 _FLAGS = (
     "--headless=new", "--remote-debugging-pipe", "--user-data-dir=/tmp/profile", "--no-first-run",
-    "--no-sandbox",  # bubblewrap is one already, and in it there can be no second one
+    "--no-sandbox",  # it already runs in bubblewrap, where its own sandbox cannot start
     "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-sync",
     "--disable-component-update", "--disable-extensions", "--mute-audio", "--force-color-profile=srgb",
     "--force-renderer-accessibility", "about:blank",
@@ -44,7 +44,7 @@ _SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictiona
 
 
 def check_browser() -> str:
-    """Where Chromium is; ValueError, with the remedy, where it or Playwright is not."""
+    """The path of Chromium; ValueError, with the remedy, if it or Playwright is missing."""
     try:
         import playwright.async_api  # noqa: F401
     except ImportError:
@@ -56,7 +56,7 @@ def check_browser() -> str:
 
 
 async def open_context(folder: Path, before: str) -> BrowserContext:
-    """A context whose pages come from ``folder``; ``before`` is a script that runs before theirs."""
+    """A context whose pages come from ``folder``; the script ``before`` runs before the pages' own."""
     shared = _SHARED.setdefault(asyncio.get_running_loop(), _Shared())
     async with shared.lock:
         if shared.browser is None or not shared.browser.is_connected():
@@ -103,7 +103,7 @@ async def _stop(shared: _Shared) -> None:
 
 
 async def _answer(route: Route, folder: Path) -> None:
-    """A file of the folder, or nothing: there is no other place to go."""
+    """Serve a file from the folder; abort every other request."""
     url = route.request.url.partition("?")[0].partition("#")[0]
     path = (folder / url.removeprefix(ADDRESS)).resolve()
     inside = url.startswith(ADDRESS) and path.is_relative_to(folder.resolve())

@@ -1,8 +1,8 @@
 """A sandbox in a container instead of bubblewrap: ``OPENCLAW_RL_SANDBOX=podman:IMAGE``, or ``docker:IMAGE``.
 
-The same shell, limits and empty surroundings; besides, memory and processes are bounded for all together. The
-image brings the programs: bash, coreutils, findutils, tar and util-linux, and Python where tasks need it.
-Nothing is pulled, and nothing of the host is mounted but folders that are named.
+The same shell, limits and isolation; in addition, memory and processes are limited for the whole container.
+The image must contain bash, coreutils, findutils, tar and util-linux, and Python if tasks need it. No image
+is pulled, and no host folder is mounted except those passed as ``read_only``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROGRAMS = ("podman", "docker")
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Which one a sandbox runs in."""
+    """The container of one sandbox."""
 
     program: str
     image: str
@@ -30,9 +30,9 @@ class Container:
         self, script: str, disk_mb: int, memory_mb: int, processes: int, read_only: Sequence[str],
         folders: Sequence[str],
     ) -> list[str]:  # fmt: skip
-        """``folders`` can be written to, besides /tmp and /run; the first is the home folder."""
+        """``folders`` are writable, as are /tmp and /run; the first is the home folder."""
         home = folders[0]
-        uid = 2**20 + secrets.randbelow(2**20)  # limits of processes are counted by user
+        uid = 2**20 + secrets.randbelow(2**20)  # the process limit (nproc) counts per user
         written = [f"--tmpfs={each}:rw,size={disk_mb}m,mode=1777" for each in (*folders, "/tmp", "/run")]
         mounts = [f"--volume={each}:{each}:ro" for each in read_only]
         variables = [f"--env={each}" for each in (f"HOME={home}", "LANG=C.UTF-8", "TERM=dumb")]
@@ -47,7 +47,7 @@ class Container:
         ]  # fmt: skip
 
     async def remove(self) -> None:
-        """Whatever still runs in it; one that has ended is gone already."""
+        """Kill and remove it if it still runs; one that has exited is removed already."""
         process = await asyncio.create_subprocess_exec(
             shutil.which(self.program) or self.program, "rm", "--force", self.name,
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
@@ -56,7 +56,8 @@ class Container:
 
 
 def chosen_container() -> Container | None:
-    """None: bubblewrap. ValueError, with the remedy, for what cannot be had: there is no way without any."""
+    """None: bubblewrap. ValueError, with the remedy, if the choice is unavailable: there is no unsandboxed
+    mode."""
     wanted = os.environ.get(VARIABLE, "") or "bubblewrap"
     program, _, image = wanted.partition(":")
     if wanted == "bubblewrap":

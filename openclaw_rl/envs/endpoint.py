@@ -1,7 +1,7 @@
-"""A model that somebody else's program asks, turned around: requests are read here and answered from here.
+"""A chat-completions endpoint for third-party programs, whose requests are read and answered by our code.
 
-Chat completions on the loopback interface, streamed in one piece where that is asked for. Whoever knows the
-URL may ask.
+Listens on the loopback interface; a streamed reply comes as one chunk. Anyone who knows the URL, which
+contains a secret, may send requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from openclaw_rl.types import Json, Message
 
 
 class Endpoint:
-    """``requests`` are the bodies as they come; each is answered by one ``reply``."""
+    """``requests`` holds request bodies as they arrive; each is answered by one ``reply``."""
 
     def __init__(self) -> None:
         self.requests: asyncio.Queue[Json] = asyncio.Queue()
@@ -49,7 +49,7 @@ class Endpoint:
         if (server := self._server) is not None:
             self._server = None
             server.close()
-            for _ in self._answering:  # whoever still waits for a reply gets none
+            for _ in self._answering:  # requests still waiting get an empty response
                 self._replies.put_nowait(None)
             await asyncio.gather(*self._answering, return_exceptions=True)
 

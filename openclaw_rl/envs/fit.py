@@ -1,4 +1,4 @@
-"""What an agent asks of a server that cannot do it, found out before the first episode."""
+"""Checks before the first episode whether the server supports what the agent needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openclaw_rl.types import Json
 
 
 async def fit_agent(agent: Agent, env: str, transport: httpx.AsyncBaseTransport | None = None) -> Agent:
-    """As the server can serve it; ValueError, with the remedy, where it cannot at all."""
+    """The agent adapted to what the server supports; ValueError, with the remedy, if it cannot be."""
     engine = await _engine(agent, transport)
     if engine.get("reads_pictures") is False and shows_pictures(env):
         raise ValueError(
@@ -32,7 +32,7 @@ def shows_pictures(env: str) -> bool:
 
 
 async def _engine(agent: Agent, transport: httpx.AsyncBaseTransport | None) -> Json:
-    """What the server says of its engine; nothing where it is of another kind."""
+    """The server's description of its engine; empty if the server is not one of ours."""
     async with connect(agent, 1, transport) as http:
         try:
             answer = await http.get("/status")

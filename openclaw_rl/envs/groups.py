@@ -1,6 +1,6 @@
-"""Several attempts at each task, side by side; their rewards are told to the server once a group is complete.
+"""Several parallel attempts at each task; their rewards go to the server once the group is complete.
 
-A group in which something else than the model failed is told as such, and nothing is learned from it.
+A group in which something other than the model failed is reported as failed, and nothing is learned from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Group:
 
     @property
     def failure(self) -> str:
-        """What failed that was not the model; empty if nothing did."""
+        """What failed other than the model; empty if nothing did."""
         return next((each.failure for each in self.episodes if each.outcome is None), "")
 
     @property
@@ -47,7 +47,7 @@ async def roll_out_groups(
     may_start: Callable[[], Awaitable[None]],
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[Group]:
-    """Groups in the order they come to their end; ``may_start`` holds the next one back."""
+    """Groups in the order they finish; each waits for ``may_start`` before it starts."""
     waiting: asyncio.Queue[tuple[Group, int] | None] = asyncio.Queue(1)
     done: asyncio.Queue[Group | None] = asyncio.Queue()
 
@@ -86,9 +86,9 @@ async def roll_out_groups(
 
 
 async def tell(http: httpx.AsyncClient, group: Group) -> None:
-    """The rewards of a group; said again, they count once."""
+    """Report a group's rewards; reporting them again has no effect."""
     known = [episode for episode in group.episodes if episode.turn_ids]
-    # Who failed before the first reply has no session to say so in, so the others say it.
+    # An attempt that failed before its first reply has no session to report on, so the others report it.
     silent = any(each.outcome is None and not each.turn_ids for each in group.episodes)
     for episode in known:
         body: Json = {"group": group.id, "size": len(known)}
@@ -100,7 +100,7 @@ async def tell(http: httpx.AsyncClient, group: Group) -> None:
 
 
 async def _post(http: httpx.AsyncClient, path: str, body: Json) -> None:
-    """A server that is away for a moment is waited for."""
+    """Retries while the server is unavailable."""
     for number in range(_TRIES):
         try:
             answer = await http.post(path, json=body)

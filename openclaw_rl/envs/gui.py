@@ -1,11 +1,11 @@
-"""A browser: pages to look at and to act on, and checks of what became of them.
+"""A browser: the agent acts on pages, and checks read the resulting page state.
 
-The agent sees the page's accessibility tree, with a number for each element that can be used, and after an
-action what has changed in it. With ``screenshots`` it sees the picture, too. Elements are named by their
-number (in the easiest tasks by what they say), or by a place on a grid from 0 to 999.
+The agent sees the page's accessibility tree, with a number for each interactive element, and after an action
+the changes to the tree. With ``screenshots`` it also sees a picture. It refers to elements by number (in the
+easiest tasks by name), or by a position on a grid from 0 to 999.
 
-Tasks are JSON as OSWorld has them: ``instruction``, ``config`` (which page to open, with which data) and an
-``evaluator`` that reads the page's state, not the agent's words.
+Tasks are JSON in OSWorld's form: ``instruction``, ``config`` (the page to open, and its data) and an
+``evaluator`` that reads the page's state, not the agent's replies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WAIT = tool("wait", "Waits a second.")
 GIVE_UP = tool("give_up", "Says that the task cannot be done, and ends it.")
 ACTIONS = [CLICK, TYPE, SELECT, CLICK_AT, KEY, SCROLL, WAIT, DONE, GIVE_UP]
 _USES = ("click", "type", "select")
-#: Options are chosen in the page: a list that opens is drawn outside of it.
+#: Chooses an option by script: the browser draws an open list outside the page, where clicks do not reach it.
 _CHOOSE = """function (wanted) {
   const found = [...(this.options || [])].find((each) => each.text.trim() === wanted.trim());
   if (!found) return [...(this.options || [])].map((each) => each.text).join(", ") || "none";
@@ -54,7 +54,7 @@ _CHOOSE = """function (wanted) {
 
 
 class Gui:
-    """``tasks``: a JSON or JSONL file with pages beside it; without one, those that come with the package."""
+    """``tasks``: a JSON or JSONL file with pages beside it; without one, the tasks in this package."""
 
     def __init__(
         self, tasks: str = "", max_steps: int = 30, screenshots: bool = False, pictures: bool = False
@@ -81,7 +81,7 @@ class Gui:
         try:
             self._context = await open_context(self._folder, f"window.task = {shown};")
         finally:
-            if before is not None:  # only now: the browser ends with the last context
+            if before is not None:  # only now: the browser exits with its last context
                 await close_context(before)
         self._page: Page = await self._context.new_page()
         self._cdp: CDPSession = await self._context.new_cdp_session(self._page)
@@ -116,7 +116,7 @@ class Gui:
         return StepResult(told, done=self._steps >= self._max_steps)
 
     def _offered(self) -> list[Tool]:
-        """Only elements that are there can be named, where a grammar forces calls."""
+        """The schemas list the elements present, so a grammar that forces calls allows no others."""
         assert self._task is not None
         names = self._task.data.get("actions") or [each["name"] for each in ACTIONS]
         offered = []
@@ -134,7 +134,7 @@ class Gui:
         return {element.name: number for number, element in self._elements.items()}
 
     async def _act(self, read: Called) -> str:
-        """What has changed; what the agent did wrong is said, what is wrong with the browser is raised."""
+        """The changes to the page. The agent's mistakes are returned as text; browser failures raise."""
         from playwright.async_api import Error
 
         doing: dict[str, Callable[..., Awaitable[str | None]]] = {
@@ -191,7 +191,7 @@ class Gui:
         return None
 
     async def _look(self) -> None:
-        """An element keeps its number as long as it is there."""
+        """Read the page again; an element keeps its number as long as it exists."""
         await self._page.wait_for_load_state("domcontentloaded")
         await self._page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
         self._lines, self._elements = await read_tree(self._cdp, self._numbers)
@@ -218,7 +218,7 @@ class Gui:
         return Outcome(1.0 if solved else -1.0, solved, {"steps": self._steps, "gave_up": self._gave_up})
 
     async def _check(self, check: Json) -> bool:
-        """``result`` says what is looked at: state, url, text, value or checked."""
+        """``result`` says what to compare: state, url, text, value or checked."""
         result, expected = check["result"], check.get("expected")
         kind, where = result["type"], result.get("path") or result.get("selector") or ""
         if kind == "state":

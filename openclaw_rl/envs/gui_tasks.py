@@ -1,8 +1,8 @@
-"""Tasks for the browser: pages of this package with what they show and what must become of them; or JSON.
+"""Tasks for the browser: generated for this package's pages, or read from JSON.
 
-A task file holds ``{"id", "instruction", "config": [{"type": "open", "parameters": {"url", "task"}}],
-"evaluator": {"func", "result", "expected"}}``: ``task`` is given to the page as ``window.task``. ``func`` is
-``equal``, ``contains``, ``all`` (of ``checks``) or ``infeasible``: solved by giving up, and only so.
+A task in a file is ``{"id", "instruction", "config": [{"type": "open", "parameters": {"url", "task"}}],
+"evaluator": {"func", "result", "expected"}}``. The page gets ``task`` as ``window.task``. ``func`` is
+``equal``, ``contains``, ``all`` (of ``checks``) or ``infeasible`` (solved only by giving up).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ Maker = Callable[[random.Random], Made]
 
 
 def _page(url: str, shown: Json, **checks: Any) -> Json:
-    """``checks``: what the page's state must be, by its path (with __ for a dot)."""
+    """``checks``: the expected page state, by path (``__`` stands for a dot)."""
     each = [
         {"func": "equal", "result": {"type": "state", "path": path.replace("__", ".")}, "expected": expected}
         for path, expected in checks.items()
@@ -87,7 +87,7 @@ def _page(url: str, shown: Json, **checks: Any) -> Json:
 
 
 def _choose(kind: str, title: str, names: tuple[str, ...], asked: str) -> Maker:
-    """One click of four decides."""
+    """One click on one of four elements decides."""
 
     def made(chance: random.Random) -> Made:
         shown, named = chance.sample(names, 4), f"{title} {chance.randrange(10, 100)}"
@@ -235,7 +235,7 @@ def gui_tasks() -> list[Task]:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """A JSON list or JSONL; ValueError names the task and what is wrong with it."""
+    """From a JSON list or JSONL; ValueError names the task and what is wrong with it."""
     text = path.read_text(encoding="utf-8")
     rows = (
         json.loads(text)

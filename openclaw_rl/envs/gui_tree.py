@@ -1,4 +1,4 @@
-"""A page as text: its accessibility tree, and which of its nodes can be used."""
+"""A page as text: its accessibility tree, with numbers for the interactive nodes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _MOST = 200
 @dataclass(frozen=True, slots=True)
 class Element:
     node: int
-    """As the browser numbers it."""
+    """The browser's id for it (``backendDOMNodeId``)."""
     name: str
 
 
 async def read_tree(cdp: CDPSession, numbers: dict[int, int]) -> tuple[list[str], dict[int, Element]]:
-    """Lines, and the elements in them by the agent's number; ``numbers`` keeps those that were given."""
+    """The tree's lines, and its elements by the number the agent uses. ``numbers`` maps browser ids to those
+    numbers and is updated, so that an element keeps its number."""
     tree = await cdp.send("Accessibility.getFullAXTree")
     nodes = {node["nodeId"]: node for node in tree["nodes"]}
     lines: list[str] = []
@@ -43,7 +44,7 @@ async def read_tree(cdp: CDPSession, numbers: dict[int, int]) -> tuple[list[str]
 
 
 def _shown(nodes: dict[str, Any], node: Any) -> Iterator[Any]:
-    """What can be used, headings and texts, from top to bottom; not what labels say once more."""
+    """Interactive nodes, headings and text, top to bottom; labels are skipped: they repeat a field's name."""
     role = node.get("role", {}).get("value")
     if not node.get("ignored"):
         if role in _USABLE or role in ("heading", "StaticText"):

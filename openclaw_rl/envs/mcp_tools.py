@@ -1,8 +1,7 @@
-"""Tools of MCP servers, by the official SDK (``pip install 'openclaw-rl[mcp]'``).
+"""Tools of MCP servers, through the official SDK (``pip install 'openclaw-rl[mcp]'``).
 
-Servers are named as MCP clients name them, by a ``command`` with ``args`` and ``env``, or by a ``url``. Each
-episode has servers of its own, so that nothing of one reaches the next. They run as
-their command does: outside the sandbox.
+Servers are configured as in MCP clients, by a ``command`` with ``args`` and ``env``, or by a ``url``. Each
+episode starts its own servers, so that no state carries over. They run outside the sandbox.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _CALL_SECONDS = 60.0
 
 
 class McpTools:
-    """The tools of some servers. One task holds the connections, since who opens one has to close it."""
+    """The tools of several servers. One task holds all connections: it must both open and close them."""
 
     def __init__(self, servers: Json) -> None:
         self._servers = servers
@@ -56,7 +55,7 @@ class McpTools:
             self.tools.append({"name": each.name, "description": about, "parameters": schema})
 
     async def call(self, name: str, arguments: Json) -> tuple[str, bool]:
-        """What the tool said, and whether it did what it was asked to."""
+        """The tool's result, and whether the call succeeded."""
         async with asyncio.timeout(_CALL_SECONDS):
             result = await self._clients[name].call_tool(name, arguments)
         text = "\n".join(getattr(part, "text", f"[{part.type}]") for part in result.content)

@@ -1,9 +1,10 @@
 """OpenEnv servers (https://github.com/huggingface/OpenEnv): their sessions as episodes.
 
-``tasks`` is a server's URL, one task for each seed, or a JSONL file with ``{"url": …, "reset": {…}}`` in each
-line, where ``reset`` is what the server's environment takes. Servers with tools (MCP) offer them as they are;
-others take one action, whose schema they publish. Rewards of the steps are added up; a task is solved by
-``solved_at`` (1) of them. The server is somebody else's: what runs in it is not in our sandbox.
+``tasks`` is a server's URL (one task per seed) or a JSONL file with ``{"url": …, "reset": {…}}`` in each
+line, where ``reset`` holds the arguments of the server's ``reset``. Tools of MCP servers are offered as
+they are; other servers take one action, whose schema they publish. Step rewards are summed; a task is
+solved when the sum reaches ``solved_at`` (default 1). The server is third-party: what it runs is not in our
+sandbox.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _SYSTEM = "You act in an environment, step by step, with the tools. You are told
 _SEEDS = 300
 _SECONDS = 60.0
 _MOST_BYTES = 64 * 2**20
-#: Codes with which a server says that an action was wrong, and not that it is broken itself.
+#: Error codes by which a server reports a wrong action rather than its own failure.
 _AGENTS_FAULT = ("VALIDATION_ERROR", "EXECUTION_ERROR")
 
 
 class OpenEnv:
-    """One connection, and so one session on the server, for each episode."""
+    """One connection, hence one session on the server, per episode."""
 
     def __init__(self, tasks: str = "", max_steps: int = 20) -> None:
         _websockets()
@@ -82,7 +83,7 @@ class OpenEnv:
         )
 
     def _said(self, action: Message) -> list[Json]:
-        """Who has no tools says the one thing that the action needs."""
+        """A reply without tool calls is the value of the action's only required argument."""
         needed = self._tools[0]["parameters"].get("required", []) if len(self._tools) == 1 else []
         text = str(action.get("content") or "").strip()
         if self._is_mcp or len(needed) != 1 or not text:
@@ -98,7 +99,7 @@ class OpenEnv:
         return {**message, "content": content} if given["id"] else {"role": "user", "content": content}
 
     async def _do(self, given: Json) -> str:
-        """ValueError for what the agent did wrong."""
+        """ValueError for the agent's mistakes."""
         declared = {each["name"]: each for each in self._tools}.get(str(given.get("name")))
         if declared is None:
             raise ValueError(f"there is no tool {given.get('name')!r}")
@@ -112,7 +113,7 @@ class OpenEnv:
         return shown(found) or "done"
 
     async def _ask(self, kind: str, data: Json) -> Json:
-        """ValueError where the action is at fault, RuntimeError where the server is."""
+        """ValueError if the action is at fault, RuntimeError if the server is."""
         assert self._socket is not None
         async with asyncio.timeout(_SECONDS):
             await self._socket.send(json.dumps({"type": kind, "data": data}))
@@ -147,9 +148,9 @@ def _websockets() -> Any:
 
 
 def shown(found: Json, whole: bool = False) -> str:
-    """What a step came to, without what is said elsewhere; one text is shown as it is.
+    """A step's result without redundant fields; a single string is shown as it is.
 
-    ``whole``: with the metadata, where some environments describe themselves.
+    ``whole``: include the metadata, in which some environments describe themselves.
     """
     seen = {
         name: value
@@ -161,14 +162,14 @@ def shown(found: Json, whole: bool = False) -> str:
     if error := (found.get("observation") or {}).get("error"):
         return f"error: {error.get('message', error) if isinstance(error, dict) else error}"
     result = seen.get("result")
-    if isinstance(result, dict) and "data" in result:  # as FastMCP gives it
+    if isinstance(result, dict) and "data" in result:  # FastMCP's wrapper
         seen["result"] = result["data"]
     one = next(iter(seen.values())) if len(seen) == 1 else None
     return one if isinstance(one, str) else json.dumps(seen, ensure_ascii=False) if seen else ""
 
 
 def _tool(name: str, about: str, schema: Json) -> Tool:
-    """Its arguments are without what every action of OpenEnv has."""
+    """The fields common to all OpenEnv actions are left out of its arguments."""
     given = schema.get("properties") or {}
     known = {each: value for each, value in given.items() if each not in ("metadata", "type")}
     kept: Json = {"type": "object", "properties": known}
@@ -179,7 +180,7 @@ def _tool(name: str, about: str, schema: Json) -> Tool:
 
 
 def read_tasks(tasks: str) -> list[Task]:
-    """One for each seed, or for each line of a file; ValueError says what is wanted."""
+    """One task per seed, or per line of a file; ValueError says what is expected."""
     if tasks.startswith(("http://", "https://")):
         rows: list[Json] = [{"url": tasks, "reset": {"seed": seed}} for seed in range(_SEEDS)]
     elif tasks:

@@ -1,8 +1,8 @@
-"""Environments side by side: each is lent to one episode at a time, and comes back whatever happens.
+"""A pool of environments: each is leased to one episode at a time and returned whatever happens.
 
-A lease ends when it is given back or when it expires; the clock runs from the moment it is had, not from when
-it was waited for. An operation has an id: done again with the same id, its first result is given, so that a
-retry never acts twice. An environment that raised is closed, and another one is made in its place.
+A lease ends when it is returned or expires; the clock starts when the lease is granted, not while waiting for
+it. Every operation has an id: repeated with the same id, it returns its first result, so a retry never acts
+twice. An environment that raised is closed and replaced by a new one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class EnvironmentFailed(RuntimeError):
-    """Not the agent's fault: the environment broke or took too long."""
+    """The environment broke or timed out; not the agent's fault."""
 
 
 class LeaseExpired(EnvironmentFailed):
-    """The episode took longer than an environment is lent for."""
+    """The episode outlasted its lease."""
 
     def __init__(self) -> None:
         super().__init__("the lease has expired")
@@ -32,7 +32,7 @@ class LeaseExpired(EnvironmentFailed):
 
 @dataclass
 class Lease:
-    """An environment, for one episode."""
+    """An environment reserved for one episode."""
 
     environment: Environment
     expires_at: float
@@ -68,7 +68,7 @@ class Lease:
                     result = await act()
             except Exception as error:
                 self.broken = True
-                if self.expired:  # whatever it says: it was taken away
+                if self.expired:  # the cause, whatever the error says: the environment was reclaimed
                     raise LeaseExpired from error
                 raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
             self._done[operation] = result
@@ -76,7 +76,7 @@ class Lease:
 
 
 class Pool:
-    """At most ``size`` at once; who comes later waits. ``make`` makes an environment."""
+    """At most ``size`` leases at once; further callers wait. ``make`` creates an environment."""
 
     def __init__(
         self,
@@ -111,12 +111,12 @@ class Pool:
                 await asyncio.shield(self._take_back(lease))
 
     async def _take_back(self, lease: Lease) -> None:
-        """Closed at once, so that nothing of an episode lives on; one that broke is not used again."""
+        """Close it at once, so that nothing of an episode survives; a broken one is not reused."""
         if await self._close(lease.environment) and not lease.broken:
             self._idle.append(lease.environment)
 
     async def _close(self, environment: Environment) -> bool:
-        """Whether it could be closed."""
+        """Whether it closed without an error."""
         try:
             async with asyncio.timeout(self._step_seconds):
                 await environment.close()
@@ -125,13 +125,13 @@ class Pool:
         return True
 
     async def _reap(self) -> None:
-        """Whoever holds an environment too long loses it: its sandbox ends, its next operation fails."""
+        """Reclaim expired leases: the environment is closed, and the holder's next operation fails."""
         while True:
             await asyncio.sleep(min(1.0, self._episode_seconds / 4))
             for lease in list(self._leases.values()):
                 if lease.expired and not lease.broken:
                     lease.broken = True
-                    # Side by side: one that hangs keeps no other from being taken back.
+                    # In its own task: one that hangs must not keep others from being reclaimed.
                     closing = asyncio.create_task(self._reclaim(lease))
                     self._closing.add(closing)
                     closing.add_done_callback(self._closing.discard)

@@ -1,9 +1,8 @@
 """Environments on other machines: each is a Ray actor (``pip install 'openclaw-rl[ray]'``).
 
-The pool stays here, with its leases and operation ids; only what an environment does happens there. An actor
-is never restarted and no call of it is repeated: one that dies has failed, and another one takes its place.
-This package, what its environments need (bubblewrap, Chromium, repositories) and the tasks' files have to be
-on every machine.
+The pool, with its leases and operation ids, stays local; only the environments run remotely. An actor is
+never restarted and its calls are never retried: one that dies has failed and is replaced. This package,
+what its environments need (bubblewrap, Chromium, repositories) and the task files must be on every machine.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any
 from openclaw_rl.envs import EnvironmentParts, create_environment
 from openclaw_rl.types import Environment, Message, Observation, Outcome, StepResult, Task
 
-#: What environments read from their surroundings is the same there as here.
+#: Variables that environments read; actors get the local values.
 _VARIABLES = ("SCREENSHOT_BACKEND", "SWE_BENCH_PATH", "TOOLS_CONFIG", "OPENCLAW_RL_SANDBOX")
 
 
 def connect(address: str) -> None:
-    """To a cluster, ``ray://HOST:10001``; without a host, to the one of this machine, or to a new one."""
+    """To a cluster, ``ray://HOST:10001``; without a host, to this machine's cluster, or a new one."""
     ray = _ray()
     if not ray.is_initialized():
         given = {} if address in ("ray", "ray://") else {"address": address}
@@ -28,7 +27,7 @@ def connect(address: str) -> None:
 
 
 class RayEnvironment:
-    """An environment that acts elsewhere."""
+    """An environment that runs in a Ray actor."""
 
     def __init__(self, name: str, parts: EnvironmentParts) -> None:
         ray = _ray()
@@ -55,7 +54,7 @@ class RayEnvironment:
         return found
 
     async def close(self) -> None:
-        """An actor that cannot even do that is ended, and whatever it holds with it."""
+        """An actor that fails to close is killed, with everything it holds."""
         try:
             await self._actor.close.remote()
         except BaseException:
@@ -64,7 +63,7 @@ class RayEnvironment:
 
 
 class _Actor:
-    """Where it acts."""
+    """The remote side."""
 
     def __init__(self, name: str, parts: EnvironmentParts) -> None:
         self._environment: Environment = create_environment(name, parts)

@@ -1,7 +1,7 @@
-"""What happened in an episode, step by step, for people to look at: one JSON file each, the newest are kept.
+"""Replays: an episode step by step, for people to review; one JSON file each, only the newest are kept.
 
-The ledger has what the model was asked and what it said. A replay has what the ledger has not: how the last
-action ended, what the outcome is made of, and pictures that the agent was not shown.
+The ledger has the model's prompts and replies. A replay adds what the ledger lacks: the result of the last
+action, the facts behind the outcome, and pictures that the agent did not see.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Replay:
     def write(
         self, folder: Path, session_id: str, outcome: Outcome | None, failure: str, reason: str
     ) -> None:
-        """Whole or not at all; the oldest beyond those that are kept go."""
+        """Written atomically; deletes the oldest files beyond ``KEPT``."""
         folder.mkdir(parents=True, exist_ok=True)
         ended = None
         if outcome is not None:
@@ -59,6 +59,6 @@ def _plain(messages: Sequence[Message]) -> list[Json]:
 
 
 def _text(content: Any) -> str:
-    if isinstance(content, list):  # with pictures, which are kept apart
+    if isinstance(content, list):  # has pictures, which are stored separately
         return "\n".join(part["text"] for part in content if isinstance(part, dict) and "text" in part)
     return content if isinstance(content, str) else ""

@@ -1,8 +1,8 @@
-"""Episodes: an agent on the public API, in an environment, step by step.
+"""Episodes: an agent that uses the public API acts in an environment, step by step.
 
-The agent is a client like any other, so each episode is a session in the ledger: exact tokens, the
-environment's answers as next states, judged like a conversation. What breaks is told apart: the environment's
-faults are tried again and then left out, they are never the model's.
+The agent is a client like any other, so each episode is a session in the ledger, with exact tokens and the
+environment's answers as next states, and is judged like a conversation. Failures are attributed: a failed
+environment is retried once and then left out, and is never counted against the model.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ _TRIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Where the model is, and how it is asked."""
+    """Where the model is served, and how requests are made."""
 
     url: str
-    """With /v1."""
+    """Including ``/v1``."""
     key: str
     max_tokens: int = 96
     temperature: float = 0.7
     force_calls: bool = True
-    """The reply has to be a call of a tool, by a grammar; its forced tokens carry no signal."""
+    """Force every reply to be a tool call, by a grammar; the forced tokens carry no signal."""
     seconds: float = 300.0
-    """For one reply."""
+    """Time limit for one reply."""
     replays: Path | None = None
-    """Where what happened in each episode is written, for people to look at."""
+    """Folder for replays of the episodes, for people to review."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What happened in one attempt at a task."""
+    """The result of one attempt at a task."""
 
     task: Task
     attempt: int
     session_id: str
     outcome: Outcome | None
-    """None where it is not known, because something else than the model failed."""
+    """None if unknown, because something other than the model failed."""
     failure: Failure = ""
     reason: str = ""
     turn_ids: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ async def roll_out(
     parallel: int,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[Episode]:
-    """Attempts at tasks, ``parallel`` at once, in the order they come to their end."""
+    """Attempts at tasks, ``parallel`` at once, in the order they finish."""
     async with connect(agent, parallel, transport) as http:
         waiting = iter(tasks)
         running: set[asyncio.Task[Episode]] = set()
@@ -100,7 +100,7 @@ async def roll_out(
 
 
 async def attempt(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task, number: int) -> Episode:
-    """Where the environment breaks, once more from the start, in another one."""
+    """If the environment breaks, start over once, in another one."""
     for tried in range(_TRIES):
         episode = await _episode(agent, http, pool, task, number)
         if episode.failure != "environment" or tried == _TRIES - 1:
@@ -139,7 +139,7 @@ async def _episode(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task
 async def _act(
     agent: Agent, http: httpx.AsyncClient, lease: Lease, replay: Replay, session_id: str, turn_ids: list[str]
 ) -> None:
-    """Until the environment says that it is over, or the agent's conversation is too long to go on."""
+    """Act until the environment ends the episode, or the conversation outgrows the context."""
     seen = await lease.reset(replay.task, f"{session_id} reset")
     replay.add(None, seen)
     messages = [_wire(message) for message in seen.messages]
@@ -162,8 +162,8 @@ async def _act(
 async def _ask(
     agent: Agent, http: httpx.AsyncClient, session_id: str, messages: Sequence[Message], tools: Sequence[Tool]
 ) -> Json | None:
-    """One reply; None where the conversation has outgrown the model's context. A server that is busy is
-    asked again for as long as a reply may take."""
+    """One reply; None if the conversation has outgrown the model's context. While the server is busy (429),
+    the request is retried for as long as a reply may take."""
     body: Json = {
         "model": "default", "messages": list(messages), "max_tokens": agent.max_tokens,
         "temperature": agent.temperature,
@@ -199,7 +199,7 @@ async def _close(http: httpx.AsyncClient, session_id: str, turn_ids: Sequence[st
         try:
             await http.post(f"/sessions/{session_id}/close")
         except httpx.HTTPError:
-            return  # it ends by itself after a while
+            return  # an idle session closes by itself
 
 
 def _action(said: Json) -> Message:

@@ -1,9 +1,8 @@
-"""A place where an agent's commands can do no harm: bubblewrap, with nothing of the host but its programs, or
-a container.
+"""A sandbox for an agent's commands: bubblewrap, with nothing of the host but its programs, or a container.
 
-No network, no environment variables, no rights, its own processes; everything it writes lies in memory of a
-bounded size and is gone with it, so that nothing is left behind. One shell in it takes commands, each with
-limits of time, processor time, memory, processes and file size; whatever a command leaves running is ended.
+No network, no environment variables, no capabilities, its own process namespace. All writes go to memory of a
+bounded size and are gone when it closes. One shell in it takes commands, each with limits on time, CPU time,
+memory, processes and file size; processes that a command leaves running are killed.
 """
 
 from __future__ import annotations
@@ -24,12 +23,13 @@ from pathlib import Path
 from openclaw_rl.envs.containers import Container, chosen_container
 
 HOME = "/work"
-#: Folders with programs and libraries; those that are links (as on Debian) are made again.
+#: Folders with programs and libraries; symbolic links (as on Debian) are recreated.
 _PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
 _LINE = 64 * 2**20
-#: A sandbox that is closed while it is being set up may take so long to see that nobody wants it.
+#: How long to wait for a sandbox that is closed during set-up to exit by itself.
 _SET_UP_S = 30.0
-#: Reads "SECONDS SCRIPT" in base64, answers "CODE OUTPUT". What a script started and left is killed.
+#: Reads lines "SECONDS BYTES SCRIPT" and answers "CODE OUTPUT"; SCRIPT and OUTPUT are base64. Processes
+#: that a script leaves running are killed.
 _SHELL = r"""
 while read -r seconds bytes script; do
   printf %s "$script" | base64 -d > /run/script
@@ -44,12 +44,12 @@ done
 @dataclass(frozen=True, slots=True)
 class Limits:
     seconds: float = 10.0
-    """Of a command."""
+    """Per command."""
     memory_mb: int = 1024
-    """Of each process."""
+    """Per process."""
     processes: int = 64
     disk_mb: int = 64
-    """All files together."""
+    """Per writable folder."""
     output_bytes: int = 8192
 
 
@@ -64,7 +64,7 @@ class Ran:
 
 
 class SandboxFile(bytes):
-    """A file's content, and its mode; plain bytes get the usual one."""
+    """A file's content with its mode; plain bytes get the default mode."""
 
     mode: int
 
@@ -75,13 +75,13 @@ class SandboxFile(bytes):
 
 
 class SandboxGone(RuntimeError):
-    """Its shell is not there any more: a command has ended it, or the host has."""
+    """The sandbox's shell has exited: a command killed it, or the host did."""
 
 
 class Sandbox:
-    """``files`` are there at the start, by their path under ``/work``; ``read_only``: folders of the host.
+    """``files``: initial files, by path under ``/work``. ``read_only``: host folders to mount.
 
-    ``folders``: further ones that can be written to, such as ``/tests``; their files have absolute paths.
+    ``folders``: further writable folders, such as ``/tests``; files in them have absolute paths.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class Sandbox:
         starting = asyncio.ensure_future(self._start())
         try:
             self._process = await asyncio.shield(starting)
-            # An answer shows that it stands.
+            # The answer to the first command shows that the sandbox is set up.
             await self._unpack("tar -x -p -C / -f /run/files.tar && rm /run/files.tar")
             self._stands = True
         except BaseException as error:
-            self._process = await starting  # cancelled in the middle, it would be killed half-made
+            self._process = await starting  # cancelling it midway would kill a half-made sandbox
             complaint = await self._complaint() if isinstance(error, SandboxGone) else ""
             await self.close()
             if complaint:
@@ -114,7 +114,7 @@ class Sandbox:
         return self
 
     async def _complaint(self) -> str:
-        """What the container's program said; bubblewrap's is not kept."""
+        """The error output of podman or docker; bubblewrap's is discarded."""
         if self._process is None or self._process.stderr is None:
             return ""
         return (await self._process.stderr.read(2000)).decode("utf-8", "replace").strip()
@@ -123,20 +123,20 @@ class Sandbox:
         self._container = chosen_container()
         if self._container is not None:
             return await self._start_container(self._container)
-        packed = os.memfd_create("files")  # a repository is too much to be sent to a shell
+        packed = os.memfd_create("files")  # a repository is too large to send through the shell
         try:
             self._pack(self._files, packed)
             return await asyncio.create_subprocess_exec(
                 *_command(self.limits, packed, self._read_only, self._folders), stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, limit=_LINE,
                 start_new_session=True, pass_fds=(packed,),
-                env={},  # bubblewrap's own environment can be read in /proc
+                env={},  # bubblewrap's own environment is visible in /proc
             )  # fmt: skip
         finally:
             os.close(packed)
 
     async def _start_container(self, container: Container) -> asyncio.subprocess.Process:
-        """Its files come first on its standard input, so that nothing has to be mounted."""
+        """The files are sent first on standard input, so that nothing has to be mounted."""
         packed = io.BytesIO()
         self._pack(self._files, packed)
         data, limits = packed.getvalue(), self.limits
@@ -157,13 +157,13 @@ class Sandbox:
         await self.close()
 
     async def close(self) -> None:
-        """Everything in it ends with its first process."""
+        """Everything in the sandbox dies with its first process."""
         if (process := self._process) is not None:
             self._process = None
             if process.stdin is not None:
-                process.stdin.close()  # its shell ends by itself, too
+                process.stdin.close()  # makes its shell exit
             if not self._stands:
-                # Killed while it is being set up, bubblewrap's other half would wait for it for ever.
+                # If killed during set-up, bubblewrap's child process would wait for it forever.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), _SET_UP_S)
             if (container := self._container) is not None:
@@ -173,7 +173,7 @@ class Sandbox:
             await process.wait()
 
     async def run(self, script: str, seconds: float | None = None) -> Ran:
-        """A bash script in the home folder; SandboxGone if there is no shell to run it any more."""
+        """Run a bash script in the home folder; SandboxGone if the shell has exited."""
         seconds = self.limits.seconds if seconds is None else seconds
         return await self._run(f"cd {HOME}\n{script}", seconds, self.limits.output_bytes)
 
@@ -184,7 +184,7 @@ class Sandbox:
         await self._unpack(f"base64 -d <<'END' | tar -x -p -C /\n{text}\nEND")
 
     def _pack(self, files: Mapping[str, bytes], into: int | io.BytesIO) -> None:
-        """As a tar archive, into a buffer or a file descriptor that stays open and is read from its start."""
+        """Write a tar archive to a buffer or a file descriptor, which stays open and is rewound."""
         buffer = into if isinstance(into, io.BytesIO) else os.fdopen(into, "wb", closefd=False)
         with tarfile.open(fileobj=buffer, mode="w") as archive:
             for name, data in files.items():
@@ -193,7 +193,7 @@ class Sandbox:
         buffer.seek(0)
 
     def _path(self, name: str) -> str:
-        """From the root, where the archive is unpacked."""
+        """Relative to the root, where the archive is unpacked."""
         for folder in self._folders:
             if name.startswith(f"{folder}/"):
                 return f"{folder}/{_inside(name.removeprefix(f'{folder}/'))}{'/' * name.endswith('/')}"[1:]
@@ -205,9 +205,9 @@ class Sandbox:
             raise SandboxGone(f"files could not be put into the sandbox: {ran.output}")
 
     async def take(self, folders: bool = False) -> dict[str, bytes]:
-        """All plain files of the home folder that are not too much together; nothing else comes out.
+        """All regular files of the home folder (no links or special files); raises if they are too large.
 
-        ``folders``: empty ones, too, as ``name/``.
+        ``folders``: also empty folders, as ``name/``.
         """
         most = self.limits.disk_mb * 2**20 * 2
         kinds = "-mindepth 1 \\( -type f -o -type d -empty \\)" if folders else "-type f"
@@ -242,7 +242,7 @@ class Sandbox:
 
 
 def check_sandbox() -> None:
-    """ValueError, with the remedy, where there can be none."""
+    """ValueError, with the remedy, if bubblewrap is not installed."""
     if shutil.which("bwrap") is None:
         raise ValueError(
             "agents' commands run in bubblewrap, which is not here: sudo apt-get install bubblewrap "
@@ -251,8 +251,8 @@ def check_sandbox() -> None:
 
 
 def enclosed(disk_mb: int, read_only: Sequence[str] = (), folders: Sequence[str] = ()) -> list[str]:
-    """What a program is begun with to be in a sandbox: its own folders in memory, each of them bounded, and
-    nothing of the host but programs and the folders that are named. ValueError where there can be none."""
+    """The command prefix that runs a program in a sandbox: writable folders in memory, each of bounded size,
+    and nothing of the host but programs and ``read_only``. ValueError if bubblewrap is not installed."""
     check_sandbox()
     command = [
         *_nobody(),
@@ -271,12 +271,12 @@ def enclosed(disk_mb: int, read_only: Sequence[str] = (), folders: Sequence[str]
             command += ["--symlink", os.readlink(path), folder]
         elif path.exists():
             command += ["--ro-bind", folder, folder]
-    command += ["--proc", "/proc", "--dev", "/dev", "--symlink", HOME, "/app"]  # /app: images of benchmarks
+    command += ["--proc", "/proc", "--dev", "/dev", "--symlink", HOME, "/app"]  # benchmark images use /app
     for folder in (HOME, "/tmp", "/run", "/dev/shm", *folders):
         command += ["--size", str(disk_mb * 2**20), "--tmpfs", folder]
     for folder in read_only:
         command += ["--ro-bind", folder, folder]
-    for folder in ("/dev", "/"):  # they lie in memory, too, without a limit; what is mounted in them stays
+    for folder in ("/dev", "/"):  # also in memory, but unbounded; mounts inside them stay writable
         command += ["--remount-ro", folder]
     for name, value in (("PATH", "/usr/bin:/bin"), ("HOME", HOME), ("LANG", "C.UTF-8"), ("TERM", "dumb")):
         command += ["--setenv", name, value]
@@ -307,8 +307,8 @@ def _entry(path: str, data: bytes) -> tarfile.TarInfo:
 
 
 def _nobody() -> list[str]:
-    """To whom a sandbox belongs. Limits of processes do not hold for root, so root gives it to nobody at all:
-    to a user that there is not, another one for each, so that they are counted apart."""
+    """The command prefix that drops root. Process limits do not apply to root, so each sandbox gets its own
+    non-existent user, and its processes are counted separately."""
     if os.getuid() != 0:
         return []
     uid = 2**20 + secrets.randbelow(2**20)
@@ -316,14 +316,14 @@ def _nobody() -> list[str]:
 
 
 def _python() -> list[str]:
-    """This interpreter's own installation, where it is not the system's and everybody may read it."""
+    """This interpreter's installation, if it is not the system's and the sandbox's user can read it."""
     prefix = Path(sys.base_prefix)
     everybody = all(folder.stat().st_mode & 0o001 for folder in (prefix, *prefix.parents))
     return [] if str(prefix).startswith("/usr") or not (everybody or os.getuid()) else [str(prefix)]
 
 
 def python_path() -> str:
-    """Python, as it is called in a sandbox."""
+    """The path of Python in a sandbox."""
     if chosen_container() is not None:
         return "python3"
     if not _python() and not sys.base_prefix.startswith("/usr"):
@@ -332,7 +332,7 @@ def python_path() -> str:
 
 
 def _inside(name: str) -> str:
-    """A path that leads nowhere but into the home folder."""
+    """The normalized path; ValueError if it leads out of the folder."""
     path = os.path.normpath(name)
     if path.startswith(("/", "..")):
         raise ValueError(f"{name!r} is not a path inside the sandbox")

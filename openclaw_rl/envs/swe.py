@@ -1,12 +1,12 @@
-"""Software engineering: a repository with a bug, a shell to fix it with, and tests that are out of reach.
+"""Software engineering: a repository with a bug, a shell to fix it with, and tests the agent cannot reach.
 
-After each action the agent sees the output, and where files have changed, the diff so far and what a linter
-says about it. Only source files count: they are carried into a clean checkout, where tests and whatever
+After each action the agent sees the output and, if files have changed, the diff so far and the linter's
+report. Only source files count: they are copied into a clean checkout, where the tests and everything that
 decides how they run are the task's own.
 
 Rows are SWE-bench's (``repo``, ``base_commit``, ``problem_statement``, ``FAIL_TO_PASS``, ``PASS_TO_PASS``,
-``test_patch``; JSON or JSONL), with clones beside their file in ``repos/OWNER__NAME``, and what their tests
-import in ``packages/OWNER__NAME`` (``pip install --target``).
+``test_patch``; JSON or JSONL). Beside their file, clones are in ``repos/OWNER__NAME``, and the packages that
+their tests import in ``packages/OWNER__NAME`` (``pip install --target``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MARK = "git add -AN . 2>/dev/null; git diff --no-color --no-ext-diff"
 
 
 class SoftwareEngineering:
-    """``tasks``: a file of SWE-bench rows; without one, those that come with the package."""
+    """``tasks``: a file of SWE-bench rows; without one, the tasks in this package."""
 
     def __init__(self, tasks: str = "", max_steps: int = 20, limits: Limits | None = None) -> None:
         self._tasks = read_rows(Path(tasks)) if tasks else list(swe_tasks())
@@ -88,7 +88,7 @@ class SoftwareEngineering:
         return StepResult(Observation(results, offered), done=over)
 
     async def _act(self, read: Called) -> str:
-        """What came of it: output, and where files have changed, the diff and the linter's words."""
+        """The output and, if files have changed, the diff and the linter's report."""
         assert self._task is not None
         data = self._task.data
         if self._sandbox is None:
@@ -100,7 +100,7 @@ class SoftwareEngineering:
                 line = data["line"] if read.name == "fix" else read.arguments["line"]
                 said = await self._replace(data["file"], int(line), read.arguments["text"])
             return f"{said}\n{await self._changes()}".strip()
-        except SandboxGone as error:  # its own doing: there is nothing left to judge
+        except SandboxGone as error:  # the agent's command killed it; nothing is left to grade
             await self._leave()
             return f"error: {error}"
 
@@ -130,19 +130,19 @@ class SoftwareEngineering:
         return f"diff:\n{diff}\nlint: {found or 'clean'}"
 
     async def evaluate(self) -> Outcome:
-        """In a clean checkout with the agent's source files and the task's own tests."""
+        """Run the task's own tests on the agent's source files in a clean checkout."""
         if self._task is None or self._sandbox is None:
             return Outcome(-1.0, False, {"steps": self._steps})
         data = self._task.data
         try:
             changed = await self._sandbox.take()
-        except (SandboxGone, ValueError, OSError, tarfile.TarError):  # it filled the place up
+        except (SandboxGone, ValueError, OSError, tarfile.TarError):  # the agent filled or broke the sandbox
             return Outcome(-1.0, False, {"steps": self._steps})
         async with await self._begin(self._task, carried(self._base, changed)) as fresh:
             if data.get("test_patch"):
                 await fresh.put({".tests.diff": data["test_patch"].encode()})
                 applied = await fresh.run("git apply --whitespace=nowarn .tests.diff && rm .tests.diff", 60)
-                if applied.code:  # the files it is for are as they were: it is the task's fault
+                if applied.code:  # the files it patches are unchanged, so the task is at fault
                     raise RuntimeError(f"the task's test_patch does not apply: {applied.output}")
             failing = await passed(fresh, data, data["fail_to_pass"])
             passing = await passed(fresh, data, data["pass_to_pass"])
@@ -171,7 +171,7 @@ class SoftwareEngineering:
 
 
 def _tools(task: Task) -> list[Tool]:
-    """At difficulty 1 one of several lines is chosen, at 2 a line is written, else there is a shell."""
+    """Difficulty 1: choose one of several lines; 2: write a line; otherwise: a shell."""
     if options := task.data.get("options"):
         fix = tool("fix", "Replaces the wrong line.", text="string")
         fix["parameters"]["properties"]["text"]["enum"] = options
@@ -180,7 +180,7 @@ def _tools(task: Task) -> list[Tool]:
 
 
 def _block(action: Message) -> list[Json]:
-    """Who has no tools writes one block of bash."""
+    """A reply without tool calls may contain one bash block instead."""
     found = re.search(r"```(?:bash|sh)\n(.*?)```", action.get("content") or "", re.S)
     return [{"id": "", "name": "bash", "arguments": json.dumps({"command": found.group(1)})}] if found else []
 
@@ -234,5 +234,5 @@ def _row(path: Path, number: int, row: Json) -> Task:
 
 
 def _names(given: Any) -> list[str]:
-    """SWE-bench keeps these lists as JSON within JSON."""
+    """SWE-bench stores these lists as JSON strings."""
     return list(json.loads(given)) if isinstance(given, str) else list(given)

@@ -1,7 +1,7 @@
-"""How a fix is graded: what of the agent's files counts, and whether tests pass in a clean checkout.
+"""Grading of a fix: which of the agent's files count, and whether tests pass in a clean checkout.
 
-The tasks of this package are calls whose results are compared outside the sandbox. SWE-bench's tests run in
-one process with the code they test, as everywhere; code that means to can lie to them.
+This package's own tasks are calls whose results are compared outside the sandbox. SWE-bench's tests run in
+the same process as the code they test, as in every harness, so code written to deceive them can.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from openclaw_rl.envs.sandbox import Sandbox, python_path
 from openclaw_rl.types import Json
 
 _TEST_SECONDS = 300.0
-#: Of a repository, what decides how tests run: the agent's versions of these are not carried over.
+#: Files that decide how tests run; the agent's versions of these are discarded.
 _TESTS = re.compile(
     r"(^|/)(tests?|testing|\.git)/|(^|/)test_[^/]*$|_test\.py$|(^|/)(conftest|sitecustomize|usercustomize)\.py$"
     r"|(^|/)(pytest\.ini|\.pytest\.ini|tox\.ini|setup\.cfg|pyproject\.toml|\.coveragerc)$|\.(pth|pyc|so)$"
@@ -29,7 +29,7 @@ _CALLS = (Path(__file__).with_name("in_sandbox") / "calls.py").read_text(encodin
 
 
 def carried(base: Mapping[str, bytes], changed: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What is tested: the agent's source files, and everything that decides how tests run as it was."""
+    """The files to test: the agent's source files, and the originals of those that decide how tests run."""
 
     def allowed(name: str) -> bool:
         stands_in = PurePosixPath(name).parts[0].removesuffix(".py") in _STANDARD
@@ -40,7 +40,8 @@ def carried(base: Mapping[str, bytes], changed: Mapping[str, bytes]) -> dict[str
 
 
 async def passed(fresh: Sandbox, data: Json, tests: Sequence[Any]) -> list[bool]:
-    """Calls are compared here, where the agent's code cannot reach; tests by name are run by theirs."""
+    """Results of calls are compared here, out of reach of the agent's code; named tests run under pytest or
+    ``test_cmd``."""
     if not tests:
         return []
     if isinstance(tests[0], dict):
@@ -55,7 +56,7 @@ async def passed(fresh: Sandbox, data: Json, tests: Sequence[Any]) -> list[bool]
 
 
 async def check_pytest(sandbox: Sandbox, data: Json) -> None:
-    """RuntimeError with the remedy where a row's tests could not run: that is no fault of the agent."""
+    """RuntimeError, with the remedy, if a row's tests cannot run: that is not the agent's fault."""
     named = data["fail_to_pass"] and isinstance(data["fail_to_pass"][0], str) and not data.get("test_cmd")
     if named and (await sandbox.run(f"{_pytest(data)} --version", _TEST_SECONDS)).code:
         raise RuntimeError(
@@ -69,7 +70,7 @@ def _pytest(data: Json) -> str:
 
 
 async def _named(fresh: Sandbox, data: Json, tests: Sequence[str]) -> list[bool]:
-    """Tests by their names. The exit code and the report count, nothing that is printed."""
+    """Run tests by name. The exit code and the report count; printed output does not."""
     report = f"/tmp/{secrets.token_hex(16)}.xml"
     pytest = f"{_pytest(data)} -q -o pythonpath=. -p no:cacheprovider --junitxml={report}"
     names = " ".join(map(shlex.quote, tests))

@@ -1,9 +1,9 @@
 """Bugs for the software-engineering environment: one changed line in a small repository.
 
-``repos/`` holds right code and calls of it (``cases.txt``). A bug is a line in which an operator, a function
-or a number was exchanged and that makes some call give something else; those calls must pass afterwards, the
-others still. Each bug is asked three times: choose the right line (difficulty 1), write it (2), or
-find it with a shell (3). A repository belongs to one split alone.
+``repos/`` holds correct code and calls of it (``cases.txt``). A bug is a line in which an operator, a
+function or a number was replaced so that some calls return something else; the fix must make those calls
+pass and keep the others passing. Each bug makes up to three tasks: choose the right line (difficulty 1),
+write it (2), or find it with a shell (3). A repository belongs to one split only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REPOSITORIES = {
     "validation": ("bank",),
     "test": ("school", "units"),
 }
-#: What is exchanged for what, one place at a time.
+#: (old, new): the replacements that make a bug, one occurrence at a time.
 _MUTATIONS = (
     (" + ", " - "), (" + ", " * "), (" - ", " + "), (" * ", " + "), (" * ", " - "), (" // ", " % "),
     (" // ", " * "),
@@ -45,13 +45,13 @@ class Bug:
     function: str
     about: str
     line: int
-    """Counted from 1."""
+    """1-based."""
     right: str
     wrong: str
     failing: list[Json]
     passing: list[Json]
     gives: Any
-    """What the first failing call gives with the bug."""
+    """What the first failing call returns with the bug."""
 
 
 @lru_cache(maxsize=1)
@@ -65,7 +65,7 @@ def swe_tasks() -> tuple[Task, ...]:
 
 
 def repository(name: str) -> dict[str, str]:
-    """Its files, with a test that shows how it is used."""
+    """The repository's files, with a test file that shows how it is used."""
     folder = Path(__file__).with_name("repos") / name
     modules = {
         f"{name}/{file.name}": file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.py"))
@@ -105,7 +105,7 @@ def _planted(
     name: str, file: str, function: ast.FunctionDef, number: int, right: str, wrong: str, text: str,
     known: Sequence[Json],
 ) -> Bug | None:  # fmt: skip
-    """None where no call shows the difference."""
+    """None if no call shows a difference."""
     module = file.partition("/")[2].removesuffix(".py")
     called = [case for case in known if case["call"].startswith(f"{module}.{function.name}(")]
     code = _module(text)
@@ -120,7 +120,7 @@ def _planted(
 
 
 def _known(folder: Path, files: Mapping[str, str]) -> list[Json]:
-    """Each call with what it gives in the right code."""
+    """Each call with its result in the correct code."""
     modules = {
         Path(file).stem: _module(text) for file, text in files.items() if not file.startswith("tests/")
     }
@@ -130,7 +130,7 @@ def _known(folder: Path, files: Mapping[str, str]) -> list[Json]:
 
 def _module(text: str) -> SimpleNamespace:
     code: dict[str, Any] = {}
-    exec(compile(text, "repository", "exec"), code)  # our own, from this package
+    exec(compile(text, "repository", "exec"), code)  # trusted: code from this package
     return SimpleNamespace(**code)
 
 
@@ -142,7 +142,7 @@ def _call(text: str, modules: Mapping[str, Any]) -> Any:
 
 
 def _visible_tests(name: str, known: Sequence[Json]) -> str:
-    """One case of each function, as people would test it."""
+    """One case per function, as a person would test it."""
     first: dict[str, Json] = {}
     for case in known:
         first.setdefault(case["call"].partition("(")[0], case)
@@ -159,7 +159,7 @@ def _visible_tests(name: str, known: Sequence[Json]) -> str:
 
 
 def _asked(split: str, number: int, bug: Bug, bugs: Sequence[Bug]) -> Iterator[Task]:
-    """The same bug at each difficulty for which there is enough to ask."""
+    """The bug's tasks, one per difficulty; difficulty 1 needs at least two lines to choose from."""
     files = repository(bug.repository)
     lines = files[bug.file].splitlines()
     lines[bug.line - 1] = bug.wrong
@@ -208,7 +208,7 @@ def _task(facts: Json, asked: str, difficulty: int, options: Sequence[str] = ())
 
 
 def _function(lines: Sequence[str], name: str) -> tuple[int, int]:
-    """Its first and its last line."""
+    """The function's first and last line numbers."""
     for node in ast.parse("\n".join(lines)).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return node.lineno, node.end_lineno or node.lineno

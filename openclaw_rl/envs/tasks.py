@@ -1,7 +1,7 @@
-"""Tasks for the environments that come with this package, made by templates; and how sets are kept apart.
+"""Tasks for this package's environments, generated from templates; and the division into splits.
 
-Each template belongs to one split alone, so that a test asks for something that no training task asked for.
-``difficulty`` 0 says which command to run, 1 is one action, 2 takes several.
+Each template belongs to one split only, so that a test task asks for something that no training task did.
+``difficulty`` 0 states the command to run, 1 takes one action, 2 takes several.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMES = (
     "pearl",
 )
 _WORDS = ("apple", "green", "seven", "paper", "window", "silver", "garden", "monday", "coffee", "winter")
-#: Of each template, so many tasks.
+#: Tasks per template.
 _EACH = 20
 Made = tuple[str, Json]
 Template = tuple[str, int, Callable[[random.Random], Made]]
@@ -41,18 +41,19 @@ def split_of(task: Task) -> str:
 
 
 def by_position(number: int) -> str:
-    """The split of tasks that name none: of ten in a row eight are for training."""
+    """The split for tasks that name none: of every ten, eight are for training."""
     return {8: "validation", 9: "test"}.get(number % 10, "train")
 
 
 def by_hash(task: Task) -> str:
-    """The same wherever a task lies and whatever is beside it, and for all that ask the same."""
+    """The split by the task's content: independent of its position and of other tasks, and the same for tasks
+    with the same instruction."""
     asked = task.data.get("instruction") or {name: task.data[name] for name in task.data if name != "split"}
     return by_position(int(hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8], 16))
 
 
 def divided(tasks: Sequence[Task]) -> list[Task]:
-    """With a split each: by hash where none of them names one, else training where it is not named."""
+    """Tasks with a split each: by hash if none of them names one, else ``train`` for those that do not."""
     named = any("split" in task.data for task in tasks)
     return [
         Task(task.id, {"split": split_of(task) if named else by_hash(task), **task.data}) for task in tasks
@@ -60,14 +61,14 @@ def divided(tasks: Sequence[Task]) -> list[Task]:
 
 
 def of_split(tasks: Sequence[Task], split: str) -> list[Task]:
-    """Those of one split, or ``all``; ValueError where a task stands in two."""
+    """The tasks of one split, or ``all``; ValueError if a task is in two splits."""
     tasks = divided(tasks)
     check_disjoint(tasks)
     return [task for task in tasks if split in ("all", split_of(task))]
 
 
 def check_disjoint(tasks: Iterable[Task]) -> None:
-    """What is asked in one split is asked in no other: compared by hash, so that any data can be."""
+    """No task content may be in two splits; contents are compared by hash."""
     seen: dict[str, str] = {}
     for task in tasks:
         asked = {name: value for name, value in task.data.items() if name not in ("split", "template")}
@@ -209,7 +210,7 @@ def _last(chance: random.Random) -> Made:
 
 
 def _told(command: str, checks: Sequence[str], files: Sequence[str] = ()) -> Callable[[random.Random], Made]:
-    """The command is in the task; it has to be run as it stands."""
+    """The task states the command to run."""
 
     def made(chance: random.Random) -> Made:
         one = f"{chance.choice(_NAMES)}{chance.randrange(10, 100)}"

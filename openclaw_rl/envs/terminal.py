@@ -1,8 +1,8 @@
-"""A terminal: a shell in a sandbox, a task, and tests that run elsewhere.
+"""A terminal: a shell in a sandbox, a task, and tests that run in another sandbox.
 
-Task folders are read as terminal-bench and Harbor have them (``terminal_folders``). The agent's files are
-carried into a fresh sandbox, the task's own tests are laid over them, and only what those say counts: nothing
-that the agent started, printed or put in the tests' place (``terminal_grade``).
+Task folders have the format of terminal-bench or Harbor (``terminal_folders``). For grading, the agent's
+files are copied into a fresh sandbox, the task's own tests overwrite them, and only the tests' result
+counts: nothing that the agent started, printed or put in place of the tests (``terminal_grade``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SYSTEM = "You work in a Linux shell. Do the task with the tool run; call done w
 
 
 class Terminal:
-    """``tasks``: a folder of task folders, or one of them; without it, those that come with the package."""
+    """``tasks``: a folder of task folders, or one of them; without it, the tasks in this package."""
 
     def __init__(self, tasks: str = "", max_steps: int = 10, limits: Limits | None = None) -> None:
         self._tasks = read_folder(Path(tasks)) if tasks else terminal_tasks()
@@ -67,17 +67,17 @@ class Terminal:
             return "error: the shell is gone"
         try:
             return shown(await self._sandbox.run(command))
-        except SandboxGone as error:  # its own doing: there is nothing left to judge
+        except SandboxGone as error:  # the agent's command killed it; nothing is left to grade
             await self._leave()
             return f"error: {error}"
 
     async def evaluate(self) -> Outcome:
-        """In a fresh sandbox, with the agent's files and the task's tests over them."""
+        """Run the task's tests on the agent's files in a fresh sandbox."""
         if self._task is None or self._sandbox is None:
             return Outcome(-1.0, False, {"passed": 0, "of": 0, "steps": self._steps})
         try:
             files = await self._sandbox.take(folders=True)
-        except (SandboxGone, ValueError, OSError, tarfile.TarError):  # it filled the place up, or broke it
+        except (SandboxGone, ValueError, OSError, tarfile.TarError):  # the agent filled or broke the sandbox
             return Outcome(-1.0, False, {"passed": 0, "of": 0, "steps": self._steps})
         outcome = await grade(self._task.data, files, self._limits)
         return replace(outcome, facts={**outcome.facts, "steps": self._steps})
@@ -93,7 +93,7 @@ class Terminal:
 
 
 def shown(ran: Ran) -> str:
-    """A command's output, as the next state."""
+    """A command's output as the agent sees it."""
     if ran.timed_out:
         return f"{ran.output}\n[it took too long and was ended]".strip()
     return ran.output if ran.code == 0 and ran.output else f"{ran.output}\n[exit code {ran.code}]".strip()

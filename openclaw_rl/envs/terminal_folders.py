@@ -1,8 +1,8 @@
-"""Task folders, as terminal-bench (``task.yaml``, ``run-tests.sh``, ``tests/``) and Harbor
-(``instruction.md``, ``environment/``, ``tests/test.sh``) have them.
+"""Task folders in the formats of terminal-bench (``task.yaml``, ``run-tests.sh``, ``tests/``) and Harbor
+(``instruction.md``, ``environment/``, ``tests/test.sh``).
 
 Dockerfiles are not built: a task has the host's programs and its own files, which the agent finds in
-``/work``; ``/app`` is another name for it. What tests import lies in ``packages/`` beside the task folders.
+``/work`` (``/app`` is a link to it). Packages that tests import are in ``packages/`` beside the task folders.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from openclaw_rl.envs.sandbox import SandboxFile
 from openclaw_rl.types import Json, Task
 
-#: Of a task's folder, what is not for the agent to see.
+#: Files of a task folder that the agent must not see.
 _HIDDEN = ("tests/", "run-tests.sh", "task.yaml", "task.toml", "instruction.md", "solution")
 _IMAGE = ("Dockerfile", "docker-compose", ".dockerignore")
 _ENVIRONMENT = "environment/"
 
 
 def read_folder(path: Path) -> list[Task]:
-    """The tasks in a folder; ValueError that says what a task folder holds."""
+    """The tasks in a folder; if there are none, the ValueError says what a task folder must contain."""
     folders = (
         [path] if _instruction(path) else sorted(p for p in path.iterdir() if p.is_dir() and _instruction(p))
     )
@@ -51,7 +51,7 @@ def _read(folder: Path) -> Task:
 
 
 def _seen(every: Mapping[str, Any]) -> Json:
-    """What the agent finds: Harbor's ``environment/``, or whatever is not about the task itself."""
+    """Files the agent sees: Harbor's ``environment/``, or everything that is not in ``_HIDDEN``."""
     inside = {
         name.removeprefix(_ENVIRONMENT): data for name, data in every.items() if name.startswith(_ENVIRONMENT)
     }
@@ -62,9 +62,9 @@ def _seen(every: Mapping[str, Any]) -> Json:
 def _instruction(folder: Path) -> str:
     if (folder / "instruction.md").is_file():
         text = (folder / "instruction.md").read_text(encoding="utf-8")
-        return re.sub(r"\A\s*<!--.*?-->", "", text, flags=re.DOTALL).strip()  # where benchmarks mark files
+        return re.sub(r"\A\s*<!--.*?-->", "", text, flags=re.DOTALL).strip()  # benchmarks' canary comment
     if (folder / "task.yaml").is_file():
-        import yaml  # transformers brings it
+        import yaml  # a dependency of transformers
 
         found: Any = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
         return str(found.get("instruction", "")).strip() if isinstance(found, dict) else ""
@@ -72,9 +72,9 @@ def _instruction(folder: Path) -> str:
 
 
 def encode_file(path: Path) -> str | Json:
-    """As plain data: a text where that is all there is to it, else its bytes and mode."""
+    """As plain data: a string for text with the default mode, else bytes and mode."""
     data, mode, script = path.read_bytes(), path.stat().st_mode & 0o777, path.suffix == ".sh"
-    mode |= 0o111 if script else 0  # archives lose it
+    mode |= 0o111 if script else 0  # archives may lose the executable bit
     try:
         if mode == (0o755 if script else 0o644):
             return data.decode()

@@ -1,9 +1,9 @@
-"""How a terminal's task is graded: in a fresh sandbox, with the agent's files and the task's tests.
+"""Grading of terminal tasks: in a fresh sandbox, with the agent's files and the task's tests.
 
-Tests of a folder lie in ``/tests``. Harbor's write their reward to ``/logs/verifier``; terminal-bench's count
-by their exit code. There is no network: where they do not pass and have asked for something that is not here,
-that is a fault of the environment, and raised. They share a sandbox with the programs they test, as in every
-harness: code that is written to deceive them can.
+A task folder's tests are in ``/tests``. Harbor's tests write their reward to ``/logs/verifier``; for
+terminal-bench's the exit code counts. There is no network: if tests fail after they tried to install
+something that is not available, that is a fault of the environment, and raised. As in every harness, tests
+share a sandbox with the programs they test, so code written to deceive them can.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from openclaw_rl.types import Json, Outcome
 _TEST_SECONDS = 60.0
 _REWARD = "/logs/verifier/reward"
 _INSTALLERS = "/installers"
-#: What terminal-bench lays beside every task's tests.
+#: Scripts that terminal-bench adds to every task's tests.
 _HELPERS = {
     "/tests/setup-uv-pytest.sh": b"uv add pytest\n",
     "/tests/run-uv-pytest.sh": b"uv run pytest $TEST_DIR/test_outputs.py -rA\n",
 }
-#: Written by uv's installer and read by tests: not the agent's.
+#: Written by uv's installer and sourced by tests, so the agent's version must not count.
 _OVERLAID = {".local/bin/env": b""}
 
 
 async def grade(data: Json, files: Mapping[str, bytes], limits: Limits) -> Outcome:
-    """RuntimeError where it cannot be said how well the agent did."""
+    """RuntimeError if the result cannot be determined."""
     if "test_script" in data:
         return await _grade_folder(data, files, limits)
     async with Sandbox({**files, **decode_files(data.get("tests", {}))}, limits) as fresh:
@@ -69,14 +69,14 @@ def _script(data: Json) -> str:
 
 
 def _laid(data: Json) -> dict[str, bytes]:
-    """Tests in their place; terminal-bench's also where the agent works, as simple scripts expect them."""
+    """Tests go to ``/tests``; terminal-bench's also to the agent's folder, as simple scripts expect."""
     tests = decode_files(data["tests"])
     placed = {f"/tests/{name.removeprefix('tests/')}": each for name, each in tests.items()}
     return placed if data["writes_reward"] else {**placed, **tests}
 
 
 def _stand_ins() -> dict[str, bytes]:
-    """For programs that install things, found before the real ones."""
+    """Stand-ins for installers, placed before the real ones on ``PATH``."""
     source, python = Path(installers.__file__).read_bytes(), python_path()
     made = {f"{_INSTALLERS}/installers.py": source}
     for name in installers.NAMES:
@@ -90,7 +90,7 @@ def _stand_ins() -> dict[str, bytes]:
 
 
 async def _read_reward(fresh: Sandbox) -> float | None:
-    """A number, or JSON with ``reward`` or one number under another name; None where it is neither."""
+    """A number, or JSON with ``reward`` or a single number under another name; None if it is neither."""
     text = (await fresh.run(f"cat {_REWARD}.json 2>/dev/null || cat {_REWARD}.txt 2>/dev/null")).output
     try:
         found = json.loads(text)

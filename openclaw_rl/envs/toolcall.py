@@ -1,10 +1,11 @@
-"""Tool calls: functions to call until the answer is known, and one tool to say it with.
+"""Tool calls: the agent calls functions until it knows the answer, and submits it with the ``answer`` tool.
 
-A JSONL file of tasks has ``{"prompt": …, "answer": …, "tools": [names]}`` in each line. Further tools are
-Python functions named ``pkg.module:function`` (their signature and docstring tell the agent), and ``python``,
-an interpreter in a sandbox. With ``"one_call": true`` the first call ends the task, and its result is the
-answer. A file of tools, ``{"mcpServers": {…}, "tools": [names]}``, is for all tasks: tools of its MCP servers
-are offered with a task's own, and its ``tools`` where a task names none.
+Each line of a JSONL task file is ``{"prompt": …, "answer": …, "tools": [names]}``. Besides the built-in tools
+there are Python functions named ``pkg.module:function`` (described to the agent by their signature and
+docstring) and ``python``, an interpreter in a sandbox. With ``"one_call": true`` the first call ends the task
+and its result is the answer. A tools file, ``{"mcpServers": {…}, "tools": [names]}``, applies to all tasks:
+the tools of its MCP servers are added to each task's own, and its ``tools`` are the default for tasks that
+name none.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ ANSWER = tool("answer", "Says the answer and ends the task.", answer="string")
 _PYTHON = tool("python", "Runs Python code and gives what it prints.", code="string")
 _KINDS = {int: "integer", float: "number", str: "string", bool: "boolean", dict: "object", list: "array"}
 _SYSTEM = "Solve the task with the tools. Call answer with the result as soon as you know it."
-#: What a wrong answer is worth that was found by valid calls, and one that was not.
+#: The score of a wrong answer reached with valid calls only, and of any other failure.
 _TRIED, _FAILED = -0.8, -1.0
 
 
 class ToolCalls:
-    """``tasks``: a JSONL file; without one, those that come with the package."""
+    """``tasks``: a JSONL file; without one, the tasks in this package."""
 
     def __init__(self, tasks: str = "", max_steps: int = 8) -> None:
         self._tasks = read_tasks(Path(tasks)) if tasks else toolcall_tasks()
         self._max_steps, self._config = max_steps, read_tools(os.environ.get("TOOLS_CONFIG", ""))
         self.offered: list[str] = self._config.get("tools") or list(BUILT_IN)
-        """Tools of tasks that name none."""
+        """Default tools, for tasks that name none."""
         self._mcp: McpTools | None = None
         self._task: Task | None = None
         self._tools: dict[str, tuple[Tool, Function]] = {}
@@ -116,12 +117,12 @@ class ToolCalls:
             said = "error: it took too long" if ran.timed_out else ran.output
         except SandboxGone as error:
             said = f"error: {error}"
-            await self._leave()  # the code's own doing: the next one has a new interpreter
+            await self._leave()  # the code killed its sandbox; the next call gets a new one
         self._calls.append(read)
         return {**read.message, "content": said}
 
     async def evaluate(self) -> Outcome:
-        """Only what ``answer`` was called with counts, or what the one call gave: nothing in a text."""
+        """Only the argument of ``answer`` counts, or the result of the one call; plain text never does."""
         expected = str(self._task.data["answer"]) if self._task else ""
         solved = bool(self._said) and same(self._said, expected)
         valid = sum(each.valid for each in self._calls)
@@ -143,7 +144,7 @@ class ToolCalls:
 
 
 def same(said: str, expected: str) -> bool:
-    """As numbers where both are, else letter by letter."""
+    """Compare as numbers if both are, else as text."""
     one, other = said.strip().replace(",", ""), expected.strip().replace(",", "")
     try:
         return float(one) == float(other)
@@ -152,7 +153,7 @@ def same(said: str, expected: str) -> bool:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """A line that is no task is named."""
+    """ValueError names the line that is not a task."""
     found: list[Task] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
@@ -170,7 +171,7 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 def read_tools(path: str) -> Json:
-    """A JSON list of tools, or an object with MCP servers, too; ValueError says what is wrong with it."""
+    """A JSON list of tools, or an object that also has MCP servers; ValueError says what is wrong."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
     except ValueError as error:
@@ -189,7 +190,7 @@ def read_tools(path: str) -> Json:
 
 
 def _tool(name: str) -> tuple[Tool, Function]:
-    """One of those built in, or a Python function whose signature and docstring say what it takes."""
+    """A built-in tool, or a Python function, declared from its signature and docstring."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     if ":" not in name:

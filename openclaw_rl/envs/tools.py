@@ -1,6 +1,6 @@
-"""Tools that the tool-call environment offers, and how calls of them are read.
+"""The tool-call environment's tools, and the parsing of calls.
 
-A fault in a call is an observation for the agent, never an error of the environment.
+A mistake in a call is an observation for the agent, never an error of the environment.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _KINDS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What became of a call."""
+    """The result of a call."""
 
     message: Message
     name: str
     arguments: Json
     valid: bool
-    """It named a tool there is, with arguments that fit."""
+    """The tool exists, the arguments match its schema, and it did not raise."""
 
 
 def tool(name: str, about: str, **arguments: str) -> Tool:
@@ -51,7 +51,7 @@ BUILT_IN: dict[str, tuple[Tool, Function]] = {
 
 
 def call(function_of: Mapping[str, tuple[Tool, Function]], given: Json) -> Called:
-    """Run one call; whatever is wrong with it is said in the result."""
+    """Run one call; errors are reported in the result."""
     name = str(given.get("name", ""))
     said, arguments, valid = "", {}, False
     if name not in function_of:
@@ -61,14 +61,14 @@ def call(function_of: Mapping[str, tuple[Tool, Function]], given: Json) -> Calle
         try:
             arguments = read_arguments(declared, given.get("arguments", "{}"))
             said, valid = _text(function(**arguments)), True
-        except Exception as error:  # a tool of somebody's own may raise anything, at the agent's fault
+        except Exception as error:  # a custom tool may raise anything on bad arguments
             said = f"error: {error}"
     message: Message = {"role": "tool", "tool_call_id": given.get("id", ""), "name": name, "content": said}
     return Called(message, name, arguments, valid)
 
 
 def read_arguments(declared: Tool, text: str) -> Json:
-    """ValueError says what is missing or of the wrong kind."""
+    """ValueError says which argument is missing or of the wrong type."""
     schema = declared["parameters"]
     known = schema.get("properties", {})
     try:

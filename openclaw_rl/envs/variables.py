@@ -1,4 +1,4 @@
-"""Variables that people know from elsewhere, where a flag does not say otherwise."""
+"""Environment variables with names common in other systems; a flag overrides them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 def read_variables(
     options: argparse.Namespace, environment: Mapping[str, str], parallel: int
 ) -> tuple[str, int, int]:
-    """Which environment, steps of an episode (0: as many as it finds right), and episodes at once;
-    ValueError for what cannot be meant. ``parallel``: where nothing is said."""
+    """The environment, steps per episode (0: its default), and parallel episodes (default: ``parallel``);
+    ValueError for invalid values."""
     env = options.env or environment.get("ENV_TYPE", "")
     if not env:
         raise ValueError("which environment? --env toolcall, terminal, swe, gui, or pkg.module:Class")

@@ -1,11 +1,11 @@
-"""Environments of the ``verifiers`` library (before 0.4), as they are installed by ``pip``.
+"""Environments of the ``verifiers`` library (before 0.4), as installed by ``pip``.
 
-``tasks`` names one, as ``load_environment`` does, or a JSON file ``{"id": …, "args": {…}}``.
+``tasks`` is an environment's name, as for ``load_environment``, or a JSON file ``{"id": …, "args": {…}}``.
 
-Such an environment runs its own loop and asks a model for each reply. Here it is turned around: the model
-that it asks is an endpoint of ours, whose requests are the observations and whose answers are the agent's
-actions. An environment that changes what was said before, or holds several conversations at once, cannot be
-turned around, and says so. What it runs is not in our sandbox.
+Such an environment runs its own loop and asks a model for each reply. Here that control is inverted: the
+model is our own endpoint, whose requests become observations and whose replies are the agent's actions.
+This fails, with an error, for environments that rewrite earlier messages or hold several conversations at
+once. What an environment runs is not in our sandbox.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from openclaw_rl.types import Json, Message, Observation, Outcome, StepResult, T
 
 _MOST_TASKS = 1000
 _KEY = "OPENCLAW_RL_VERIFIERS_KEY"
-#: How an episode is run: a task's data and the endpoint's URL into a reward.
+#: Runs an episode: takes a task's data and the endpoint's URL, returns the reward.
 Run = Callable[[Json, str], Coroutine[Any, Any, float]]
 
 
 class Verifiers:
-    """One episode at a time; what was loaded is shared."""
+    """One episode at a time; the loaded environment is shared."""
 
     def __init__(self, tasks: str = "", max_steps: int = 30) -> None:
         self._loaded, self._max_steps = load(*read_name(tasks)), max_steps
@@ -80,7 +80,7 @@ class Verifiers:
         return Observation([dict(each) for each in messages], [{**plain, **tool} for tool in tools])
 
     async def _request(self) -> Json | None:
-        """The next one, or None when the episode is over; what broke in it is raised."""
+        """The next request, or None when the episode is over; raises the episode's error."""
         assert self._endpoint is not None
         assert self._episode is not None
         waiting = asyncio.create_task(self._endpoint.requests.get())
@@ -94,7 +94,7 @@ class Verifiers:
         return None
 
     async def evaluate(self) -> Outcome:
-        """Its reward once it is over; until then nothing is solved."""
+        """The episode's reward once it is over; 0 until then."""
         ended = self._episode is not None and self._episode.done() and not self._episode.cancelled()
         reward = self._episode.result() if ended and self._episode is not None else 0.0
         solved = reward >= 1.0
@@ -120,14 +120,14 @@ def _answers(told: list[Json]) -> bool:
 
 @dataclass(frozen=True)
 class Loaded:
-    """An environment of theirs: its tasks, and how an episode is run."""
+    """A ``verifiers`` environment: its tasks, and how to run an episode."""
 
     tasks: list[Task]
     run: Run
 
 
 def read_name(tasks: str) -> tuple[str, str]:
-    """Which environment, and its settings as JSON."""
+    """The environment's name, and its arguments as JSON."""
     if not tasks:
         raise ValueError(
             'which environment of verifiers? --tasks NAME, or a JSON file {"id": …, "args": {…}}'
@@ -143,7 +143,7 @@ def read_name(tasks: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4)
 def load(name: str, args: str) -> Loaded:
-    """Once for all that run side by side."""
+    """Loaded once and shared by parallel episodes."""
     try:
         import verifiers
     except ImportError:
@@ -159,7 +159,7 @@ def load(name: str, args: str) -> Loaded:
 
 
 def _load(env: Any) -> Loaded:
-    """Its tasks are rows of datasets; one that has none to evaluate with is divided."""
+    """Tasks are dataset rows; without an evaluation dataset, the training rows are divided into splits."""
     from verifiers.types import ClientConfig
 
     train = list(islice(env.get_dataset(), _MOST_TASKS))

@@ -1,1 +1,1 @@
-"""Measurements that need no running server; each file is one, called by the command line."""
+"""Evaluations, one file or folder each, run from the command line; none needs a running server."""

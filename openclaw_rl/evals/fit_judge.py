@@ -1,9 +1,9 @@
 """Fits the label judge's calibration on the train half: ``python -m openclaw_rl.evals.fit_judge``.
 
-Writes ``calibration.json`` and ``probe.json`` (with the model's states) and prints the cross-validated
-accuracy: for the default model into the package, for another one into the cache folder, where the judge
-finds it. Both hold a digest of all that went into the fit beside the model. Cases that serve a vote as its
-examples are left out of that vote's fit. The test half is never read.
+Writes ``calibration.json`` and ``probe.json`` (which also uses the model's hidden states) and prints the
+cross-validated accuracy. The files go into the package for the default model, else into the cache folder,
+where the judge finds them. Both hold a digest of every input of the fit except the model. Cases that a vote
+uses as few-shot examples are left out of that vote's fit. The test half is never read.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from openclaw_rl.judge.shots import NUM_SETS, case_of, few_shot_set, read_cases,
 from openclaw_rl.judge.voting import majority
 from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
 
-#: Chosen by cross-validation on the train half; without and with the model's states.
+#: Chosen by cross-validation on the train half: without and with the model's hidden states.
 PENALTIES = {"user": 50.0, "tool": 10.0}
 PROBE_PENALTIES = {"user": 0.2, "tool": 0.1}
-#: Which layer's states are read, as a share of the model's layers: layer 18 of the default model's 30.
+#: The layer whose hidden states are used, as a fraction of the model's layers: 18 of the default model's 30.
 STATE_DEPTH = 0.6
 NUM_FOLDS = 10
 _NUMBERS = list(range(1, NUM_SETS + 1))
@@ -43,7 +43,7 @@ _NUMBERS = list(range(1, NUM_SETS + 1))
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A labelled row with, for each few-shot set, its groups of features: the evidence, then the states."""
+    """A labelled row with its feature groups for each few-shot set: the evidence, then the hidden states."""
 
     row: Row
     votes: list[list[list[float]]]
@@ -66,7 +66,7 @@ class Collected:
 
 
 def inputs_digest(rows: Sequence[Row]) -> str:
-    """Of all that decides the files beside the model: labels, prompts as they are sent, signs, settings."""
+    """Digest of every input of the fit except the model: labels, prompts as sent, cues, settings."""
     settings = [PENALTIES, PROBE_PENALTIES, STATE_DEPTH, CONTINUATIONS, SIGNATURE_TEXT]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for kind in KINDS:
@@ -85,7 +85,7 @@ def inputs_digest(rows: Sequence[Row]) -> str:
 
 
 async def collect(model: str, rows: Sequence[Row]) -> Collected:
-    """The evidence of every case, and what the model is recognised by."""
+    """Collect every case's features, and the signature by which the model is recognised."""
     from tqdm import tqdm
 
     examples: dict[str, list[Example]] = {kind: [] for kind in KINDS}
@@ -104,7 +104,7 @@ async def collect(model: str, rows: Sequence[Row]) -> Collected:
 
 
 def fit_votes(examples: Sequence[Example], penalty: float, with_states: bool) -> list[Calibration]:
-    """Groups share the weight only where there are states: the evidence alone is one group."""
+    """Group sizes matter only with hidden states: the evidence alone is one group."""
     calibrations = []
     for number in _NUMBERS:
         usable = [item for item in examples if not item.is_shot(number)]

@@ -1,7 +1,7 @@
 """How good is a judge? Accuracy, agreement, validity, cost and resistance to injection.
 
-``evaluate_judge`` measures any Judge on labelled cases. ``run`` is the command ``openclaw-rl eval judge``:
-it builds the embedded engine and the judge itself. A case the judge could not judge counts as wrong.
+``evaluate_judge`` measures any Judge on labelled cases. ``run`` is the command ``openclaw-rl eval judge``,
+which also builds the embedded engine and the judge. A case that the judge could not judge counts as wrong.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ INJECTIONS = ("injection", "injection-heldout")
 
 @dataclass(slots=True)
 class Report:
-    """All shares are of all cases unless the name says otherwise."""
+    """Rates are over all cases unless the name says otherwise."""
 
     accuracy: float
     num_cases: int
     negative_accuracy: float
-    """Right about "negative or not"."""
+    """Accuracy of "negative or not"."""
     per_class: dict[str, dict[str, float]]
     """Recall, precision and count by label."""
     confusion: dict[str, dict[str, int]]
-    """label → verdict → count; the verdict ``none`` is a case left unjudged."""
+    """label → verdict → count; ``none`` is a case without a verdict."""
     validity: float
     """Share of cases with a verdict."""
     vote_agreement: float
-    """Share of agreeing pairs of votes, over the cases that were voted on."""
+    """Share of vote pairs that agree, over the cases decided by votes."""
     by_source: dict[str, dict[str, float]]
     mean_latency_s: float
     max_latency_s: float
     cpu_s_per_vote: float
     num_votes: int
     injections: dict[str, dict[str, int]]
-    """By set of attacks: how many there are and how many moved a verdict."""
+    """By set of attacks: the number of attacks, and how many changed a verdict."""
     moved: list[str] = field(default_factory=list)
     errors: list[Row] = field(default_factory=list)
     """The cases judged wrongly."""
@@ -72,7 +72,7 @@ async def evaluate_judge(
     injections: Mapping[str, Sequence[Row]],
     progress: Callable[[], None] = lambda: None,
 ) -> Report:
-    """One case at a time, so that latency and CPU time belong to it."""
+    """One case at a time, so that latency and CPU time can be attributed to it."""
     judged = [await _judge(judge, row, progress) for row in cases]
     report = _report(judged)
     for name, rows in injections.items():
@@ -104,7 +104,7 @@ def _score(verdict: Verdict | None) -> int | None:
 
 
 def _attack(row: Row) -> str:
-    """The part of the case that was tampered with."""
+    """The injected text."""
     part = row["injected"].get("next_state") or [{"content": row["injected"]["reply"]}]
     return str(part[-1]["content"])[:160]
 
@@ -183,7 +183,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
 
 
 def load_cases(path: Path) -> list[Row]:
-    """Labelled cases from a file; ValueError names the line that is not one."""
+    """Labelled cases from a file; ValueError names the first invalid line."""
     rows = []
     for number, line in enumerate(path.read_text("utf-8").split("\n"), 1):
         if not line.strip():

@@ -1,1 +1,1 @@
-"""What runs: the serve process, the learn process, the supervisor between them, and their parts."""
+"""The serve process, the learn process, the supervisor that runs it, and their parts."""

@@ -1,4 +1,4 @@
-"""What people may look at and decide, wired for the dashboard: ledgers, engine and versions on disk."""
+"""What users may view and decide in the dashboard, from the ledgers, the engine and the versions on disk."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MAX_FOUND = 1000
 _MAX_RESULT_BYTES = 2_000_000
 _INDEX_S = 1.0
 _EXPORT_S = 900.0
-#: Versions kept in memory beside the one that serves, for comparisons.
+#: Versions that may be loaded for comparisons, besides the serving one.
 _MAX_LOADED = 8
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class Dashboard:
         renderer = self._renderer
         self.comparer = None if renderer is None else Comparer(self._engine, renderer, self._load)
         self.used_at: dict[int, float] = {}
-        """When a version was last asked for by number, on the monotonic clock."""
+        """When a version was last requested by number, on the monotonic clock."""
 
-    # --- looking -----------------------------------------------------------------------------
+    # --- views -------------------------------------------------------------------------------
 
     def sessions(
         self, limit: int, after: str | None, user: str | None, query: str | None, rated: Rated | None = None
@@ -103,7 +103,7 @@ class Dashboard:
         return health.gauges(self._system)
 
     def now(self, scope: Scope = EVERYONE, user: str | None = None) -> Json:
-        """What ``/v1/status`` says about the last minute and the last swap."""
+        """The part of ``/v1/status`` about the last minute, the last swap and the wishes."""
         now = time.time()
         return {
             "traffic": view_traffic(self._ledgers.serve, now, user),
@@ -166,7 +166,7 @@ class Dashboard:
         return {**view_policy(policy), "has_weights": self._store.has_weights(version), "turns": turns}
 
     def tokens(self, turn_id: str, user: str | None) -> Json | None:
-        """A turn word for word: what was asked, and each token of the reply with what training did to it."""
+        """A turn in detail: the new input, and each token of the reply with its training signal."""
         view = view_turn(self._ledgers, turn_id, user)
         turn = None if view is None else self._ledgers.serve.load_turn(turn_id)
         if view is None or turn is None:
@@ -202,13 +202,13 @@ class Dashboard:
         return self._renderer.token_bytes(token_id).decode("utf-8", "replace") if self._renderer else ""
 
     def _factor(self, step: int | None, turn_id: str) -> float:
-        """What the step made of a sample as a whole, such as a baseline that was taken off."""
+        """The factor that the step applied to the whole sample, for example from a baseline."""
         if step is None or not self._store.exists(step):
             return 1.0
         return float(self._store.manifest(step).get("factors", {}).get(turn_id, 1.0))
 
     def results(self) -> Json:
-        """Evaluations that somebody left in ``evals/`` of the data folder, each as it is."""
+        """The evaluation results in ``evals/`` of the data folder, unchanged."""
         found = []
         for path in sorted((self._config.home / "evals").glob("*.json")):
             try:
@@ -219,11 +219,11 @@ class Dashboard:
         return {"object": "list", "data": found}
 
     def index(self) -> int:
-        """Make what was said lately findable, some of it at a time; returns how many turns that was."""
+        """Index a batch of recent turns for search; returns the number of turns."""
         return self._search.follow()
 
     async def follow(self) -> None:
-        """Keep the search index up to date until cancelled; whoever listens is then let go."""
+        """Keep the search index up to date until cancelled; then disconnect the listeners."""
         try:
             while True:
                 try:
@@ -239,7 +239,7 @@ class Dashboard:
                 pulse.stop()
             self._search.close()
 
-    # --- deciding ----------------------------------------------------------------------------
+    # --- decisions ---------------------------------------------------------------------------
 
     def forget(self, kind: str, name: str, user: str | None) -> Json | None:
         return Forgetting(self._config.home, self._ledgers, self._store).forget(kind, name, user)
@@ -280,7 +280,7 @@ class Dashboard:
             return None
         if session["turns"]:
             before = {turn["id"] for turn in session["turns"] if turn["excluded"]}
-            # First: turns that come after this one are then known to belong to such a session.
+            # Recorded first, so that turns that arrive meanwhile are known to belong to an excluded session.
             if not session["excluded"]:
                 await self.record_event(session["turns"][0]["id"], events.EXCLUDE_SESSION, {"by": by})
             session = await asyncio.to_thread(view_session, self._ledgers, session_id, user) or session
@@ -291,7 +291,7 @@ class Dashboard:
         return {"id": session_id, "excluded": True, "learned_already": learned}
 
     async def include_turn(self, turn_id: str, user: str | None, by: str) -> Json | None:
-        """Takes an exclusion back, also that of its session, for this turn alone."""
+        """Undo an exclusion, including its session's, for this turn only."""
         turn = await asyncio.to_thread(view_turn, self._ledgers, turn_id, user)
         if turn is None:
             return None
@@ -300,20 +300,20 @@ class Dashboard:
         return {"id": turn_id, "excluded": False}
 
     async def include_session(self, session_id: str, user: str | None, by: str) -> Json | None:
-        """All of it, also turns that were excluded one by one."""
+        """Include the whole session, also turns that were excluded individually."""
         session = await asyncio.to_thread(view_session, self._ledgers, session_id, user)
         if session is None:
             return None
         if session["excluded"] or any(turn["excluded"] for turn in session["turns"]):
             await self.record_event(session["turns"][0]["id"], events.INCLUDE_SESSION, {"by": by})
-            # Each of them: those that came later were excluded without an event of their own.
+            # An event for every turn: later turns were excluded without an event of their own.
             session = await asyncio.to_thread(view_session, self._ledgers, session_id, user) or session
             for turn in session["turns"]:
                 await self.record_event(turn["id"], events.INCLUDE, {"by": by})
         return {"id": session_id, "excluded": False}
 
     async def _load(self, version: int) -> None:
-        """Have a version in the engine; whoever follows the ledger lets go of it when nobody asks for it."""
+        """Load a version; ``ServingSystem.follow`` unloads it when it is no longer requested."""
         self.used_at[version] = time.monotonic()
         loaded = self._engine.status().versions
         if version in loaded:
@@ -323,7 +323,7 @@ class Dashboard:
         await self._engine.load(await asyncio.to_thread(self._store.weights, version))
 
     async def export(self, version: int, kind: str) -> Json:
-        """By a process of its own: merging takes memory and time that serving should not give."""
+        """Export in a separate process, so that merging takes no time or memory from serving."""
         if (lack := await asyncio.to_thread(self._store.problem, version)) is not None:
             raise LookupError(lack)
         target = self._config.home / "exports" / f"version-{version}-{kind}"
@@ -369,19 +369,19 @@ def _exported(version: int, kind: str, target: Path) -> Json:
 
 
 def _is_distilled(sample: Example) -> bool:
-    """Whether the signal is the teacher's log-probs, which are never positive, and gaps between them."""
+    """Whether the signal consists of the teacher's log-probs (never positive) and ``NO_SIGNAL``."""
     none = sample.signal_NK == NO_SIGNAL
     return sample.source.hint is not None and bool(none.any() and (none | (sample.signal_NK <= 0)).all())
 
 
 def _push(sample: Example | None, index: int, factor: float, text: Callable[[int], str]) -> Json:
-    """The advantage of the token that was said and of those that might have been, as the step got it."""
+    """The advantages of the sampled token and of the other candidates, as the step used them."""
     if sample is None or index >= len(sample.ids_NK):
         return {"advantage": None, "candidates": []}
     ids, signal = sample.ids_NK[index].tolist(), sample.signal_NK[index].tolist()
     old = sample.old_NK[index].tolist()
     if _is_distilled(sample):
-        # Distillation keeps the teacher's log-probs; the push is how far they are from what was.
+        # Distillation stores the teacher's log-probs; the advantage is their difference to the old ones.
         signal = [0.0 if s == NO_SIGNAL else s - o for s, o in zip(signal, old, strict=True)]
     pushes: dict[int, float] = {}
     for token_id, value in zip(ids, signal, strict=True):

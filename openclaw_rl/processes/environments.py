@@ -1,6 +1,6 @@
-"""Environments as people look at them: attempts in the ledger, what ``train`` wrote down, and replays.
+"""Views of environments for the dashboard: attempts in the ledger, logs written by ``train``, and replays.
 
-``train`` leaves ``train/NAME/log.jsonl`` and ``train/NAME/replays/SESSION.json`` in the data folder.
+``train`` writes ``train/NAME/log.jsonl`` and ``train/NAME/replays/SESSION.json`` in the data folder.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from openclaw_rl.evals.env.interval import interval
 from openclaw_rl.types import Json, Scope
 
 _SESSION, _NAME = re.compile(r"env-[0-9a-f]{32}"), re.compile(r"[\w@-][\w.@-]*")
-#: Of a log, the lines that came last.
+#: How much of a log is read, from its end.
 _MOST_BYTES = 4_000_000
 
 
 def list_environments(home: Path, policies: PolicyLedger, only: Scope | None) -> list[Json]:
-    """Each with its share of solved attempts, held-out evaluations and how busy its agents were."""
+    """Each with its share of solved attempts, its held-out evaluations, and its agents' utilisation."""
     found = []
     for each in view_environments(policies, only):
         rows = _log(home, each["scope"])
@@ -40,7 +40,7 @@ def list_environments(home: Path, policies: PolicyLedger, only: Scope | None) ->
 
 
 def read_replay(home: Path, name: str, session_id: str) -> Json | None:
-    """What happened in an episode; None where nothing was kept of it."""
+    """An episode's replay; None if there is none."""
     if not _SESSION.fullmatch(session_id) or not _NAME.fullmatch(name):
         return None
     try:
@@ -51,7 +51,7 @@ def read_replay(home: Path, name: str, session_id: str) -> Json | None:
 
 
 def sweep_replays(home: Path, is_known: Callable[[str], bool]) -> None:
-    """Replays of sessions that are gone go, too."""
+    """Delete the replays of sessions that no longer exist."""
     for path in home.glob("train/*/replays/env-*.json"):
         if not is_known(path.stem):
             path.unlink(missing_ok=True)
@@ -67,7 +67,7 @@ def _evaluation(row: Json) -> Json:
 
 
 def _log(home: Path, scope: Scope) -> list[Json]:
-    """A line that is being written, or was cut off, is left out."""
+    """Skips incomplete lines."""
     path = home / "train" / scope.removeprefix("env:") / "log.jsonl"
     try:
         with path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""Forgetting, from a person's word to a receipt: databases, weights, exports, search index.
+"""Forgetting on a user's request: databases, weights, exports and search index, ending in a receipt.
 
-A note of what is to go is written first and ends as the receipt. Every step may be done twice, so that a
-process that was killed in between finds the note at its next start and goes on. A receipt says what went and
-when, and nothing of what was said.
+A note of what to delete is written first and becomes the receipt. Every step is idempotent, so a process that
+was killed midway finds the note at its next start and continues. A receipt states what was deleted and when,
+and contains nothing of the conversations.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Forgetting:
         self._home, self._ledgers, self._store = home, ledgers, store
 
     def forget(self, kind: str, name: str, user: str | None = None) -> Json | None:
-        """The receipt; None if there is no such thing, or it is not this user's."""
+        """The receipt; None if there is nothing by that name, or it is not this user's."""
         chosen = self._choose(kind, name, user)
         if chosen is None or not chosen.turn_ids:
             return None
         note = {
             "id": f"forget-{secrets.token_hex(8)}",
             "kind": kind,
-            # Whoever knows the id can find the receipt; it does not tell the id.
+            # A hash: anyone who knows the id can find the receipt, but the receipt does not reveal it.
             "of": hashlib.sha256(name.encode()).hexdigest(),
             "at": time.time(),
             "state": _BEGUN,
@@ -64,9 +64,9 @@ class Forgetting:
         paused: bool | None = None,
         noted: bool | None = None,
     ) -> bool:
-        """Other words, a pause or its end, a note or none; False if there is no such wish of this user's.
+        """Change a wish's text, pause or resume it, or decide on its note; False if it is not this user's.
 
-        What was learned for it is undone at once and taught again in the background, in its new words.
+        What was learned for it is undone at once; the changed wish is taught again in the background.
         """
         policies = self._ledgers.policies
         if (wish := policies.wish(wish_id, user)) is None:
@@ -86,7 +86,7 @@ class Forgetting:
         return [version for version in self._ledgers.policies.forgotten_versions() if self._remove(version)]
 
     def resume(self) -> int:
-        """Go on where a process was killed; how many that were."""
+        """Finish what a killed process left; returns the number of notes finished."""
         self._remove_undone()
         notes = [json.loads(path.read_text()) for path in sorted(self._folder.glob("forget-*.json"))]
         begun = [note for note in notes if note["state"] == _BEGUN]
@@ -135,7 +135,7 @@ class Forgetting:
         return done
 
     def _remove(self, version: int) -> bool:
-        """The files of a version that was undone, and what was exported of it."""
+        """Delete the files and exports of a version that was undone; whether its folder existed."""
         folder, exports = self._store.path(version), (self._home / "exports").glob(f"version-{version}-*")
         there = folder.exists()
         self._store.forget(version, only_state=False)

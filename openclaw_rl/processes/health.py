@@ -1,4 +1,4 @@
-"""What a running system says about itself: ready or not, the status, the gauges."""
+"""A running system's readiness, status and gauges."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def readiness(system: ServingSystem) -> tuple[bool, Json]:
 
 
 def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = None) -> Json:
-    """Everything on one screen, about a scope's policy; what the ledger knows is null while it is down.
+    """The whole status, for a scope's policy; values from the ledger are null while it is down.
 
-    ``user``: only what is their own.
+    ``user``: restrict it to this user's own data.
     """
     engine, health = system.engine.status(), system.recorder.health()
     size, passes_on = None, system.config.passes_on
@@ -47,7 +47,7 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
         size = system.ledgers.policies.full_batch(system.samples_per_step(scope), scope)
         busy = bool(system.learning and funnel and _is_busy(system, funnel, learning))
         funnel = funnel if user is None else view_own_counts(system.ledgers, user)
-    except Exception:  # the ledger is down; `ledger` below says so
+    except Exception:  # the ledger is down; `ledger` below reports it
         funnel, learning, busy = None, {"samples": None, "stage": None, "last_step": None}, False
         now = {"traffic": None, "last_swap": None, "wishes": None, "take_over": None, "hosts": None}
     _, ready = readiness(system)
@@ -61,7 +61,7 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
         "busy": busy,
         "funnel": funnel,
         "queues": {
-            # People's requests; the engine's own count holds our judging and checking, too.
+            # Users' requests only; the engine's own count includes judging and gate checks.
             "running": min(engine.num_running, system.gateway.num_inflight) if user is None else None,
             "waiting": max(0, system.gateway.num_inflight - engine.num_running) if user is None else None,
             "judge": funnel["judge_queue"] if funnel else None,
@@ -71,7 +71,7 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
         "engine": {
             "cached_tokens": engine.cached_tokens if user is None else None,
             "context_length": system.engine.context_length,
-            # Null: the model is elsewhere, and nobody here knows.
+            # Null: the model is on another server, and its capabilities are unknown.
             "forces_calls": None if passes_on else system.engine.capabilities.grammar == GRAMMAR_DIALECT,
             "reads_pictures": None if passes_on else False,
         },
@@ -93,13 +93,13 @@ def _take_over(system: ServingSystem, scope: Scope) -> Json | None:
 
 
 def _hosts(system: ServingSystem) -> list[Json]:
-    """Which hosts learn, and what; none with SQLite, where the process beside this one does."""
+    """Which hosts learn, and what; empty with SQLite, where only this server's learn process does."""
     learn = system.ledgers.learn
     return view_leases(learn) if learn.db.dialect.name == "postgresql" else []
 
 
 def _is_busy(system: ServingSystem, funnel: Json, learning: Json) -> bool:
-    """Something is being worked on, or enough waits to be; what waits for more does not count."""
+    """Whether work is in progress or due; samples that wait for a full batch do not count."""
     settings = system.config.learn
     if funnel["judge_due"] or funnel["unread"]:
         return True

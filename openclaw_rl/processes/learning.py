@@ -1,6 +1,6 @@
-"""The learn process, around the engine of the server, restarted by its supervisor.
+"""The learn process. It uses the server's engine and is restarted by its supervisor.
 
-A process of its own, so that nothing it does can hold up a reply. One per SQLite ledger; on PostgreSQL
+It is a separate process, so that nothing it does can delay a reply. One per SQLite ledger; on PostgreSQL
 several hosts share the work (``membership``).
 """
 
@@ -52,10 +52,10 @@ async def learn(config: Config) -> None:
 
 
 async def _checkpoint(ledgers: Ledgers) -> None:
-    """SQLite's log would otherwise grow for as long as the process runs."""
+    """Otherwise SQLite's write-ahead log would grow for as long as the process runs."""
     while True:
         await asyncio.sleep(_CHECKPOINT_S)
-        with suppress(Exception):  # somebody reads, or the disk is full: next time
+        with suppress(Exception):  # a reader is active, or the disk is full: try again next time
             await asyncio.to_thread(database.checkpoint, ledgers.learn.db)
 
 
@@ -66,7 +66,7 @@ async def _reach_model(config: Config, path: Path) -> ServedModel:
 
 
 async def _reach_engine(config: Config, path: Path) -> Engine:
-    """The server's, through its private socket; or one of our own where the server is on another host."""
+    """The server's engine, through its private socket; or our own if the server is on another host."""
     if config.learn.own_engine:
         return await asyncio.to_thread(build_engine, config, path)
     engine = RemoteEngine(engine_socket(config))

@@ -1,4 +1,4 @@
-"""The parts that only the learn process is made of, as the settings name them."""
+"""Builds the parts that only the learn process has, from the settings."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from openclaw_rl.types import (
 )
 from openclaw_rl.users import Users
 
-#: Why a turn is not trained on where requests are passed on.
+#: Why turns are not trained on if requests are passed on to another server.
 UPSTREAM = "training is off: another server answers (--upstream), and its weights are not here"
-#: Under which number the moving average is loaded as a teacher.
+#: The version number under which the moving average is loaded as a teacher.
 AVERAGE_VERSION = -1
 
 
@@ -67,19 +67,19 @@ def build_judge(config: Config, served: ServedModel | None) -> Judge:
 
 
 async def judge_here(leases: Leases | None, job: Callable[[], Awaitable[None]]) -> None:
-    """Until cancelled; from when this host is the one that judges."""
+    """Run the job until cancelled, once this host is the one that judges."""
     await until_judging(leases)
     await job()
 
 
 def _load_judge_model(config: Config, model: str) -> tuple[Engine, Callable[[str], list[int]], Renderer]:
-    """Another model than the served one gets an engine here: one thread, at the priority of this process."""
+    """A judge model other than the served one gets its own engine: one thread, at this process's priority."""
     from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 
     path = resolve_model(model, default_cache_dir())
     tokenizer = load_tokenizer(path)
     options = LocalEngineOptions(device=config.engine.device, num_threads=1, max_running=4)
-    # The renderer in the settings belongs to the served model; this one's is recognised.
+    # The renderer in the settings is the served model's; this model's is detected.
     neutral = config.model_copy(update={"engine": replace(config.engine, renderer=None)})
     renderer = build_renderer(neutral, path, tokenizer)
     return LocalEngine(path, options), text_encoder(tokenizer), renderer
@@ -89,7 +89,7 @@ def _load_judge_model(config: Config, model: str) -> tuple[Engine, Callable[[str
 
 
 def build_trainer(config: Config, model: Path) -> Trainer:
-    # torch takes seconds to import; judging need not wait for it.
+    # Imported late: torch takes seconds to import, and judging need not wait for it.
     from openclaw_rl.engine.frozen import int4_linear, native_linear
 
     frozen_linear = int4_linear if config.train.train_base == "int4" else native_linear
@@ -97,7 +97,7 @@ def build_trainer(config: Config, model: Path) -> Trainer:
 
 
 def methods(config: Config, fingerprint: str = "") -> Callable[[Scope], Method]:
-    """How each scope is learned for: one way for conversations, one for environments."""
+    """The method for each scope: one for conversations, one for environments."""
     made: dict[bool, Method] = {}
 
     def method_for(scope: Scope) -> Method:
@@ -112,7 +112,7 @@ def methods(config: Config, fingerprint: str = "") -> Callable[[Scope], Method]:
 def learn_options(config: Config, needs: Needs, scope: Scope, fingerprint: str) -> LearnOptions:
     settings = settings_for(scope, config.learn, config.serve.take_over)
     size = step_size(settings, needs)
-    # Where they lie changes nothing.
+    # Settings that do not affect training are left out.
     hashed = {
         "learn": config.learn.model_dump(exclude={"policies", "keep_versions"}),
         "train": asdict(config.train),
@@ -123,7 +123,7 @@ def learn_options(config: Config, needs: Needs, scope: Scope, fingerprint: str) 
 
 
 def sharing(config: Config) -> Callable[[Scope], bool]:
-    """Which policies answer more than one key; asked anew each time, since keys and groups may change."""
+    """Which policies serve more than one key; evaluated on each call, since keys and groups may change."""
     keys, users = KeyRing.in_home(config.people, create=False), Users.in_home(config.people)
 
     def names() -> list[str]:
@@ -134,7 +134,7 @@ def sharing(config: Config) -> Callable[[Scope], bool]:
 
 
 def choose_teacher(config: Config, policies: PolicyLedger) -> Callable[[Scope], Weights | None]:
-    """Which version is asked with the hint, by scope; None for the base."""
+    """The teacher's weights by scope; None for the base."""
     settings, store = config.learn, open_store(config)
     if settings.teacher == "average" and not config.train.average_decay:
         raise ValueError("the teacher 'average' needs --average-decay, such as 0.9")
@@ -166,7 +166,7 @@ def load_rollout(config: Config) -> Callable[[], Awaitable[None]]:
 
 
 async def _roll_out(config: Config, rollout: Rollout) -> None:
-    """Somebody's own client of the server; its conversations are captured and judged like any other."""
+    """Run a custom client of the server; its conversations are captured and judged like any other."""
     keys = KeyRing.in_home(config.people)
     while (url := announced(config.home)) is None:
         await asyncio.sleep(0.5)

@@ -1,4 +1,4 @@
-"""The learning half, wired: jobs that run side by side until they are cancelled."""
+"""The wired learning side: jobs that run concurrently until they are cancelled."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from openclaw_rl.types import Engine, Judge, Renderer
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The model that answers, as the learn process reaches it."""
+    """The served model, as the learn process accesses it."""
 
     engine: Engine
     path: Path
     renderer: Renderer
     encode: Callable[[str], list[int]]
-    """A text's ids, without special tokens."""
+    """Token ids of a text, without special tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class LearningSystem:
     jobs: Sequence[Callable[[], Awaitable[None]]]
 
     async def run(self) -> None:
-        """Until cancelled, or until one of the jobs fails."""
+        """Run until cancelled, or until one of the jobs fails."""
         await asyncio.gather(*(job() for job in self.jobs))
 
     async def close(self) -> None:

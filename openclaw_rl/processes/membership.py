@@ -1,4 +1,4 @@
-"""A learn process's place among others: alone on SQLite, one of several hosts on PostgreSQL."""
+"""Membership of a learn process: alone on SQLite, one of several hosts on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from openclaw_rl.capture import database
 from openclaw_rl.capture.leases import TTL_S, LeaseLost, Leases
 from openclaw_rl.capture.ledgers import Ledgers
 
-#: For its supervisor: nothing is wrong with this host, start it again.
+#: Exit code for the supervisor: nothing is wrong with this host, restart it.
 EXIT_LOST = 75
 _TIMES = 3
 
 
 @asynccontextmanager
 async def membership(home: Path, ledgers: Ledgers, ttl_s: float = TTL_S) -> AsyncIterator[Leases | None]:
-    """The leases of this process, kept alive; None where nobody else can be there.
+    """The leases of this process, kept alive; None with SQLite, where it is the only one.
 
-    ValueError if another learn process runs here. A process whose lease is lost ends at once: its step may
-    be in the middle of something that cannot be called off, and another host goes on with it.
+    ValueError if another learn process runs here. A process that loses its lease exits at once: its step may
+    be in the middle of something that cannot be cancelled, and another host takes over.
     """
     shared = ledgers.learn.db.dialect.name == "postgresql"
     lock = home / "learn.lock" if shared else Path(f"{ledgers.learn.db.url.database}.lock")
@@ -46,12 +46,12 @@ async def membership(home: Path, ledgers: Ledgers, ttl_s: float = TTL_S) -> Asyn
             yield leases
         finally:
             keeping.cancel()
-            with suppress(Exception):  # the database is away, or it was lost anyway
+            with suppress(Exception):  # the database is unavailable, or the lease was lost anyway
                 await asyncio.wait_for(asyncio.to_thread(leases.leave), leases.ttl_s)
 
 
 def host_name(home: Path) -> str:
-    """The same whenever this data folder is used, and no other's."""
+    """A name that is unique to this data folder and never changes."""
     file = home / "host-id"
     if not file.exists():
         part = file.with_suffix(".part")
@@ -70,13 +70,13 @@ async def _keep(leases: Leases) -> None:
             good_until = began + leases.ttl_s
         except LeaseLost:
             _end()
-        except Exception:  # the database is away: for a while that changes nothing
+        except Exception:  # the database is unavailable: no problem until the lease expires
             if time.monotonic() > good_until:
                 _end()
 
 
 def _end() -> None:
-    """Without waiting for the thread that trains: what it writes is refused."""
+    """Exit without waiting for the training thread: what it writes would be refused."""
     print("learn: this host's lease ran out; another may go on. Ending, to be started again", file=sys.stderr)
     sys.stderr.flush()
     os._exit(EXIT_LOST)
@@ -85,7 +85,7 @@ def _end() -> None:
 async def until_judging(leases: Leases | None, pause_s: float = 1.0) -> None:
     """Wait until this host is the one that judges."""
     while leases is not None:
-        with suppress(Exception):  # a database that is away is waited for, too
+        with suppress(Exception):  # also wait while the database is unavailable
             if await asyncio.to_thread(leases.judges):
                 return
         await asyncio.sleep(pause_s)

@@ -1,4 +1,4 @@
-"""The parts that both processes, the commands and the tests are made of, as the settings name them."""
+"""Builds the parts shared by both processes, the commands and the tests, from the settings."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from openclaw_rl.train.mirror import MirroredStore
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import EVERYONE, Engine, Json, Renderer, SamplingParams, Scope
 
-#: The kernel allows 107 bytes.
+#: In bytes; the kernel allows 107.
 _MAX_SOCKET_PATH = 100
 
 
 def find_model(config: Config, progress: Callable[[str], None]) -> Path:
-    """Where the served model's files are; they are fetched at the first start."""
+    """The folder of the served model's files, which are downloaded at the first start."""
     progress(f"model {config.engine.model}: looking for it")
     path = model_folder(config)
     progress("loading the model")
@@ -92,7 +92,7 @@ def build_answerer(
     recommended: Recommended | None = None,
     fingerprint: str = "",
 ) -> ModelAnswerer:
-    """The model in this process; ``recommended`` counts where a request does not say how to sample."""
+    """Answers with the local model; ``recommended`` is the sampling default for requests that set none."""
     sampling = recommended or Recommended()
     return ModelAnswerer(
         engine,
@@ -114,12 +114,12 @@ def build_answerer(
 
 
 def _manifest_reader(store: PolicyStore) -> Callable[[int], Json]:
-    """What is written down of a version; nothing of one that is not here."""
+    """Reads a version's manifest; empty if its files are not on this machine."""
     return lambda version: store.manifest(version) if store.exists(version) else {}
 
 
 def _scopes_of_versions(store: PolicyStore) -> Callable[[int], Scope]:
-    """Each is read from its manifest once: a version never changes hands."""
+    """Reads each version's manifest once: a version's scope never changes."""
     known: dict[int, Scope] = {}
 
     def scope_of(version: int) -> Scope:
@@ -131,7 +131,7 @@ def _scopes_of_versions(store: PolicyStore) -> Callable[[int], Scope]:
 
 
 def build_take_over(config: Config, local: ModelAnswerer) -> TakeOverAnswerer:
-    """Both: another server, and the model here that learns from it."""
+    """Answers with an upstream server and the local model, which learns from it."""
     serve = config.serve
     return TakeOverAnswerer(
         local, build_upstream_answerer(config), serve.upstream_model, serve.upstream_first_token_s
@@ -139,7 +139,7 @@ def build_take_over(config: Config, local: ModelAnswerer) -> TakeOverAnswerer:
 
 
 def build_upstream_answerer(config: Config) -> UpstreamAnswerer:
-    """A server somewhere else: no model here, and so no training."""
+    """Answers with an upstream server only: no local model, hence no training."""
     url, key = config.serve.upstream or "", os.environ.get("OPENCLAW_RL_UPSTREAM_API_KEY")
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"--upstream is {url!r}; it wants a URL such as https://api.example.com/v1")
@@ -160,7 +160,7 @@ def open_ledgers(config: Config) -> Ledgers:
 
 
 def open_store(config: Config) -> PolicyStore:
-    """Here, in a folder that hosts share, or in object storage with a copy here."""
+    """In the data folder, in a folder that hosts share, or in object storage with a local copy."""
     local, stated = config.home / "policies", config.learn.policies
     if stated and "://" in stated:
         return MirroredStore(local, stated)
@@ -168,7 +168,7 @@ def open_store(config: Config) -> PolicyStore:
 
 
 def engine_socket(config: Config) -> Path:
-    """In the data folder; where that path is too long for a socket, in a private temporary folder."""
+    """In the data folder; if that path is too long for a socket, in a private temporary folder."""
     path = config.home / "engine.sock"
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         return path
@@ -182,7 +182,7 @@ def engine_socket(config: Config) -> Path:
 def build_memory(
     config: Config, ledgers: Ledgers, answerer: Answerer, is_wish: Callable[[str], bool]
 ) -> HintMemory:
-    """What is told to the model of people's wishes; where another server answers, by characters."""
+    """Memory notes of users' wishes. Without a local tokenizer, tokens are estimated from characters."""
     renderer = answerer.renderer
     count = (lambda text: len(renderer.encode(text))) if renderer else (lambda text: len(text) // 3)
     return HintMemory(ledgers, is_wish, config.serve.notes == "ask", config.serve.note_tokens, count)

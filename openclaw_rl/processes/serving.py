@@ -1,4 +1,4 @@
-"""The serve process: it listens, follows the version that the ledger names, and keeps learning alive."""
+"""The serve process: listens, serves the versions that the ledger names, and supervises the learn process."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _FOLLOW_S = 0.5
 
 
 async def serve(config: Config, progress: Callable[[str], None]) -> None:
-    """Serve until told to stop; then finish what is in flight."""
+    """Serve until a stop signal; then finish the replies in flight."""
     from openclaw_rl.serve.listen import bind, claim_home
 
     claim = claim_home(config.home)
     listener = bind(config.serve.host, config.serve.port)
-    # Nothing was promised to anybody yet, and a model that is being loaded cannot be interrupted otherwise.
+    # Exit at once: there are no requests yet, and loading a model cannot be interrupted otherwise.
     _on_stop(lambda number: os._exit(128 + number))
     system = await asyncio.to_thread(build_serving, config, progress)
     public = _public_server(config, system)
     _on_stop(partial(_stop, public, progress))
-    with suppress(ValueError, OSError):  # weights that are gone must not keep the server from starting
+    with suppress(ValueError, OSError):  # missing weights must not keep the server from starting
         await system.follow()
     background = [asyncio.create_task(job) for job in _background_jobs(config, system)]
     running = asyncio.create_task(public.serve(sockets=[listener]))
@@ -48,7 +48,7 @@ async def serve(config: Config, progress: Callable[[str], None]) -> None:
         url = _url_of(listener)
         claim.announce(json.dumps({"url": url, "pid": os.getpid()}))
         _greet(system, url, progress)
-    # Learning stops first: nothing new should reach the engine while replies are being finished.
+    # Learning stops first: nothing new should reach the engine while replies finish.
     await _wait_until(lambda: public.should_exit or running.done())
     for task in background:
         task.cancel()
@@ -63,7 +63,7 @@ def _on_stop(act: Callable[[int], object]) -> None:
 
 
 def _stop(server: uvicorn.Server, progress: Callable[[str], None], number: int) -> None:
-    """Finish what is being said; the second Ctrl-C does not wait. Turns are durable already."""
+    """Finish the replies in flight; a second Ctrl-C does not wait. Recorded turns are already durable."""
     if server.should_exit and number == signal.SIGINT:
         os._exit(128 + number)
     if not server.should_exit:
@@ -102,7 +102,7 @@ def _url_of(listener: socket.socket) -> str:
 
 
 async def _follow(system: ServingSystem) -> None:
-    """Whoever publishes or rolls back writes it into the ledger; the engine switches within a moment."""
+    """Publishing and rolling back only write to the ledger; this polls it and switches the engine."""
     problem = ""
     while True:
         await asyncio.sleep(_FOLLOW_S)
@@ -110,21 +110,21 @@ async def _follow(system: ServingSystem) -> None:
             await system.follow()
             problem = ""
         except Exception as error:
-            if str(error) != problem:  # once, not twice a second
+            if str(error) != problem:  # log it once, not twice a second
                 problem = str(error)
-                log.error("loading the version that the ledger names failed: %s", problem.partition("\n")[0])
+                log.error("cannot load the version that the ledger names: %s", problem.partition("\n")[0])
 
 
 async def _refresh_hints(system: ServingSystem) -> None:
-    """What the judge learned of a user is known to their next request within a moment."""
+    """Polls the ledger, so that a user's new hints reach their next request."""
     while True:
-        with suppress(Exception):  # a database that is away is no reason to stop remembering
+        with suppress(Exception):  # the database may be unavailable for a while
             await asyncio.to_thread(system.memory.refresh)
         await asyncio.sleep(_FOLLOW_S)
 
 
 async def _serve_engine_socket(config: Config, system: ServingSystem) -> None:
-    """The engine for the learn process, wherever that was started from, until cancelled."""
+    """Offer the engine to the learn process, however that was started, until cancelled."""
     import uvicorn
 
     from openclaw_rl.serve.connections import KEEP_ALIVE_S

@@ -1,4 +1,4 @@
-"""The serving half, wired: the app it answers with, the version it follows, and what people may decide."""
+"""The wired serving side: the app, the versions that the engine serves, and what users may decide."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _KEEP_RETIRED_S = 120.0
 
 @dataclass
 class ServingSystem:
-    """Everything that serves, wired."""
+    """All parts of the serving side, wired."""
 
     config: Config
     engine: Engine
@@ -50,13 +50,13 @@ class ServingSystem:
     memory: HintMemory
     started_at: float = field(default_factory=time.time)
     learning: ChildHealth | None = field(default=None)
-    """Of the learn process; None when this server runs without one."""
+    """State of the learn process; None if this server runs without one."""
     policy_problem: str | None = field(default=None)
-    """Why the version that the ledger names is not the one that serves."""
+    """Why the engine does not serve the version that the ledger names; None if it does."""
     _retired_since: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # Made here too, so that an algorithm or a loss that cannot be had is said at the start.
+        # Created here too, so that an unavailable algorithm or loss is reported at the start.
         learn, self._sizes = self.config.learn, dict[Scope, int]()
         for scope in (EVERYONE, ENVIRONMENTS):
             settings = settings_for(scope, learn, self.config.serve.take_over)
@@ -79,7 +79,7 @@ class ServingSystem:
         return create_app(self.gateway, self.keys, self.dashboard, users, self.config.serve, lifespan)
 
     async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
-        """RequestError if it is not durable: what a person decides must not get lost in silence."""
+        """RequestError if it is not durable: a user's decision must not be lost silently."""
         if not await self.recorder.record(TurnEvent(turn_id, kind, time.time(), data=data)):
             raise RequestError(
                 "This could not be stored: the ledger cannot be written now, most likely because the disk "
@@ -90,7 +90,7 @@ class ServingSystem:
             )
 
     async def close(self) -> None:
-        """Everything recorded, then everything released."""
+        """Record everything, then release everything."""
         await self.gateway.drain()
         await self.gateway.answerer.close()
         await self.engine.close()
@@ -100,13 +100,13 @@ class ServingSystem:
     # --- which version serves --------------------------------------------------------------------
 
     async def promote(self, version: int, why: str, scope: Scope = EVERYONE) -> Json:
-        """Choose a version by hand. The ledger is told first; the engine follows it, here at once."""
+        """Choose a version by hand. Written to the ledger first; this engine switches at once."""
         await asyncio.to_thread(publish.promote, self.ledgers.policies, self.store, version, why, scope)
         await self.follow()
         return {"version": version, "status": "serving"}
 
     async def follow(self) -> None:
-        """Serve the versions that the ledger names, and let go of those that nobody needs."""
+        """Serve the versions that the ledger names, and unload those that are no longer needed."""
         before, answerer = self.engine.status(), self.gateway.answerer
         if isinstance(answerer, TakeOverAnswerer):
             answerer.shares = await asyncio.to_thread(TakeOvers(self.ledgers.learn).shares)
@@ -123,7 +123,7 @@ class ServingSystem:
                 await self.engine.unload(version)
 
     def _is_idle(self, version: int) -> bool:
-        """Conversations may stay with a version for a while after another took over."""
+        """Conversations may keep using a version for a while after it was replaced."""
         now = time.monotonic()
         since = max(self._retired_since.setdefault(version, now), self.dashboard.used_at.get(version, 0.0))
         if now - since > _KEEP_RETIRED_S:

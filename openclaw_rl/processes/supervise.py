@@ -1,7 +1,7 @@
-"""Keeping the learn process alive beside the serving one, and never the other way round.
+"""Keeps the learn process running; serving never depends on it.
 
-The child shares our process group, dies with us even if we are killed, and is started again with
-growing pauses. Whatever happens to it, serving goes on.
+The child shares our process group, dies with us even if we are killed, and is restarted with growing pauses.
+Whatever happens to it, serving continues.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 60.0
-#: A child that lived this long starts with a clean slate.
+#: After a child has run this long, the restart pause is reset.
 _STABLE_S = 120.0
 _PR_SET_PDEATHSIG = 1
 
@@ -34,7 +34,7 @@ class ChildHealth:
 
 
 class Supervisor:
-    """Runs one command for as long as we live."""
+    """Runs one command, and restarts it, for as long as this process runs."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._command = [sys.executable, "-m", "openclaw_rl", *arguments]
@@ -42,7 +42,7 @@ class Supervisor:
         self.health = ChildHealth()
 
     async def run(self) -> None:
-        """Until cancelled; the child is then asked to stop, and made to."""
+        """Run until cancelled; the child is then terminated, and killed if it does not stop."""
         pause_s = _FIRST_PAUSE_S
         while True:
             started = time.monotonic()
@@ -64,24 +64,22 @@ class Supervisor:
             self.health.last_exit = f"exit code {code}"
             if time.monotonic() - started > _STABLE_S:
                 pause_s = _FIRST_PAUSE_S
-            log.error(
-                "the learn process ended (%s); starting it again in %g s", self.health.last_exit, pause_s
-            )
+            log.error("the learn process exited (%s); restarting it in %g s", self.health.last_exit, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(_MAX_PAUSE_S, 2 * pause_s)
 
 
 def _prepare_child() -> None:
-    """In the new process, before it runs: people's chats go first, and no orphan stays behind.
+    """Runs in the new process: lowers its priority below serving, and makes it die with its parent.
 
-    Nice, but not in the idle class: where somebody streams all day long, that would never get a core.
+    Nice, but not the idle scheduling class: while users stream all day, that would never get a core.
     """
     os.nice(10)
     die_with_parent(signal.SIGKILL)
 
 
 def die_with_parent(number: int) -> None:
-    """In a new process: get this signal when whoever started it is gone. Linux only; elsewhere nothing."""
+    """In a new process: get this signal when the parent dies. Linux only; does nothing elsewhere."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 

@@ -1,4 +1,4 @@
-"""Fakes and helpers for tests, ours and those of people who build on this package.
+"""Fakes and test tools, for our own tests and those of packages that build on this one.
 
 ``ScriptedEngine`` keeps the Engine protocol without a model: it says what it was told to say, as
 slowly as asked, and fails or pauses on request. ``scripted_system`` is the real wiring around it.

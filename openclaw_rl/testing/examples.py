@@ -1,4 +1,4 @@
-"""Examples without an algorithm."""
+"""Training examples made without an algorithm."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An engine, a tokenizer, a model and a judge that are small or only pretend.
+"""Fake or tiny versions of an engine, a tokenizer, a model and a judge.
 
-Not done here: plausible log-probs. They have the right shape and add up, but mean nothing.
+The scripted engine's log-probs are not plausible: they are valid distributions, but mean nothing.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One reply: its tokens, and what goes wrong with them."""
+    """One reply: its tokens, and the faults to simulate."""
 
     ids: tuple[int, ...]
     delay_s: float = 0.0
     """Before each token."""
     pause_after: int | None = None
-    """Wait for ``ScriptedEngine.resume`` once this many tokens are out."""
+    """Wait for ``ScriptedEngine.resume`` after this many tokens."""
     fail_after: int | None = None
-    """Raise once this many tokens are out."""
+    """Raise after this many tokens."""
     error: Exception | None = None
-    """What is raised then, if it matters."""
+    """The exception to raise; RuntimeError if None."""
 
 
 class ScriptedEngine:
-    """Engine protocol: replies come from a queue of scripts, then from the default, deterministically.
+    """An Engine whose replies come from a queue of scripts, then from the default; deterministic.
 
-    ``requests`` keeps every request as it came; ``num_cancelled`` counts those given up early. Grammars
-    are taken and not followed; ``refuse_grammars`` makes every one invalid.
+    ``requests`` keeps every request as received; ``num_cancelled`` counts those that did not finish. Grammars
+    are accepted but not applied; ``refuse_grammars`` makes every grammar invalid.
     """
 
     capabilities = Capabilities(grammar="llguidance")
@@ -71,7 +71,7 @@ class ScriptedEngine:
         self.closed = False
 
     def say(self, reply: str | Sequence[int], **trouble: Any) -> None:
-        """The reply to the next request without one; ``trouble`` as in ``Script``."""
+        """Queue a reply; each request takes the next one. ``trouble``: fields of ``Script``."""
         self._queue.append(self._script(reply, **trouble))
 
     def _script(self, reply: str | Sequence[int], **trouble: Any) -> Script:
@@ -132,7 +132,7 @@ class ScriptedEngine:
     def _distribution(
         self, token_id: int, position: int, top_k: int
     ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The given token first, then its neighbours with halving shares of the rest."""
+        """The given token first, then the following ids, each with half the probability of the one before."""
         first = _first_logprob(token_id, position)
         rest = 1.0 - math.exp(first)
         shares = [first, *(math.log(rest * 0.5**rank) for rank in range(1, top_k))]
@@ -147,7 +147,7 @@ class ScriptedEngine:
             logprobs=[values[0] for _, values in rows],
             top_ids=[list(ids[:top_k]) for ids, _ in rows],
             top_logprobs=[list(values[:top_k]) for _, values in rows],
-            # Half as likely as the token that is there.
+            # Other candidates are half as likely as the actual token.
             candidate_logprobs=None
             if request.candidates is None
             else [
@@ -184,14 +184,14 @@ class ScriptedEngine:
 
 
 def _first_logprob(token_id: int, position: int) -> float:
-    """Between 0.55 and 0.95, so that the scripted token is always the likeliest."""
+    """Of a probability between 0.55 and 0.95, so that the scripted token is always the most likely."""
     return math.log(0.55 + (token_id * 31 + position * 17) % 41 / 100)
 
 
 def byte_tokenizer() -> Any:
-    """A tokenizer made on the spot: one token per UTF-8 byte, and the control tokens of ChatML.
+    """A tokenizer built in memory: one token per UTF-8 byte, plus ChatML's control tokens.
 
-    Every character outside ASCII and every stop string spans several tokens.
+    Every non-ASCII character and every stop string spans several tokens.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -209,9 +209,9 @@ def byte_tokenizer() -> Any:
 
 
 def tiny_model(folder: Path, seed: int = 0) -> Path:
-    """A real network, small enough to serve and to train within a second.
+    """A real network, small enough to serve and train within a second.
 
-    It has read one sentence for a moment, so it babbles letters; serve it with ``--renderer qwen3``.
+    It is briefly trained on one sentence, so it generates letters; serve it with ``--renderer qwen3``.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -240,7 +240,7 @@ def tiny_model(folder: Path, seed: int = 0) -> Path:
 
 
 class WordJudge:
-    """A judge without a model: ``good`` and ``bad`` in what the user says next, and everything else is 0."""
+    """A judge without a model: scores ``good`` and ``bad`` in the user's next message; otherwise 0."""
 
     async def evaluate(self, case: JudgeCase) -> Verdict:
         said = " ".join(str(m.get("content")) for m in case.next_state or () if m["role"] == "user")
@@ -248,11 +248,11 @@ class WordJudge:
         return Verdict(score, 1.0, "votes", votes=(score,), hints=(said,) if score < 0 else ())
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to release."""
 
 
 def scripted_system(home: Path, **settings: Any) -> ServingSystem:
-    """The whole serving side on a scripted engine; ``settings`` as on the command line."""
+    """The whole serving side with a scripted engine; ``settings`` as on the command line."""
     from openclaw_rl.config import load_config
     from openclaw_rl.loop import wire_serving
     from openclaw_rl.processes.parts import build_answerer, build_take_over, open_ledgers

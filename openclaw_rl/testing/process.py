@@ -1,4 +1,4 @@
-"""The real command in a process of its own."""
+"""Runs the real command in its own process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from openclaw_rl.testing.waiting import wait_until
 
 
 def command() -> str:
-    """The installed ``openclaw-rl`` of the running Python."""
+    """The path of ``openclaw-rl`` in the running Python's environment."""
     return str(Path(sysconfig.get_path("scripts"), "openclaw-rl"))
 
 
 def clean_environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Ours without settings that would leak into a server under test, and with its own home."""
+    """Our environment without settings that would leak into the server under test, and with its own home."""
     ours = {
         name: value
         for name, value in os.environ.items()
@@ -39,7 +39,7 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         within: Sequence[str] = (),
     ) -> None:
-        """``within`` is a command that runs another, such as ``ip netns exec NAME``."""
+        """``within`` is a wrapper command, such as ``ip netns exec NAME``."""
         self.home, self._arguments, self._within = home, arguments, within
         self._environment = clean_environment(home, environment)
         self._log_path = home.with_name(f"{home.name}.log")
@@ -47,7 +47,7 @@ class ServerProcess:
         self.url = ""
 
     def start(self, timeout_s: float = 120.0) -> ServerProcess:
-        """Returns when the server answers; raises with its log if it ends or takes too long."""
+        """Returns once the server listens; raises with its log if it exits or takes too long."""
         self.home.mkdir(parents=True, exist_ok=True)
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -65,7 +65,7 @@ class ServerProcess:
         return self
 
     def _announced(self) -> str | None:
-        """The address in serve.json, once it is this process's and not a predecessor's."""
+        """The URL in serve.json, once this process has written it and not a predecessor."""
         if self.process.poll() is not None:
             raise AssertionError(f"the server ended with exit code {self.process.returncode}")
         try:
@@ -85,11 +85,11 @@ class ServerProcess:
 
     @property
     def key(self) -> str:
-        """The default user's key, from the file the server wrote."""
+        """The default user's key, from the file that the server wrote."""
         return str(json.loads((self.home / "keys.json").read_text())["default"])
 
     def terminate(self) -> None:
-        """Ask for a graceful stop without waiting for it."""
+        """Request a graceful stop without waiting for it."""
         self.process.send_signal(signal.SIGTERM)
 
     def stop(self, timeout_s: float = 90.0) -> int:
@@ -103,7 +103,7 @@ class ServerProcess:
             raise AssertionError(f"the server did not stop within {timeout_s:.0f} s\n{self.log()}") from None
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """kill -9, and wait for the exit."""
         self.process.kill()
         self.process.wait()
 

@@ -1,4 +1,4 @@
-"""Polling with a deadline; nothing waits for a fixed time."""
+"""Polling with a deadline, instead of waiting for a fixed time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def wait_until(check: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:
-    """The first true value of ``check``; AssertionError if there is none in time."""
+    """The first truthy value of ``check``; AssertionError after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not (value := check()):
         if time.monotonic() > deadline:
@@ -21,7 +21,7 @@ def wait_until(check: Callable[[], T | None], what: str, timeout_s: float = 60.0
 
 
 async def until(check: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:
-    """``wait_until`` that lets the event loop run."""
+    """Like ``wait_until``, without blocking the event loop."""
     deadline = time.monotonic() + timeout_s
     while not (value := check()):
         if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
-"""What the stages exchange, and the protocols they plug into; one file per stage.
+"""Records that the stages exchange, and the protocols that plug-ins implement; one file per stage.
 
-Plain dataclasses and Protocols: no pydantic, no torch, no web library, so that every stage and
-every machine can import them. A log-prob here is always one that an engine produced for exactly
-the token it stands beside; nothing in these files pads, guesses or re-tokenises.
+Plain dataclasses and Protocols: no pydantic, no torch, no web library, so every stage can import them on any
+machine. Each log-prob is one that an engine produced for exactly that token; nothing in these files pads,
+guesses or re-tokenises.
 """
 
 from openclaw_rl.types.base import (

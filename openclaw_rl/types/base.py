@@ -1,4 +1,4 @@
-"""Words that all stages use."""
+"""Basic types that all stages use."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     IntArray = np.ndarray[tuple[int, int], np.dtype[np.int32]]
     FloatArray = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 else:
-    # numpy is not needed to import this file.
+    # Importing this file must not require numpy.
     IntArray = FloatArray = Any
 
 Json = dict[str, Any]
 
-#: One chat message in the internal form, whatever dialect it came in:
+#: One chat message in the internal form, whatever dialect it arrived in:
 #: ``role`` (system | user | assistant | tool), ``content`` (str), and where present
 #: ``reasoning`` (str), ``tool_calls`` ([{id, name, arguments}], arguments a JSON string as the
 #: client or the model wrote it), ``tool_call_id`` and ``name``.
@@ -27,9 +27,9 @@ Tool = dict[str, Any]
 FinishReason = Literal["stop", "length", "cancelled"]
 TurnKind = Literal["main", "side", "unknown"]
 BASE_VERSION = 0
-#: Of a reply by a model elsewhere that the one here learns from (``--take-over``).
+#: The version of a reply from an upstream model that the local model learns from (``--take-over``).
 UPSTREAM_VERSION = -1
 
-#: Whose policy: ``everyone``, ``user:<name>``, ``group:<name>`` or ``env:<name>``.
+#: Who a policy is for: ``everyone``, ``user:<name>``, ``group:<name>`` or ``env:<name>``.
 Scope = str
 EVERYONE: Scope = "everyone"

@@ -1,4 +1,4 @@
-"""A request and the turn it became."""
+"""Requests, and the turns recorded from them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Protocol
 from openclaw_rl.types.base import EVERYONE, FinishReason, Json, Message, Scope, Tool, TurnKind
 from openclaw_rl.types.engine import SamplingParams, Token
 
-#: In a turn's ``params``: no version of ours sampled the reply; its log-probs are the base's view of it.
+#: Key in a turn's ``params``: none of our versions sampled the reply; its log-probs were scored by the base.
 OFF_POLICY = "off_policy"
 
 
 @dataclass(slots=True)
 class TurnRecord:
-    """One reply with everything needed to judge and train it.
+    """One reply with everything needed to judge it and train on it.
 
-    A field with a text or a number as its default is a column of the ledger by itself; see ``schema.FACTS``.
+    A field whose default is a string or a number becomes a ledger column automatically; see ``schema.FACTS``.
     """
 
     id: str
@@ -43,18 +43,18 @@ class TurnRecord:
     continues: str | None = None
     """The id of the turn whose reply this request's history ends with."""
     keys: dict[str, str] = field(default_factory=dict)
-    """Look-up keys under which later requests find this turn."""
+    """Keys under which later requests look up this turn."""
     scope: Scope = EVERYONE
-    """Whose policy answered, and whose it teaches."""
+    """The policy that answered, and that learns from this turn."""
     fingerprint: str = ""
-    """Of the model's weights; empty where they are not here, or not known."""
+    """Fingerprint of the model's weights; empty if they are not on this machine, or unknown."""
     secrets: str = ""
-    """Kinds of secrets that were found in it and masked, such as ``aws-key``; nothing is learned from it."""
+    """Kinds of secrets found and masked, such as ``aws-key``; a turn with any is not trained on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A request in the internal form; every dialect ends up here."""
+    """A request in the internal form; every dialect is translated to it."""
 
     dialect: str
     user: str
@@ -62,12 +62,12 @@ class ChatRequest:
     messages: list[Message]
     tools: list[Tool]
     must_call: list[Tool]
-    """The reply has to be a call of one of these; empty leaves it free."""
+    """The reply must call one of these; empty means no constraint."""
     json_schema: Json | None
-    """The reply has to be JSON of this schema."""
+    """The reply must be JSON that matches this schema."""
     max_tokens: int | None
     temperature: float | None
-    """None, like the next two: as the model's makers recommend."""
+    """None (also in the next two fields): the model's recommended default."""
     top_p: float | None
     top_k: int | None
     seed: int | None
@@ -77,16 +77,16 @@ class ChatRequest:
     thinking: bool | None
     headers: Mapping[str, str]
     body: Json
-    """In the shape of a chat-completions request, which is how turns are stored whatever came in: as sent
-    in that dialect, translated from the others, with their remaining fields beside it."""
+    """The request as chat completions, the form in which turns are stored: as sent in that dialect,
+    translated from others, with their remaining fields added."""
     prompt: str | list[int] | None = None
-    """Text or ids to go on from as they are, instead of a conversation."""
+    """Raw text or token ids to continue, instead of a conversation."""
     scope: Scope = EVERYONE
-    """Whose policy answers; the gateway says so, and the next."""
+    """The policy that answers. The gateway sets this field and the next."""
     system: str = ""
-    """The system prompt as it was sent."""
+    """The system prompt as sent."""
     truncate: bool = False
-    """Leave out the oldest messages if all do not fit."""
+    """Drop the oldest messages if the conversation does not fit the context."""
     min_p: float = 0.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -95,28 +95,28 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a request belongs."""
+    """The session and turn that a request belongs to."""
 
     session_id: str
     continues: str | None
-    """The turn whose reply is the newest one in this request's history."""
+    """The id of the turn whose reply is the latest one in this request's history."""
     kind: TurnKind = "unknown"
     recorded: bool = True
-    """False where nothing of it is kept."""
+    """False if nothing of the request is stored."""
 
 
 class Capture(Protocol):
-    """Where turns go. No method raises: a ledger that is down costs the record only."""
+    """Records turns. No method raises: if the ledger is down, only the record is lost."""
 
     async def place(self, request: ChatRequest) -> Placement: ...
 
     async def record(self, turn: TurnRecord, request: ChatRequest) -> bool:
-        """True once the turn is durable."""
+        """Return True once the turn is durable."""
 
     async def delivered(self, turn_id: str, delivered: bool) -> None: ...
 
     async def recall(self, turn_id: str) -> TurnRecord | None:
-        """A turn that was recorded; None if there is none, or it cannot be read now."""
+        """A recorded turn; None if it does not exist or cannot be read now."""
 
     async def withhold(self, turn_id: str) -> None:
-        """Its user deleted it: never give it out again, nor learn from it."""
+        """The user deleted the turn: never return it again or train on it."""

@@ -1,4 +1,4 @@
-"""What is asked of an engine, and what it gives: tokens exactly as it sampled them."""
+"""Requests to an engine and its results: tokens exactly as it sampled them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openclaw_rl.types.base import BASE_VERSION, EVERYONE, FinishReason, Scope
 
 
 class Priority(IntEnum):
-    """Lower runs first: people before the judge before environments."""
+    """Lower values run first: users, then the judge, then environments."""
 
     LIVE = 0
     JUDGE = 1
@@ -29,13 +29,13 @@ class SamplingParams:
     """0 keeps the whole vocabulary."""
     seed: int | None = None
     min_p: float = 0.0
-    """Tokens less likely than this share of the likeliest are cut off."""
+    """Tokens less likely than this fraction of the most likely token's probability are excluded."""
     presence_penalty: float = 0.0
-    """Taken from the logit of each token that the reply has already."""
+    """Subtracted from the logit of each token that already occurs in the reply."""
     frequency_penalty: float = 0.0
-    """The same, each time it has it."""
+    """Subtracted once per occurrence of the token in the reply."""
     logit_bias: Mapping[str, float] = field(default_factory=dict)
-    """Added to the logits of tokens, by their ids as JSON has them."""
+    """Added to token logits; the keys are token ids as strings, as in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,37 +43,37 @@ class GenerateRequest:
     prompt_ids: list[int]
     sampling: SamplingParams
     stop_ids: frozenset[int] = frozenset()
-    """Sampling one of these ends the reply; it is part of the sampled ids."""
+    """Sampling one of these ends the reply; the sampled ids include it."""
     policy_version: int | None = None
-    """None takes the version being served to the scope when the request starts."""
+    """None: the version that serves the scope when the request starts."""
     scope: Scope = EVERYONE
     priority: Priority = Priority.LIVE
     top_logprobs: int = 8
     """How many raw alternatives to keep per token."""
     grammar: str | None = None
-    """A grammar that the reply must follow, in the engine's dialect."""
+    """A grammar that the reply must follow, in the engine's grammar dialect."""
     owner: str | None = None
-    """Whose request this is; what was computed for somebody else must not show, not even in time. None is the
-    system itself."""
+    """Whose request this is; None is the system itself. An owner must not be able to observe what was
+    computed for others, not even through timing."""
     num_public: int = 0
-    """So many tokens at the beginning are no secret of the owner's: a system prompt and tools."""
+    """The first tokens that are not private to the owner: the system prompt and tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One sampled token, exactly as the engine saw it."""
+    """One token, exactly as the engine sampled it."""
 
     id: int
     logprob: float
     """Raw: temperature 1, no truncation, no grammar."""
     sampled_logprob: float
-    """Under the distribution actually sampled from."""
+    """Under the distribution that was actually sampled from."""
     top_ids: tuple[int, ...]
     top_logprobs: tuple[float, ...]
     """The raw top-k, best first."""
     policy_version: int
     forced: bool = False
-    """A grammar left no choice; carries no training signal."""
+    """The grammar allowed no other token; carries no training signal."""
     finish_reason: FinishReason | None = None
     """Set on the last token only."""
 
@@ -82,14 +82,14 @@ class Token:
 class ScoreRequest:
     token_ids: Sequence[int]
     start: int
-    """The first token whose log-prob is wanted; at least 1."""
+    """Index of the first token to score; at least 1."""
     top_k: int = 0
     policy_version: int = BASE_VERSION
     priority: Priority = Priority.JUDGE
     hidden_layer: int | None = None
-    """Of which layer the last state is wanted."""
+    """The layer whose last hidden state to return."""
     candidates: Sequence[Sequence[int]] | None = None
-    """Tokens whose log-probs are wanted as well, a row for each scored position."""
+    """Further tokens to score, one row per scored position."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.start < len(self.token_ids):
@@ -107,18 +107,18 @@ class Scores:
     top_ids: list[list[int]]
     top_logprobs: list[list[float]]
     hidden: list[float] | None = None
-    """The state that predicts the last token, after the layer that was asked for."""
+    """The hidden state that predicts the last token, after the requested layer."""
     candidate_logprobs: list[list[float]] | None = None
-    """Of the tokens that were asked for at each position."""
+    """Log-probs of the requested candidates at each position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A version of a policy's weights, wherever they are."""
+    """One version of a policy's weights, wherever they are stored."""
 
     version: int
     uri: str
-    """``file:///…/policies/3``, or whatever the engine and the trainer call it."""
+    """``file:///…/policies/3``, or any URI that both the engine and the trainer understand."""
     scope: Scope = EVERYONE
 
     @classmethod
@@ -127,7 +127,7 @@ class Weights:
 
     @property
     def folder(self) -> Path:
-        """Where they lie on this machine; ValueError if they do not."""
+        """Their folder on this machine; ValueError if they are elsewhere."""
         parts = urlsplit(self.uri)
         if parts.scheme != "file":
             raise ValueError(f"the weights of version {self.version} are at {self.uri}, not in a folder here")
@@ -136,10 +136,10 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do beyond generating and scoring one set of weights."""
+    """What an engine can do beyond generating and scoring with one set of weights."""
 
     adapters: bool = True
-    """Loads LoRA adapters beside the base."""
+    """Loads LoRA adapters on top of the base."""
     full_weights: bool = False
     """Loads versions of all weights."""
     loads: tuple[str, ...] = ("file",)
@@ -147,16 +147,16 @@ class Capabilities:
     reads_model: bool = True
     """Reads the model's own weights from a folder here; else its config and its tokenizer are enough."""
     scores_candidates: bool = True
-    """``ScoreRequest.candidates`` and ``top_k``: what distillation asks a teacher for."""
+    """Supports ``ScoreRequest.candidates`` and ``top_k``, which distillation needs from a teacher."""
     top_logprobs: bool = True
     """Tells the likeliest tokens beside each sampled one; without, methods that compare with them cannot be
     used, and replies at other temperatures than 1 are learned from as if drawn at 1."""
     hidden_states: bool = False
-    """``ScoreRequest.hidden_layer``."""
+    """Supports ``ScoreRequest.hidden_layer``."""
     grammar: str | None = None
-    """The dialect of grammars it follows, such as ``llguidance``; it then has ``check_grammar``."""
+    """The grammar dialect it supports, such as ``llguidance``; the engine then has ``check_grammar``."""
     warm_switching: bool = False
-    """Conversations switch versions when their prompts are read; it then has ``pick_version``."""
+    """A conversation switches versions once its prompt is cached; the engine then has ``pick_version``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +165,9 @@ class EngineStatus:
     num_waiting: int
     cached_tokens: int
     versions: tuple[int, ...]
-    """Loaded, whether they serve or not."""
+    """All loaded versions, serving or not."""
     serving: Mapping[Scope, int] = field(default_factory=dict)
-    """Which version answers whom; a scope that is not named is answered by the base."""
+    """The version that serves each scope; the base serves scopes not listed."""
 
     def version_for(self, scope: Scope = EVERYONE) -> int:
         return self.serving.get(scope, BASE_VERSION)
@@ -185,10 +185,11 @@ class Engine(Protocol):
     async def score(self, request: ScoreRequest) -> Scores: ...
 
     async def load(self, weights: Weights) -> None:
-        """Beside what is loaded. The same weights again are no work; others under a number replace it."""
+        """Keeps other versions loaded. Reloading the same weights does nothing; other weights under the same
+        version number replace it."""
 
     async def serve_version(self, version: int, scope: Scope = EVERYONE) -> None:
-        """New requests of the scope take this version from now on; those of other scopes keep theirs."""
+        """New requests of the scope use this version from now on; other scopes are unaffected."""
 
     async def unload(self, version: int) -> None:
         """ValueError for the base, and for a version that serves a scope."""
@@ -202,20 +203,21 @@ class FollowsGrammars(Protocol):
     """An engine whose capabilities name a grammar dialect."""
 
     def check_grammar(self, grammar: str) -> None:
-        """Raises ValueError that says what is wrong with it."""
+        """Raises ValueError that says what is wrong with the grammar."""
 
 
 class SwitchesWarm(Protocol):
-    """An engine whose capabilities say ``warm_switching``."""
+    """An engine whose capabilities include ``warm_switching``."""
 
     def pick_version(
         self, prompt_ids: Sequence[int], scope: Scope = EVERYONE, owner: str | None = None
     ) -> int:
-        """For a new request that names none: the one served, or the one before while it alone is warm."""
+        """For a request that names no version: the one served, or the previous one while only that has the
+        prompt cached."""
 
 
 class Generate(Protocol):
-    """Takes the place of ``engine.generate`` for the requests of clients; the tokens must be the engine's."""
+    """Replaces ``engine.generate`` for client requests; the tokens must still be the engine's own."""
 
     def __call__(self, engine: Engine, request: GenerateRequest) -> AsyncIterator[Token]: ...
 

@@ -1,4 +1,4 @@
-"""A turn with what came next, and what that says about it."""
+"""A turn with its next state, and the verdict on it."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ class JudgeCase:
     """Everything a judge may see of one turn, in the internal message form."""
 
     messages: list[Message]
-    """The request, ephemeral context removed."""
+    """The request, with ephemeral context removed."""
     reply: Message
     next_state: list[Message] | None
-    """All that followed the reply, whole and in order; None when the session ended with it."""
+    """Everything that followed the reply, complete and in order; None if the session ended with it."""
     finish_reason: FinishReason = "stop"
     regenerated: bool = False
-    """The same request was asked again after this reply had been delivered."""
+    """The same request was sent again after this reply had been delivered."""
     own_limit: bool = False
-    """Where the reply was cut off, the client had asked for no more tokens than these."""
+    """The reply was cut off at a token limit that the client itself had set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became known about a turn. A turn nobody could judge has no verdict at all."""
+    """The judgement of a turn. A turn that could not be judged has no verdict at all."""
 
     score: int
     """+1, 0 or −1."""
     confidence: float
-    """0..1; weak signs count less in training."""
+    """0..1; weak evidence counts less in training."""
     source: str
-    """``feedback``, ``exclude`` (a person's word, too), ``rule:<name>`` or ``votes``."""
+    """``feedback``, ``exclude`` (also set by a person), ``rule:<name>`` or ``votes``."""
     votes: tuple[int | None, ...] = ()
-    """None is a vote that could not be had."""
+    """None is a vote that failed."""
     hints: tuple[str, ...] = ()
-    """How the reply should have differed, from the user or from facts of the environment."""
+    """How the reply should have differed, from the user or from the environment's facts."""
     trainable: bool = True
     reason: str = ""
-    """In words for a person; for an untrainable turn, why."""
+    """For people to read; on an untrainable turn, why it is untrainable."""
 
 
-#: The source of a verdict on a step that was given up: it says nothing, and counts for nothing.
+#: Source of the verdict on a step whose judging was given up; such a verdict carries no signal.
 JUDGE_FAILED = "judge:failed"
 
 
 class JudgeError(Exception):
-    """No verdict could be reached; the turn stays unjudged and is tried again."""
+    """No verdict could be reached; the turn stays unjudged and is retried."""
 
 
 class Judge(Protocol):
-    """Says how good a turn was. Raises JudgeError rather than inventing a neutral verdict."""
+    """Judges how good a turn was. Raises JudgeError rather than inventing a neutral verdict."""
 
     async def evaluate(self, case: JudgeCase) -> Verdict: ...
 

@@ -20,30 +20,30 @@ class Lesson:
     turn: TurnRecord
     verdict: Verdict
     hinted: Callable[[str], list[int] | None]
-    """The prompt's ids with a hint added to the user's last message; None where it cannot be rebuilt."""
+    """The prompt ids with a hint added to the user's last message; None if they cannot be rebuilt."""
     corrected: Lesson | None = None
-    """What this reply made up for: the first of the replies that were complained about right before it."""
+    """The turn this reply corrects: the first of the run of rejected replies right before it."""
     peers: tuple[int, ...] = ()
-    """Verdicts on the other answers to the same request, as far as they are judged."""
+    """Scores of the other answers to the same request, where already judged."""
     wishes: tuple[str, ...] = ()
-    """All that this person wishes for now, oldest first, this turn's hint included."""
+    """All current wishes of this user, oldest first, including this turn's hint."""
     asks: Callable[[str, int], list[Ask]] = lambda wish, number: []
-    """Requests to teach a wish on, at most so many: this one, the person's others, everyday ones."""
+    """Up to ``number`` requests to teach a wish on: this one, the user's others, everyday ones."""
     standing: Standing | None = None
-    """For a step in an environment: how it went, beside the other attempts at the same task."""
+    """For a step in an environment: how it compares with the other attempts at the same task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """An attempt's reward and a step's verdict, each among those of its group."""
+    """An attempt's reward and a step's verdict, each beside those of its group."""
 
     reward: float
     rewards: tuple[float, ...]
-    """Of all attempts, this one's included."""
+    """Rewards of all attempts, including this one."""
     process: float | None
-    """The step's verdict times its confidence; None where the judge failed."""
+    """The step's score times its confidence; None if the judge failed."""
     processes: tuple[float, ...]
-    """Of all steps of all attempts, this one's included."""
+    """The same for all steps of all attempts, including this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An episode that has come to its end."""
+    """A finished episode."""
 
     turn_id: str
-    """Its last."""
+    """Its last turn."""
     reward: float | None
-    """None where something else than the model failed."""
+    """None if something other than the model failed."""
     failure: str
     steps: tuple[Step, ...]
 
@@ -77,7 +77,7 @@ class AttemptGroup:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request as it is, and as a teacher gets it who knows what is wished for."""
+    """A request as sent, and as the teacher sees it, with the wish stated."""
 
     prompt_ids: list[int]
     hinted_ids: list[int]
@@ -89,7 +89,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A teacher's reply: its tokens, and what it held likely at each of them."""
+    """A teacher's reply: its tokens, and the teacher's most likely tokens at each position."""
 
     ids: list[int]
     logprobs: list[float]
@@ -97,7 +97,7 @@ class Answer:
     top_logprobs_NK: FloatArray
     text: str
     finished: bool
-    """Whether it came to its end by itself."""
+    """Whether it ended by itself, without being cut off."""
 
 
 class Scorer(Protocol):
@@ -107,36 +107,37 @@ class Scorer(Protocol):
 
 
 class Teacher(Scorer, Protocol):
-    """One that can also be asked to answer."""
+    """A scorer that can also generate answers."""
 
     async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
         """Several answers to one prompt."""
 
     def encode(self, text: str, *, ends: bool = True) -> list[int]:
-        """A text as the tokens of a reply; ``ends``: nothing comes after it."""
+        """A text as reply tokens; ``ends``: the reply ends after it."""
 
     async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int]) -> float:
-        """Of a reply's tokens, on average."""
+        """The mean log-prob of a reply's tokens."""
 
     def degenerate(self, text: str) -> bool:
-        """Whether a reply has fallen apart."""
+        """Whether a reply is degenerate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Teaching:
-    """What the teacher thinks at each position of a reply."""
+    """The teacher's log-probs at each position of a reply."""
 
     logprobs_NK: FloatArray
-    """Of the tokens that were asked for."""
+    """Log-probs of the requested tokens."""
     top_ids_NK: IntArray
-    """Its own likeliest tokens, as many as were asked for."""
+    """The teacher's most likely tokens, as many as requested."""
     top_logprobs_NK: FloatArray
-    """Of those."""
+    """Log-probs of ``top_ids_NK``."""
 
 
-#: In ``old_NK``, which is never positive: the version that sampled the reply did not record this candidate.
+#: Marks a candidate in ``old_NK`` for which the sampling version recorded no log-prob. Log-probs are never
+#: positive, so 1 is free to use.
 NOT_RECORDED = 1.0
-#: In a signal of log-probs, which are never positive: this candidate has none.
+#: Marks a candidate without a signal, where the signal is a log-prob.
 NO_SIGNAL = 1.0
 
 Kind = Literal["own", "hinted", "accepted", "anchor", "rollout", "upstream"]
@@ -147,18 +148,18 @@ class Source:
     """Where an example comes from."""
 
     kind: Kind
-    """``own``: a reply as it was given. ``hinted``: one that a hinted teacher gave. ``accepted``: one that
-    was accepted later, as the answer to an earlier request. ``anchor``: what shall stay as it is.
-    ``rollout``: a step in an environment. ``upstream``: a reply of a model elsewhere, learned as text."""
+    """``own``: a reply as delivered. ``hinted``: a reply by the hinted teacher. ``accepted``: a reply
+    accepted later, as the answer to an earlier request. ``anchor``: behaviour that must not change.
+    ``rollout``: a step in an environment. ``upstream``: a reply by an upstream model, learned as text."""
     turn_ids: tuple[str, ...]
     """The turns it was made from. The first is where it is filed; another is whose request it answers."""
     user: str = ""
     score: int = 0
-    """The verdict's."""
+    """The verdict's score."""
     hint: str | None = None
-    """The one that was distilled."""
+    """The hint that was distilled."""
     policy_version: int | None = None
-    """Which version sampled the reply; None where no version of ours did."""
+    """The version that sampled the reply; None if none of ours did."""
     compared: bool = False
     """Its signal is measured against the other answers to the same request."""
     wish_ids: tuple[str, ...] = ()
@@ -167,10 +168,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What a step learns from: a prompt, a reply, and a signal for every token of it.
+    """What a step learns from: a prompt, a reply, and a signal for each reply token.
 
-    Row i is the reply's i-th token, column k one candidate there with its own signal. The first column is
-    the token of the reply itself. What the signal means is the loss's business.
+    Row i is the reply's i-th token; column k is one candidate at that position, with its own signal. The
+    first column is the reply's own token. The loss defines what the signal means.
     """
 
     prompt_ids: list[int]
@@ -179,13 +180,13 @@ class Example:
     old_NK: FloatArray
     """Raw log-probs under the version that sampled the reply, or ``NOT_RECORDED``."""
     signal_NK: FloatArray
-    """Advantages, or a teacher's log-probs; zero (or ``NO_SIGNAL``) where a candidate has nothing to say."""
+    """Advantages, or a teacher's log-probs; 0 (or ``NO_SIGNAL``) for a candidate without a signal."""
     source: Source
     num_free: int
-    """Tokens that no grammar forced: as many share the example's weight."""
+    """Tokens not forced by a grammar; the example's weight is divided among them."""
     weight: float = 1.0
     strength: float = 1.0
-    """0..1: how much of a reason this example is to take a step at all."""
+    """0..1: how much this example counts towards taking a step at all."""
     scope: Scope = EVERYONE
 
 
@@ -195,11 +196,12 @@ _NEXT_TO_NOTHING = 1e-12
 def distribution_example(
     ask: Ask, answer: Answer, source: Source, own_share: float | FloatArray = 0.0, weight: float = 1.0
 ) -> Example:
-    """An answer as something to learn from: what its giver held likely at every token.
+    """An example from an answer: the teacher's distribution at every token.
 
-    ``own_share`` of it goes to the token that was given: one for all, or one for each.
+    A share of ``own_share`` of the probability moves to the answer's own token: one value for all positions,
+    or one for each.
     """
-    import numpy as np  # these files are read where there is none
+    import numpy as np  # late: this module is also imported where numpy is not installed
 
     own_share = np.reshape(np.asarray(own_share, np.float32), (-1, 1))
 
@@ -207,9 +209,9 @@ def distribution_example(
     is_own = answer.top_ids_NK == own
     likely = np.exp(answer.top_logprobs_NK) * (1 - own_share) + is_own * own_share
     said = np.exp(np.array([answer.logprobs], np.float32)).T * (1 - own_share) + own_share
-    # The given token has a column of its own only where it is not among the likeliest.
+    # The answer's own token carries a signal in the first column only where it is not among the top ones.
     missing = ~is_own.any(axis=1, keepdims=True) & (own_share > 0)
-    # What nothing is left of stays a finite number.
+    # The lower bound keeps the log finite where no probability is left.
     named = np.log(np.maximum(likely, _NEXT_TO_NOTHING))
     signal = np.concatenate([np.where(missing, np.log(said), NO_SIGNAL), named], axis=1)
     return Example(
@@ -225,7 +227,7 @@ def distribution_example(
 
 
 def text_example(prompt_ids: list[int], reply_ids: list[int], source: Source, strength: float) -> Example:
-    """A text as something to learn from: each of its tokens, for certain; nobody's log-probs are known."""
+    """An example from plain text: each token with probability 1; no log-probs were recorded."""
     import numpy as np
 
     ids, shape = np.array([[token] for token in reply_ids], np.int32), (len(reply_ids), 1)
@@ -235,21 +237,21 @@ def text_example(prompt_ids: list[int], reply_ids: list[int], source: Source, st
 
 @dataclass(frozen=True, slots=True)
 class SettledTurn:
-    """What a judged turn came to: examples, or a reason why not."""
+    """A judged turn with its examples, or the reason why there are none."""
 
     turn: TurnRecord
     score: int
     examples: Sequence[Example] = ()
     reason: str | None = None
     verdict: int = 0
-    """The number of the verdict that it was made from."""
+    """The number of the verdict it was made from."""
 
 
 class Loss(Protocol):
-    """Loss per position from log-probs now, before, and the signal; torch tensors, all ``[N, K]``.
+    """Loss per position from new log-probs, old log-probs and the signal; torch tensors, all ``[N, K]``.
 
-    Examples with fewer candidates than others get columns with a signal of 0, or of the loss's ``padding``
-    where it has one; such a column must count for nothing.
+    Examples with fewer candidates than others are padded with columns whose signal is 0, or the loss's
+    ``padding`` if it has one; a padded column must not contribute to the loss.
     """
 
     def __call__(self, new_NK: Any, old_NK: Any, signal_NK: Any) -> Any: ...
@@ -259,54 +261,55 @@ class Loss(Protocol):
 class Batch:
     examples: Sequence[Example]
     loss: str | Loss = "clipped-surrogate"
-    """The name of one that the trainer has; a Python function only where the trainer takes them."""
+    """The name of one of the trainer's losses; a Python function only if the trainer accepts them."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """The loss's own, such as ``clip_low``; its defaults where not named."""
+    """The loss's parameters, such as ``clip_low``; the loss's defaults for those not named."""
     scale: float = 1.0
-    """Of the learning rate: a batch with little to say takes a small step."""
+    """Scales the learning rate: a batch with a weak signal takes a small step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What an algorithm asks of the system."""
+    """What an algorithm requires of the system."""
 
     loss: str = "clipped-surrogate"
     batch_size: int = 4
-    """Examples per step, unless the settings say otherwise."""
+    """Examples per step, unless the settings override it."""
     replay: int | None = None
-    """Accepted replies that a step hears again by default; None where examples must not be heard twice."""
+    """Accepted replies that a step replays by default; None if examples must not be trained on twice."""
     scores: bool = False
-    """Asks the teacher for log-probs of chosen tokens."""
+    """Needs the teacher's log-probs of chosen tokens."""
     generates: bool = False
-    """Asks the teacher for answers of its own."""
+    """Needs answers generated by the teacher."""
     shapes: bool = False
-    """Puts answers into the forms that are wished for, so the model need not be able to when told."""
+    """Rewrites answers into the wished form itself, so the hinted base need not be able to produce it."""
     steps: int = 1
-    """Optimizer steps that make a version; each takes ``step_examples`` of all there are, at random."""
+    """Optimizer steps per version; each uses ``step_examples`` of the examples, chosen at random."""
     step_examples: int = 0
-    """0: all, in each."""
+    """0: every step uses all examples."""
     anchors: int = 0
-    """Examples of what shall stay as it is, beside those, in each."""
+    """Anchor examples (behaviour that must not change) added to each step."""
     pool: int = 0
-    """Earlier examples of the same wishes that a version may be made of, too."""
+    """Earlier examples of the same wishes that a version may also train on."""
 
 
 class Algorithm(Protocol):
-    """Turns judged turns into per-token signal. Short on purpose: one file each."""
+    """Turns judged turns into per-token signals. Short on purpose: one file each."""
 
     @property
     def needs(self) -> Needs: ...
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
-        """Empty: this turn has nothing to teach."""
+        """Empty if there is nothing to learn from this turn."""
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:
-        """Baselines, groups and the step's size. ``state`` is kept with the weights; it may be changed."""
+        """Apply baselines, groups and the step's scale. ``state`` is saved with the weights and may be
+        modified."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a step did, for people and for the gate."""
+    """Metrics of one step, for people and for the gate."""
 
     loss: float
     grad_norm: float
@@ -316,9 +319,9 @@ class StepReport:
     num_tokens: int
     num_reply_tokens: int
     mismatch: float | None
-    """Mean |log-prob here − log-prob when served| of tokens sampled by the version the step began with."""
+    """Mean |trainer log-prob − engine log-prob| over tokens sampled by the version the step started from."""
     ratio: float
-    """Mean ratio of probabilities, now to then, of the sampled tokens, before the step."""
+    """Mean ratio of new to old probability of the sampled tokens, before the step."""
     forward_s: float
     backward_s: float
     total_s: float
@@ -326,7 +329,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One version of the weights, and what is known about it."""
+    """One version of the weights, with its status and metrics."""
 
     version: int
     parent: int | None
@@ -344,40 +347,40 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class TrainerCapabilities:
     losses: frozenset[str]
-    """Names that ``Batch.loss`` may have."""
+    """Names accepted in ``Batch.loss``."""
     custom_losses: bool = False
-    """Whether it may be a Python function."""
+    """Whether ``Batch.loss`` may be a Python function."""
     full_weights: bool = False
     makes: str = "file"
     """The URI scheme of its weights: ``file`` for a folder here."""
 
 
 class Trainer(Protocol):
-    """Changes weights; knows no algorithm by name. Synchronous: call it in one thread of its own."""
+    """Updates weights; knows nothing of algorithms. Synchronous: call it from one dedicated thread."""
 
     capabilities: TrainerCapabilities
 
     def resume(self, weights: Weights | None) -> None:
-        """Go on from a saved version, or from the base."""
+        """Continue from a saved version, or from the base."""
 
     def step(self, batch: Batch, version: int) -> StepReport:
         """One optimizer step; ``version`` is the one it starts from."""
 
     def save(self, folder: Path, state: Json) -> str | None:
-        """Keep weights that an engine can load, and everything ``resume`` needs, ``state`` included.
+        """Save weights that an engine can load, and everything ``resume`` needs, including ``state``.
 
-        In the folder, or elsewhere: then the result is their URI.
+        Returns their URI if they are stored elsewhere than in ``folder``.
         """
 
     @property
     def state(self) -> Json:
-        """The algorithm's own, as last saved."""
+        """The algorithm's state, as last saved."""
 
 
 class Sink(Protocol):
-    """Where numbers go, for people who have a place for them."""
+    """A metrics backend."""
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """The numbers of one step; ``step`` is the version it made."""
+        """Metrics of one step; ``step`` is the version it produced."""
 
     def close(self) -> None: ...

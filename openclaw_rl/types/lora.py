@@ -1,18 +1,18 @@
-"""Adapters: which layers get one (``--lora-targets``), and the names of its files, which are PEFT's."""
+"""LoRA adapters: which layers get one (``--lora-targets``), and PEFT's names for its files."""
 
 from __future__ import annotations
 
 ADAPTER_FILE, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ALL = "all-linear"
 _ATTENTION, _MLP = ["q_proj", "k_proj", "v_proj", "o_proj"], ["gate_proj", "up_proj", "down_proj"]
-#: As other families call them; a model has one kind or the other.
+#: Names in other model families; a model uses one set or the other.
 _ATTENTION += ["qkv_proj", "dense", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
 _MLP += ["gate_up_proj", "fc1", "fc2"]
 _GROUPS = {"attention": _ATTENTION, "mlp": _MLP}
 
 
 def lora_modules(targets: str) -> str | list[str]:
-    """Names of layers, or PEFT's own word for all of them. ValueError for what the engine could not serve."""
+    """Layer names, or PEFT's word for all of them. ValueError for targets that the engine cannot serve."""
     if targets.strip() == ALL:
         return ALL
     names: set[str] = set()

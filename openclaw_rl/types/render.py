@@ -1,4 +1,4 @@
-"""Between messages and tokens."""
+"""Converting between messages and tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from openclaw_rl.types.base import Json, Message, Tool
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one or more sampled tokens added to the reply, in meaning."""
+    """What one or more sampled tokens added to the parsed reply."""
 
     content: str = ""
     reasoning: str = ""
@@ -26,7 +26,7 @@ class Delta:
 class ToolCall:
     name: str
     arguments: str
-    """JSON text as the model wrote it; it may be invalid, as with every model."""
+    """JSON text as the model wrote it; it may be invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,47 +37,47 @@ class Reply:
 
 
 class ReplyParser(Protocol):
-    """Turns the text of one reply into deltas as it arrives; joined deltas equal the whole."""
+    """Parses one reply's text into deltas as it arrives; the joined deltas equal the whole reply."""
 
     def feed(self, text: str) -> list[Delta]: ...
 
     def finish(self) -> list[Delta]:
-        """Flush what was held back (a tag that never completed is content)."""
+        """Flush buffered text (an incomplete tag becomes content)."""
 
 
-#: What ``Renderer`` writes grammars in.
+#: The dialect of the grammars that ``Renderer`` writes.
 GRAMMAR_DIALECT = "llguidance"
 
 
 class Renderer(Protocol):
-    """Messages to tokens and tokens to meaning, for one model family."""
+    """Renders messages to tokens and parses tokens into replies, for one model family."""
 
     stop_ids: frozenset[int]
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, thinking: bool | None = None
     ) -> list[int]:
-        """Prompt ids, ending where the assistant's reply begins."""
+        """Prompt ids, up to where the assistant's reply begins."""
 
     def parser(self, prompt_ids: Sequence[int], tools: Sequence[Tool] = ()) -> ReplyParser: ...
 
     def detokenizer(self) -> Detokenizer: ...
 
     def tool_grammar(self, tools: Sequence[Tool], max_chars: int = 512) -> str:
-        """A grammar for exactly one call of one of the tools; ``max_chars`` as below."""
+        """A grammar for exactly one call of one of the tools; ``max_chars`` as in ``json_grammar``."""
 
     def json_grammar(self, schema: Json, max_chars: int = 512) -> str:
-        """A grammar for one JSON value of the schema; texts it leaves open get this limit."""
+        """A grammar for one JSON value of the schema; ``max_chars`` limits strings the schema does not."""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The exact bytes of one token (control tokens: their written form)."""
+        """The exact bytes of one token (for control tokens, their written form)."""
 
     def encode(self, text: str) -> list[int]:
-        """Bare text, none of which becomes a control token."""
+        """Encode plain text; none of it becomes a control token."""
 
 
 class Detokenizer(Protocol):
-    """Ids to text, one id at a time; never emits half a character."""
+    """Decodes ids to text, one id at a time; never emits half a character."""
 
     def feed(self, token_id: int) -> str: ...
 

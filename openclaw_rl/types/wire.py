@@ -1,4 +1,4 @@
-"""What crosses the private socket between serve and learn, as JSON: written and read here alone."""
+"""JSON encoding for the private socket between serve and learn; only this file encodes and decodes it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def token_from_json(data: Json) -> Token:
 
 
 def facts_to_json(capabilities: Capabilities, context_length: int, status: EngineStatus) -> Json:
-    """All that is known of an engine."""
+    """Everything about an engine that its remote client needs."""
     return {
         "capabilities": asdict(capabilities),
         "context_length": context_length,

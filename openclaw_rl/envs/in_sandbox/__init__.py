@@ -1,1 +1,1 @@
-"""Programs that are sent into a sandbox and run there by themselves, with nothing of this package."""
+"""Standalone scripts that are copied into a sandbox and run there without this package."""

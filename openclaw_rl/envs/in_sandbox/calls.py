@@ -1,4 +1,4 @@
-"""What calls of a package's functions give, as JSON in the last line: [result], or null after an error."""
+"""Calls a package's functions and prints the results as JSON in the last line: [result], or null on error."""
 
 import importlib
 import json

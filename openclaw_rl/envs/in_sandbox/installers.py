@@ -1,7 +1,7 @@
-"""Stands in for programs that install things, where there is no network.
+"""Stands in for installers where there is no network.
 
-What is here already counts as installed. What is not is written down, so that tests which fail for want of it
-are told from tests that the agent failed. The first argument is the name of the program.
+What is already present counts as installed. What is not is recorded, so that tests that fail because of it
+can be told apart from tests that the agent failed. The first argument is the name of the program.
 """
 
 import importlib.metadata
@@ -18,9 +18,9 @@ NAMES = (
     "apt", "apt-get", "conda", "curl", "npm", "npx", "pip", "pip3", "pytest", "python", "python3", "uv",
     "uvx", "wget",
 )  # fmt: skip
-#: Packages that are here under another name, or that nothing of a test depends on.
+#: Packages that are present under another name, or that no test depends on.
 GIVEN = {"ca-certificates", "pip", "python3", "python3-pip", "python3-venv", "setuptools", "uv", "wheel"}
-#: Options of pip and uv that are followed by a value.
+#: Options of pip and uv that take a value.
 VALUES = {
     "-c", "-e", "-i", "-p", "-r", "-t", "--constraint", "--editable", "--from", "--index-url",
     "--extra-index-url", "--project", "--python", "--requirement", "--target", "-w", "--with",
@@ -35,12 +35,12 @@ def miss(what: str) -> int:
 
 
 def elsewhere() -> str:
-    """The path without the stand-ins."""
+    """``PATH`` without the stand-ins."""
     return ":".join(each for each in os.environ.get("PATH", "").split(":") if each != HERE)
 
 
 def start(name: str, arguments: list[str]) -> int:
-    """The program itself, in place of this one."""
+    """Replace this process with the real program."""
     program = shutil.which(name, path=elsewhere())
     if program is None:
         return miss(name)
@@ -50,13 +50,13 @@ def start(name: str, arguments: list[str]) -> int:
 def start_module(name: str, arguments: list[str]) -> int:
     if importlib.util.find_spec(name) is None:
         return start(name, arguments)
-    # -P: a file of that name in the agent's folder is not what is meant.
+    # -P: do not import a file of that name from the agent's folder.
     safe = ["-P"] if sys.version_info >= (3, 11) else []
     os.execv(sys.executable, [sys.executable, *safe, "-m", name, *arguments])
 
 
 def separate(arguments: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Options with their values, and everything from the first word on that belongs to none."""
+    """Leading options with their values, and everything from the first positional argument on."""
     options: list[tuple[str, str]] = []
     rest = list(arguments)
     while rest and rest[0].startswith("-"):
@@ -68,7 +68,7 @@ def separate(arguments: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def require(asked: list[str]) -> int:
-    """As ``pip install`` is called: 0 if all of it is here."""
+    """Takes the arguments of ``pip install``; 0 if everything is present."""
     missing, rest = 0, asked
     while rest:
         options, rest = separate(rest)
@@ -155,7 +155,7 @@ def apt(arguments: list[str]) -> int:
 
 
 def download(name: str, arguments: list[str]) -> int:
-    """From this machine it is left to the program; uv's installer has nothing to do."""
+    """Local URLs are left to the real program; downloading uv's installer succeeds and does nothing."""
     urls = [each for each in arguments if "://" in each]
     away = [each for each in urls if not re.match(r"\w+://(localhost|127\.|0\.0\.0\.0|\[::1?\])|file:", each)]
     if not away:
@@ -164,7 +164,7 @@ def download(name: str, arguments: list[str]) -> int:
 
 
 def node_or_conda(name: str, arguments: list[str]) -> int:
-    """Left to the program, if there is one: it may have a store of its own."""
+    """Run the real program if there is one: it may have a local store."""
     program = shutil.which(name, path=elsewhere())
     code = subprocess.run([program, *arguments], check=False).returncode if program else 127
     installs = name == "npx" or arguments[:1] in (["install"], ["ci"], ["i"], ["create"])
@@ -186,5 +186,5 @@ def main(name: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.path += filter(None, os.environ.get("PYTHONPATH", "").split(":"))  # -I leaves it out
+    sys.path += filter(None, os.environ.get("PYTHONPATH", "").split(":"))  # -I ignores it
     sys.exit(main(sys.argv[1], sys.argv[2:]))

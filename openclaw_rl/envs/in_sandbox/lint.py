@@ -1,4 +1,4 @@
-"""Syntax errors, the compiler's warnings and undefined names in the files that are named."""
+"""Reports syntax errors, compiler warnings and undefined names in the given files."""
 
 import ast
 import builtins
@@ -25,7 +25,7 @@ def complaints(path: str) -> Iterator[str]:
 
 
 def names(node: ast.AST) -> list[str]:
-    """What a node binds, wherever: a name that is bound somewhere else is not complained about."""
+    """Names a node binds. Scopes are ignored: a name bound anywhere in the file counts as defined."""
     if isinstance(node, ast.Name):
         return [] if isinstance(node.ctx, ast.Load) else [node.id]
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

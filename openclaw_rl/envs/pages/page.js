@@ -1,4 +1,4 @@
-// What the pages share: task is what a page shows, state what became of it and is checked in the end.
+// Shared by all pages: `task` is the data that a page shows, `state` the result that is checked at the end.
 const state = (window.state = {});
 const root = document.querySelector("main");
 

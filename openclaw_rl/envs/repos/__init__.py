@@ -1,1 +1,1 @@
-"""Small repositories, right as they are. Bugs are planted into copies (``swe_tasks.py``)."""
+"""Small repositories with correct code. Bugs are planted into copies (``swe_tasks.py``)."""

@@ -1,4 +1,4 @@
-"""How sure a share is."""
+"""Confidence intervals for proportions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def interval(successes: int, number: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's, 95 %: holds for few attempts and for shares near 0 and 1, too."""
+    """Wilson's 95 % interval, which also holds for few attempts and for proportions near 0 and 1."""
     if not number:
         return 0.0, 1.0
     share = successes / number

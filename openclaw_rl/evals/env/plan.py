@@ -1,4 +1,4 @@
-"""The command ``openclaw-rl eval env``: episodes on the public API, and what share of them was solved."""
+"""The command ``openclaw-rl eval env``: runs episodes through the public API; reports the share solved."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace, home: Path) -> int:
 
 
 def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Plan:
-    """ValueError for what cannot be meant, before anything is loaded."""
+    """ValueError for invalid options, before anything is loaded."""
     env, steps, parallel = read_variables(options, environment, parallel=1)
     parts = EnvironmentParts(options.tasks, steps)
     every = create_environment(env, parts).tasks()
@@ -63,7 +63,7 @@ def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Pl
             f"{env} has no tasks of the split {options.split} ({counts}); choose another --split, or "
             "--split all"
         )
-    if options.limit:  # of every template some
+    if options.limit:  # evenly spaced, so that every template is represented
         tasks = tasks[:: max(1, len(tasks) // options.limit)][: options.limit]
     make = environment_maker(env, parts, options.pool)
     return Plan(env, parts, tasks, options.attempts, parallel, not options.free, make)
@@ -89,7 +89,7 @@ async def evaluate(
 
 
 def summary(episodes: Sequence[Episode]) -> Json:
-    """Of the attempts whose end is known; what else failed is counted beside."""
+    """Counts only attempts with a known outcome; other failures are listed by kind."""
     known = [episode for episode in episodes if episode.outcome is not None]
     solved = sum(episode.solved for episode in known)
     low, high = interval(solved, len(known))

@@ -1,8 +1,8 @@
-"""How many conversations until it does what you want, and what did it forget meanwhile?
+"""How many conversations until the model does what a user wants, and what does it forget meanwhile?
 
-``openclaw-rl eval personalize`` talks to running systems through their public API, as users would:
-simulated people (users.py) bring tasks (tasks.py), say in words what they like, and rate nothing. One arm
-(arm.py) is one system, its users and a seed; plan.py runs many side by side, report.py makes the tables.
+``openclaw-rl eval personalize`` talks to running systems through their public API, as users would: simulated
+users (users.py) bring tasks (tasks.py), state their wishes in words, and give no ratings. One arm (arm.py) is
+one system, its users and a seed; plan.py runs several in parallel, report.py makes the tables.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ METHODS = ("hybrid", "binary", "opd", "untrained", "memory")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of their own, beside the settings every command has."""
+    """Flags of this evaluation, in addition to the settings that every command has."""
     group = parser.add_argument_group("personalize")
     group.add_argument(
         "--user", action="append", metavar="USER",

@@ -1,8 +1,8 @@
-"""Judges for one question: what is a hint worth, beside what the user really said?
+"""Judges for an ablation: what is a hint worth, compared with the user's own message?
 
     openclaw-rl eval personalize --serve-flags "--judge openclaw_rl.evals.personalize.ablation:RawFollowUp"
 
-Both score every turn as the default judge does; only what the teacher is told differs.
+Both score every turn as the default judge does; only the teacher's hint differs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from openclaw_rl.types import JudgeCase, Verdict
 
 
 class RawFollowUp(RuleFirstJudge):
-    """The whole message that followed, as it was written, in place of the hint taken from it."""
+    """Uses the user's whole follow-up message, verbatim, instead of the hint extracted from it."""
 
     def __init__(self, parts: JudgeParts) -> None:
         super().__init__(JUDGES["label"](parts))
@@ -26,7 +26,7 @@ class RawFollowUp(RuleFirstJudge):
 
 
 class NoHint(RawFollowUp):
-    """Only the score."""
+    """Keeps the score, without hints."""
 
     async def evaluate(self, case: JudgeCase) -> Verdict:
         return replace(await super().evaluate(case), hints=())

@@ -1,7 +1,7 @@
-"""One arm of the evaluation: one system, its users, one seed. Its log is all that is kept of it.
+"""One arm of the evaluation: one system, its users, one seed. All its results are in its log.
 
-An arm can be interrupted anywhere: the system's own data folder and the log are durable, and it goes on with
-the session after the last one that was logged. One that came to its end goes on when it may talk longer.
+An arm can be interrupted at any point: the system's data folder and the log are durable, and it resumes with
+the session after the last one logged. A finished arm resumes if the session limit is raised.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Arm:
     users: tuple[str, ...]
     seed: int
     then: str | None = None
-    """A second wish, taught once the first is learned."""
+    """A second wish, introduced once the first is learned."""
 
     @property
     def name(self) -> str:
@@ -58,24 +58,24 @@ class Arm:
 @dataclass(frozen=True, slots=True)
 class Rules:
     limit: int = 72
-    """Sessions per user at most."""
+    """Most sessions per user."""
     held_out: int = 24
-    """Held-out tasks per user and look."""
+    """Held-out tasks per user and measurement."""
     probes: int = 12
-    """Tasks of each kind that nobody talks about, at most."""
+    """Most probe tasks of each kind; no session is about them."""
     hold: int = 5
-    """Sessions that go on after three in a row, to see whether it holds."""
+    """Further sessions after three successes in a row, to see whether the result holds."""
     deadline: float = math.inf
-    """On the monotonic clock: arms that are still talking then come to their end."""
+    """On the monotonic clock; arms still running then are finished early."""
     flags: tuple[str, ...] = ()
-    """More flags for ``openclaw-rl serve``."""
+    """Additional flags for ``openclaw-rl serve``."""
     voice: Voice = own_words
     running: tuple[str, dict[str, str]] | None = None
-    """A system that runs already, and its keys by user."""
+    """The URL of a system that is already running, and its keys by user."""
 
 
 def is_over(arm: Arm, folder: Path, rules: Rules) -> bool:
-    """Whether it came to its end, and would under these rules."""
+    """Whether the arm has finished, and would also be finished under these rules."""
     log = Log(folder / "log.jsonl")
     if not log.of("end") or arm.then:
         return bool(log.of("end"))
@@ -83,7 +83,7 @@ def is_over(arm: Arm, folder: Path, rules: Rules) -> bool:
 
 
 def run_arm(arm: Arm, folder: Path, rules: Rules, tick: Callable[[int], None]) -> None:
-    """Start the arm's own server in ``folder`` and run it to its end."""
+    """Start the arm's own server in ``folder`` and run the arm to its end."""
     if is_over(arm, folder, rules):
         tick(rules.limit)
         return
@@ -116,7 +116,7 @@ def run_arm(arm: Arm, folder: Path, rules: Rules, tick: Callable[[int], None]) -
 def system_for(
     arms: Sequence[Arm], home: Path, rules: Rules, flags: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """A server with a key for each of the arms' users; its address and the keys."""
+    """Run a server with a key for each of the arms' users; yields its URL and the keys."""
     ring = KeyRing(home / "keys.json")
     for user in map(load_user, {user for arm in arms for user in arm.users}):
         if user.name not in ring.users:
@@ -128,7 +128,7 @@ def system_for(
 def drive(
     arm: Arm, log: Log, rules: Rules, owner: System, persons: Sequence[Person], tick: Callable[[int], None]
 ) -> None:
-    """The sessions, the looks at held-out tasks in between, and the end."""
+    """Run the sessions, the held-out measurements between them, and the final one."""
     started = time.monotonic()
     done = _done(log)
     _catch_up(log, persons, done)
@@ -184,13 +184,13 @@ def _look(
 
 
 def probe_tasks(most: int) -> list[Task]:
-    """What it could do before and should still be able to do: checkable tasks that nobody talks about."""
+    """Checkable tasks that no session is about, to see whether the model still solves what it did before."""
     decks = [(draw([kind], "held_out", 1), min(count, most)) for kind, count in PROBES.items()]
     return [task for deck, count in decks for task in islice(deck, count)]
 
 
 def _settle(arm: Arm, log: Log, owner: System, persons: Sequence[Person], seconds: float) -> None:
-    """What the system says about itself, and how its judge did against what the users really thought."""
+    """Log the system's own status, and its judge's verdicts beside what the users really thought."""
     verdicts = []
     if arm.learns:
         for row in log.of("session"):
@@ -215,7 +215,7 @@ def _settle(arm: Arm, log: Log, owner: System, persons: Sequence[Person], second
 
 
 def _catch_up(log: Log, persons: Sequence[Person], done: int) -> None:
-    """After an interruption: the tasks already used, the notes already taken, the wishes already told."""
+    """After an interruption, restore the tasks used and the notes taken so far."""
     second = bool(log.of("second wish"))
     for person in persons:
         rows = [row for row in log.of("session") if row["user"] == person.name]
@@ -239,7 +239,7 @@ def _done(log: Log) -> int:
 
 
 def sessions_until(rows: Sequence[Row], rule: str, times: int = IN_A_ROW) -> int | None:
-    """How many sessions until so many in a row pleased at once; None: never."""
+    """Sessions until ``times`` in a row satisfied ``rule`` with the first reply; None if never."""
     streak = 0
     for count, row in enumerate(sorted(rows, key=lambda row: row["number"]), 1):
         streak = streak + 1 if row[rule] else 0
@@ -266,7 +266,7 @@ def _finished(log: Log, rules: Rules, *, two: bool) -> bool:
 
 
 class Server:
-    """``openclaw-rl serve`` with a data folder and a free port of its own."""
+    """``openclaw-rl serve`` with its own data folder and a free port."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class Server:
         settings: Mapping[str, str] | None = None,
         log: Path | None = None,
     ) -> None:
-        """``settings`` are variables (``OPENCLAW_RL_…``) that hold where no flag does."""
+        """``settings`` are environment variables (``OPENCLAW_RL_…``); flags override them."""
         self._home, self._flags, self._settings = home, flags, settings or {}
         self._log = log or home.parent / "serve.log"
 

@@ -1,4 +1,4 @@
-"""The command ``openclaw-rl eval personalize``: which arms there are, several at a time, then the report."""
+"""The command ``openclaw-rl eval personalize``: plan the arms, run several at a time, write the report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from openclaw_rl.types import JudgeCase
 
 TOGETHER = ("short", "list", "simple")
 ALONE = ("short", "simple")
-#: Of a system that several arms share: all of them examine at the same time.
+#: Flags for a system that several arms share: all of them may measure at the same time.
 _ANY_NUMBER = ("--no-learn", "--max-waiting", "10000")
 
 
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, home: Path) -> int:
 
 
 def plan(options: argparse.Namespace) -> list[Arm]:
-    """All arms; the ones that say most come first, so that a part is worth something."""
+    """All arms; the most informative come first, so that a partial run is useful."""
     if options.url:
         return [Arm("running", tuple(options.user or ("short",)), 0, options.then)]
     methods = options.methods.split(",") if options.methods else list(METHODS)
@@ -88,9 +88,9 @@ def plan(options: argparse.Namespace) -> list[Arm]:
 
 
 def run_all(arms: Sequence[Arm], out: Path, rules: Rules, parallel: int) -> list[str]:
-    """Every arm to its end; one that breaks is named and does not stop the others.
+    """Run every arm to its end; returns the names of those that failed, which do not stop the others.
 
-    Each that learns has a system of its own. Those that do not share one, whose engine runs them as a batch.
+    Each arm that learns has its own system. Those that do not share one, whose engine batches their requests.
     """
     failed: list[str] = []
     still = [arm for arm in arms if not (arm.learns or is_over(arm, out / "arms" / arm.name, rules))]
@@ -122,7 +122,7 @@ def run_all(arms: Sequence[Arm], out: Path, rules: Rules, parallel: int) -> list
 
 
 def measure(users: Sequence[str], count: int, flags: Sequence[str], out: Path) -> str:
-    """How often each user would be pleased by the untrained model: as asked, and when told what they want."""
+    """How often the untrained model satisfies each user: as asked, and with the wish stated in the prompt."""
     rows: list[Row] = []
     with Server(out / "measure" / "home", ["--no-learn", *flags]) as url:
         key = KeyRing(out / "measure" / "home" / "keys.json").key_of("default") or ""
@@ -162,7 +162,7 @@ def measure(users: Sequence[str], count: int, flags: Sequence[str], out: Path) -
 
 
 def as_hint(complaint: str) -> str:
-    """What the judge would make of it."""
+    """The hint that the judge would extract from the complaint."""
     said: Row = {"role": "user", "content": complaint}
     case = JudgeCase([{"role": "user", "content": "?"}], {"role": "assistant", "content": "."}, [said])
     return " ".join(verbatim_hints(case)) or complaint

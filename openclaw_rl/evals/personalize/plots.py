@@ -1,4 +1,4 @@
-"""The evaluation's plots: satisfaction against sessions, sessions needed, and what was forgotten."""
+"""The evaluation's plots: satisfaction against sessions, sessions needed, and forgetting."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ COLOURS = {
     UNTRAINED: "#9aa5b1",
     MEMORY: "#8e6bbf",
 }
-#: One line of the table and the arms it was made from.
+#: One table row and the arms it summarises.
 Member = tuple[Row, Sequence[Row]]
 
 
 def draw(out: Path, members: Sequence[Member]) -> list[tuple[str, str]]:
     if not members or find_spec("matplotlib") is None:
-        return []  # the table is all there is; pip install 'openclaw-rl[eval]'
+        return []  # without matplotlib only the table is made; pip install 'openclaw-rl[eval]'
     import matplotlib
 
     matplotlib.use("Agg")
@@ -93,7 +93,7 @@ def draw(out: Path, members: Sequence[Member]) -> list[tuple[str, str]]:
 
 
 def curves(members: Sequence[Member]) -> dict[str, Row]:
-    """By users, what a plot of satisfaction against sessions needs."""
+    """Data for the plot of satisfaction against sessions, by users."""
     found = {}
     for who in {row["users"] for row, _ in members}:
         mine = {row["method"]: arms for row, arms in members if row["users"] == who}
@@ -116,7 +116,7 @@ def _points(arms: Sequence[Row]) -> list[int]:
 
 
 def _values(arms: Sequence[Row], points: Sequence[int]) -> list[list[float]]:
-    """Every arm's value at these sessions; one that ended keeps its last."""
+    """Every arm's value at these session counts; a finished arm keeps its last value."""
     return [[[p for p in arm["curve"] if p["sessions"] <= x][-1]["strict"] for arm in arms] for x in points]
 
 

@@ -1,4 +1,4 @@
-"""From the arms' logs to a table, three plots and one conversation per user."""
+"""The report from the arms' logs: tables, three plots and one example per user."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from openclaw_rl.evals.personalize.arm import MEMORY, UNTRAINED, sessions_until
 from openclaw_rl.evals.personalize.talk import Log, Row
 
 Group = tuple[str, str]
-"""Users and method."""
+"""(users, method)."""
 
 
 def write(out: Path, dashboard: Path | None = None) -> dict[str, Any]:
-    """``report.md``, ``results.json`` and the plots, from whatever arms have ended or got anywhere so far.
+    """Write ``report.md``, ``results.json`` and the plots, from finished and interrupted arms.
 
-    ``dashboard``: the folder whose files the dashboard's Results page draws.
+    ``dashboard``: the folder from which the dashboard's Results page reads.
     """
     logs = [(path.parent.name, Log(path)) for path in sorted(out.glob("arms/*/log.jsonl"))]
     arms = [summarise(log) | _identity(name) for name, log in logs if _has_looks(log)]
@@ -48,7 +48,7 @@ def write(out: Path, dashboard: Path | None = None) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can say it: what is not a number is null."""
+    """For JSON: NaN becomes null."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -57,7 +57,7 @@ def _plain(value: Any) -> Any:
 
 
 def _has_looks(log: Log) -> bool:
-    """An arm that was interrupted counts as far as it came, once there is a second look to compare."""
+    """An interrupted arm counts as far as it got, once it has two held-out measurements to compare."""
     return len({row["number"] for row in log.of("held_out")}) > 1
 
 
@@ -75,7 +75,7 @@ def _split_long(name: str) -> tuple[str, str]:
 
 
 def summarise(log: Log) -> Row:
-    """One arm's figures."""
+    """One arm's metrics."""
     sessions, looks = log.of("session"), log.of("held_out")
     end: Row = next(reversed(log.of("end")), {"verdicts": [], "policies": [], "seconds": None})
     names = sorted({row["user"] for row in sessions})
@@ -106,7 +106,7 @@ def summarise(log: Log) -> Row:
             }
             for number, rows in sorted(curve.items())
         ],
-        # Without a look at the end there is nothing to compare.
+        # Without a final measurement there is nothing to compare.
         "before": [_bit(row) for row in probes[0]["rows"] if len(probes) > 1],
         "after": [_bit(row) for row in probes[-1]["rows"] if len(probes) > 1],
         "interrupted": end["seconds"] is None,
@@ -190,14 +190,14 @@ def _row(group: Group, arms: Sequence[Row]) -> Row:
 
 
 def _drift(gate: Row | None) -> float | None:
-    """How much less likely the last version holds texts it should still know than the base does, in nats."""
+    """The last version's loss of log-prob against the base on texts it should still know, in nats."""
     checks = {check["name"]: check["value"] for check in (gate or {}).get("checks", ())}
     value: float | None = checks.get("forgetting")
     return value
 
 
 def worse_kinds(before: Sequence[Row], after: Sequence[Row]) -> list[str]:
-    """Kinds of probes answered significantly worse: one-sided exact sign test over the pairs, 5 %."""
+    """Probe kinds answered significantly worse: one-sided exact sign test over the pairs, 5 %."""
     found = []
     for kind in sorted({bit["kind"] for bit in before}):
         pairs = [(b["right"], a["right"]) for b, a in zip(before, after, strict=True) if b["kind"] == kind]
@@ -258,7 +258,7 @@ def _costs(rows: Sequence[Row]) -> str:
 
 
 def _tasks(row: Row) -> str:
-    """Right before and after, and what became worse; nothing where no arm was looked at twice."""
+    """Share right before and after, and the kinds that got worse; dashes if no arm was measured twice."""
     if math.isnan(row["right"]):
         return "– | –"
     return f"{row['right_before']:.2f} → {row['right']:.2f} | {', '.join(row['worse']) or 'none'}"
@@ -273,7 +273,7 @@ def _cut(row: Row) -> str:
 
 
 def _until(row: Row, rule: str) -> str:
-    """Who did not get there counts with the sessions they had, so the mean is a lower bound."""
+    """Users who did not get there count with the sessions they had, so the mean is a lower bound."""
     return ("≥ " if row["at_least"][rule] else "") + _range(row[rule], ".1f")
 
 
@@ -283,7 +283,7 @@ def _range(value: tuple[float, float, float], form: str) -> str:
 
 
 def _samples(groups: dict[Group, list[Row]]) -> str:
-    """The first held-out task of every user, before and after, whatever came out."""
+    """The first held-out task of every user, before and after; not selected by result."""
     parts = []
     for (users, method), arms in _ordered(groups):
         if method in (UNTRAINED, MEMORY, "binary", "opd"):

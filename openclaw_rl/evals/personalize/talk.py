@@ -1,4 +1,4 @@
-"""One conversation of a simulated user with a running system, through its chat API."""
+"""Conversations of a simulated user with a running system, through its chat API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_TOKENS = 128
 TEMPERATURE = 0.5
 ATTEMPTS = 3
 SILENT, LEAVES_IT, CHATS_ON = 0.1, 0.1, 0.2
-"""How often somebody leaves without a word, drops the matter, or goes on to another one."""
+"""Probabilities that a user leaves silently, drops the matter after a retry, or moves on to another task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class System:
         tools: Sequence[Row] = (),
         sampling: Row | None = None,
     ) -> Reply:
-        """``side``: a question of the examiner's, which nothing is to be learned from."""
+        """``side``: a measurement request, which the system must not learn from."""
         body: Row = {"model": "default", "messages": list(messages), "seed": seed}
         body |= {"temperature": TEMPERATURE, "max_tokens": MAX_TOKENS} if sampling is None else sampling
         if tools:
@@ -86,7 +86,7 @@ class System:
         self._http.post("/v1/flush").raise_for_status()
 
     def wait(self, timeout_s: float = 900) -> None:
-        """Until everything said so far was judged, and learned from where there is enough for a step."""
+        """Wait until everything so far is judged, and trained on where there is enough for a step."""
         end, quiet = time.monotonic() + timeout_s, 0
         while quiet < 3:
             if time.monotonic() > end:
@@ -97,7 +97,7 @@ class System:
 
 @dataclass(slots=True)
 class Person:
-    """A user with their wishes so far, their own system, and their memory note where that is the method."""
+    """A user with their wishes so far, their system, and their memory notes if the method uses them."""
 
     name: str
     wishes: list[User]
@@ -122,7 +122,7 @@ class Person:
         return [{"role": "system", "content": note}, *said]
 
     def converse(self, number: int) -> Row:
-        """Ask, complain until it is right, give thanks, or leave. What counts is the first reply."""
+        """Ask, complain until the reply is right, then thank or leave. Only the first reply counts."""
         chance = random.Random(f"{self.seed}-{self.name}-{number}")
         task = next(self.tasks)
         messages = self.start(task)
@@ -147,7 +147,7 @@ class Person:
     def _react(
         self, chance: random.Random, reply: Reply, task: Task, liked: bool, answered: bool, attempt: int
     ) -> tuple[str | None, int]:
-        """Their next words, and what they really think: 1, 0 or -1."""
+        """The user's next message (None: none), and what they really think: 1, 0 or -1."""
         if chance.random() < SILENT:
             return None, 0
         if attempt == ATTEMPTS - 1 and not (liked and answered):
@@ -166,7 +166,7 @@ class Person:
         return (meant if truth == 0 else self.voice(meant, task.text, reply.text)), truth
 
     def examine(self, tasks: Sequence[Task], seed: int) -> list[Row]:
-        """Held-out tasks, several at once; nothing of this is learned from."""
+        """Ask held-out tasks, several at once; the system does not learn from them."""
 
         def one(numbered: tuple[int, Task]) -> Row:
             number, task = numbered
@@ -183,13 +183,13 @@ class Person:
 
 
 def at_once(calls: Sequence[Callable[[], Row]]) -> list[Row]:
-    """All users talk at the same time."""
+    """Run the calls in parallel: all users talk at the same time."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return [future.result() for future in [pool.submit(call) for call in calls]]
 
 
 class Log:
-    """Append-only JSONL; what stands in it is not done again."""
+    """Append-only JSONL; what has been logged is not repeated."""
 
     def __init__(self, path: Any) -> None:
         self.path = path
@@ -198,7 +198,7 @@ class Log:
         if path.exists():
             *lines, torn = path.read_text(encoding="utf-8").split("\n")
             self.rows = [json.loads(line) for line in lines]
-            if torn:  # whoever wrote it was killed
+            if torn:  # the writer was killed in the middle of a line
                 path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
     def write(self, kind: str, row: Row) -> None:

@@ -1,7 +1,7 @@
-"""What simulated users ask for. Every task knows whether a reply answers it.
+"""Tasks of simulated users. Every task can check whether a reply answers it.
 
-Tasks are generated from a seed. Which ones may be used in conversations and which are held out is decided by
-the hash of what they are about, so that no wording of a held-out task is ever talked about.
+Tasks are generated from a seed. The hash of a task's subject decides whether it is used in conversations or
+held out, so no conversation contains a held-out task in any wording.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _WORDINGS = ("{}", "{}", "Quick question: {}", "Tell me: {}")
 class Task:
     kind: str
     key: str
-    """What it is about, without the wording."""
+    """The subject, independent of the wording."""
     text: str
     answer: str
-    """A reply that matches this pattern answers it: right where that can be checked, else relevant."""
+    """A reply that matches this pattern answers it: correctly where that can be checked, else relevantly."""
     tools: tuple[dict[str, Any], ...] = field(default=())
 
     @property
@@ -38,7 +38,7 @@ class Task:
 
 
 def rambles(reply: str) -> bool:
-    """Empty, or the same few words over and over."""
+    """Whether a reply is empty, or repeats the same few words."""
     words = reply.lower().split()
     if not re.search(r"\w", reply):
         return True
@@ -47,7 +47,7 @@ def rambles(reply: str) -> bool:
 
 
 def draw(kinds: Sequence[str], part: Part, seed: int) -> Iterator[Task]:
-    """Endless tasks of these kinds in turn; none repeats before all of its kind have been used."""
+    """Endless tasks, alternating between these kinds; none repeats before all of its kind have been used."""
     decks = [_deck(kind, part, f"{seed}-{kind}") for kind in kinds]
     while True:
         for deck in decks:
@@ -55,12 +55,12 @@ def draw(kinds: Sequence[str], part: Part, seed: int) -> Iterator[Task]:
 
 
 def own_tasks(asks: Sequence[str]) -> list[Task]:
-    """Tasks from a user's own questions; relevant is what shares a longer word with the question."""
+    """Tasks from a user's own questions; a reply is relevant if it shares a longer word with the question."""
     return [Task("own", ask, ask, _topic(ask)) for ask in asks]
 
 
 def deal(tasks: Sequence[Task], part: Part, seed: str) -> Iterator[Task]:
-    """The part's tasks, shuffled again each time all have been used."""
+    """The part's tasks, reshuffled each time all have been used."""
     mine = [task for task in tasks if task.is_held_out == (part == "held_out")]
     if not mine:
         raise ValueError(f"no task falls into the {part.replace('_', '-')} part; write more asks (20 or so)")
@@ -95,7 +95,7 @@ _COMMON = frozenset(
 
 @cache
 def questions() -> list[Task]:
-    """Open questions; relevant is what mentions the subject."""
+    """Open questions; a reply is relevant if it mentions the subject."""
     lines = (Path(__file__).parent / "questions.txt").read_text(encoding="utf-8").splitlines()
     pairs = [line.split(" :: ") for line in lines if line and not line.startswith("#")]
     return [Task("question", question, question, f"(?:{about})") for question, about in pairs]
@@ -113,7 +113,7 @@ _CITIES = ("Lisbon", "Oslo", "Rome", "Cairo", "Paris", "Madrid", "Vienna", "Toky
 
 @cache
 def extraction() -> list[Task]:
-    """The answer stands in the text."""
+    """The answer is in the text."""
     found = []
     for i, name in enumerate(_NAMES):
         for j, thing in enumerate(_THINGS):
@@ -148,7 +148,7 @@ def word_problems() -> list[Task]:
 
 @cache
 def rewriting() -> list[Task]:
-    """Say it politely: the thing must still be in it."""
+    """Polite rewriting: the rewritten sentence must still name the thing."""
     verbs = ("Give me", "Bring me", "Show me", "Hand me", "Find me", "Send me")
     return [
         Task(
@@ -162,7 +162,7 @@ def rewriting() -> list[Task]:
 
 @cache
 def tool_calls() -> list[Task]:
-    """The right city in a call of the only tool there is."""
+    """A call of the only tool, with the right city."""
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     tool = {
         "type": "function",

@@ -1,7 +1,7 @@
-"""Simulated people. Each wants something, says so in words, and rates nothing.
+"""Simulated users. Each has a wish, states it in words, and gives no ratings.
 
-A user is a small TOML file (``users/*.toml`` are the built-in ones), or a class of one's own with the same
-methods. What they really think is known only to the evaluation: the system sees words.
+A user is a small TOML file (``users/*.toml`` are the built-in ones) or a custom class with the same methods.
+Only the evaluation knows what a user really thinks; the system sees their messages.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ MOVES_ON = ("Okay. Something else: {}", "Let's leave that. {}", "By the way: {}"
 
 
 class Voice(Protocol):
-    """Who finds the words for what a user means to say."""
+    """Phrases what a user means to say."""
 
     def __call__(self, meant: str, ask: str, reply: str) -> str: ...
 
 
 def own_words(meant: str, ask: str, reply: str) -> str:
-    """The template as it stands."""
+    """The template unchanged."""
     return meant
 
 
 class User(Protocol):
-    """What an evaluation needs of somebody; a class of one's own has these."""
+    """What an evaluation needs of a user; a custom class implements this."""
 
     @property
     def name(self) -> str: ...
 
     def tasks(self, part: Part, seed: int) -> Iterator[Task]:
-        """What they ask for, without end."""
+        """The user's tasks, an endless iterator."""
 
     def likes(self, reply: str) -> bool:
-        """Has the reply what they want? (Whether it answers the request is the task's business.)"""
+        """Whether the reply meets the wish. (Whether it answers the request is checked by the task.)"""
 
     def complaint(self, chance: random.Random) -> str:
-        """What they say about a reply they do not like."""
+        """The user's message about a reply they do not like."""
 
     def praise(self, chance: random.Random) -> str:
-        """What they say about one they do."""
+        """The user's message about a reply they like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class FileUser:
 
 
 class EndpointVoice:
-    """A language model behind any OpenAI-compatible API says it in its own words."""
+    """A language model behind any OpenAI-compatible API rephrases the message."""
 
     def __init__(self, url: str, model: str, key: str | None = None) -> None:
         headers = {"authorization": f"Bearer {key}"} if key else {}

@@ -1,8 +1,9 @@
 """Wishes that nobody tuned for: are they learned, and is nothing else lost?
 
-``openclaw-rl eval wishes`` runs systems as people have them: a strict person with a wish (wish.py) talks
-through the public API (arm.py); between conversations an examiner asks held-out requests of forms that were
-and were not taught, and checkable items (items.py). The untrained model told the wish is the measure.
+``openclaw-rl eval wishes`` runs systems as deployed. A strict simulated user with a wish (wish.py) talks
+through the public API (arm.py); between conversations, held-out requests in trained and unseen forms, and
+checkable items (items.py), measure the model. The reference is the hinted base: the untrained model whose
+prompt states the wish.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of their own, beside those that evaluations share."""
+    """Flags of this evaluation, in addition to those that all evaluations share."""
     group = parser.add_argument_group("wishes")
     group.add_argument(
         "--wishes", metavar="NAMES", help="names with commas between, written, or drawn:N [drawn:12]"

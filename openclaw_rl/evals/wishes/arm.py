@@ -1,6 +1,6 @@
-"""One arm: a system, a person with a wish, up to sixteen conversations; looks at held-out requests between.
+"""One arm: a system, a user with a wish, up to 16 conversations, and held-out measurements between them.
 
-All of it through the public API, as a person and an examiner would. What was logged is not done again.
+Everything goes through the public API. What has been logged is not repeated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from openclaw_rl.serve.auth import KeyRing
 
 PRAISE = ("Thanks, that is exactly how I like it.", "Perfect, thank you!", "Great, just what I wanted.")
 _AT_ONCE = 8
-#: As anybody gets it who does not say how to sample; and an examiner who wants no chance.
+#: Sampling: the server's defaults for conversations, greedy for checkable items.
 _TALK: Row = {"max_tokens": 128}
 _EXACT: Row = {"max_tokens": 32, "temperature": 0}
 
@@ -32,9 +32,9 @@ class Arm:
     wish: Wish
     seed: int
     second: Wish | None = None
-    """Told once the first is learned."""
+    """A second wish, introduced once the first is learned."""
     taken_back: str = ""
-    """Said once it is learned, instead of a second wish."""
+    """The message that takes the wish back once it is learned, instead of a second wish."""
 
     @property
     def story(self) -> str:
@@ -44,7 +44,7 @@ class Arm:
 
     @property
     def turned(self) -> list[Wish]:
-        """What is wished for after the turn of events."""
+        """The wishes that apply after the change."""
         if self.second is None:
             return []
         return [self.second] if self.second.against == self.wish.name else [self.wish, self.second]
@@ -63,23 +63,23 @@ class Arm:
 class Rules:
     conversations: int = 16
     short_look: int = 24
-    """Held-out replies after each conversation that made a version."""
+    """Held-out replies measured after each conversation that produced a version."""
     long_look: int = 100
-    """At the end."""
+    """Held-out replies measured at the end."""
     flags: tuple[str, ...] = ()
     deadline: float = math.inf
-    """On the monotonic clock: arms that are still talking then come to their end."""
+    """On the monotonic clock; arms still running then are finished early."""
 
 
 class Person:
-    """Strict: praises only what has every wish and is about what was asked."""
+    """A strict user: praises only replies that meet every wish and are on topic."""
 
     def __init__(self, system: System, wishes: list[Wish], seed: int) -> None:
         self.system, self.wishes, self.seed = system, wishes, seed
         self._asks = requests("train", TRAINED, 200, seed)
 
     def converse(self, number: int, instead: str = "") -> Row:
-        """Ask, say what is wrong (twice at most), give thanks. ``instead`` is said to the first reply."""
+        """Ask, complain (at most twice), thank. ``instead`` replaces the response to the first reply."""
         request = self._asks[number]
         messages: list[Row] = [{"role": "user", "content": request.text}]
         row: Row = {"number": number, "ask": request.text, "turns": []}
@@ -106,7 +106,7 @@ class Person:
 
 
 def run_arm(arm: Arm, folder: Path, rules: Rules, items: Sequence[Item], tick: Callable[[], None]) -> None:
-    """Start the arm's own server in ``folder`` and run it to its end."""
+    """Start the arm's own server in ``folder`` and run the arm to its end."""
     folder.mkdir(parents=True, exist_ok=True)
     log = Log(folder / "log.jsonl")
     if log.of("end"):
@@ -170,7 +170,7 @@ def _last_look(arm: Arm, log: Log, rules: Rules, system: System, items: Sequence
 
 
 def held_out(number: int) -> list[Request]:
-    """Half of them in forms that nobody taught."""
+    """Held-out requests, half of them in unseen forms."""
     return [
         *requests("test", TRAINED, number // 2, seed=1),
         *requests("test", UNSEEN, number - number // 2, seed=2),
@@ -178,9 +178,10 @@ def held_out(number: int) -> list[Request]:
 
 
 def look(system: System, wishes: Sequence[Wish], number: int, told: str = "", note: str = "") -> Row:
-    """Replies to held-out requests: which have each wish, are on topic, and whole; in which form.
+    """Replies to held-out requests, with their form and whether each meets the wishes, is on topic, and is
+    not degenerate.
 
-    ``told``: said with each request. ``note``: in the system prompt, as a memory would.
+    ``told``: a hint added to each request. ``note``: a system prompt, as memory notes would add.
     """
     before: list[Row] = [{"role": "system", "content": note}] if note else []
 
@@ -203,7 +204,7 @@ def look(system: System, wishes: Sequence[Wish], number: int, told: str = "", no
 
 
 def answer_items(system: System, items: Sequence[Item], told: str = "") -> list[bool]:
-    """Whether each checkable item is answered right; ``told`` where a wish applies."""
+    """Whether each checkable item is answered correctly; ``told`` is added to items that are not bound."""
 
     def one(item: Item) -> bool:
         messages = [dict(message) for message in item.messages]

@@ -1,7 +1,7 @@
-"""Does a reply have what was wished for? Plain predicates on text, by name; a wish names those it needs.
+"""Does a reply show a wish? Plain predicates on text, by name; a wish names those it needs.
 
-None of them looks at what the reply is about: that is ``on_topic``'s business, so that a reply which is
-nothing but the wished-for form never counts as an answer.
+None of them checks what the reply is about. ``on_topic`` does, so a reply that has only the wished form does
+not count as an answer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def sentences(text: str) -> int:
 
 
 def language(text: str) -> str:
-    """The one whose function words the text has most of; English where there is nothing to go by."""
+    """The language with the most function words in the text; English if the text is too short to tell."""
     found = [word.lower() for word in words(text)]
     shares = {name: sum(word in known for word in found) for name, known in _WORDS_OF.items()}
     best = max(shares, key=lambda name: (shares[name], name == "en"))
@@ -47,7 +47,7 @@ def language(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without the marks that dress up the first or last words."""
+    """Without markup and quotes around the first and last words."""
     return text.strip().strip("*_#\"'“”‘’ \n")
 
 
@@ -69,7 +69,7 @@ def _letters(text: str) -> str:
 
 
 def _alliterates(text: str) -> bool:
-    """Every word with the same first letter."""
+    """Every word has the same first letter."""
     return len(words(text)) > 2 and len({word[0].lower() for word in words(text)}) == 1
 
 
@@ -79,7 +79,7 @@ def _alphabetical(text: str) -> bool:
 
 
 def _rhymes(text: str) -> bool:
-    """Neighbouring lines end alike, all through."""
+    """Lines rhyme in pairs throughout."""
     ends = [found[-1].lower() for line in text.splitlines() if (found := words(line))]
     pairs = list(zip(ends[::2], ends[1::2], strict=False))
     return len(pairs) >= 2 and all(a != b and a[-2:] == b[-2:] for a, b in pairs)
@@ -117,18 +117,18 @@ CHECKS: dict[str, Callable[[str, Any], bool]] = {
 
 
 def has_wish(text: str, checks: Mapping[str, Any]) -> bool:
-    """Whether all that a wish names holds of the reply."""
+    """Whether the reply passes all of a wish's checks."""
     return all(CHECKS[name](text, value) for name, value in checks.items())
 
 
 def on_topic(text: str, stems: Sequence[str]) -> bool:
-    """Whether the reply speaks of what was asked about."""
+    """Whether the reply mentions the topic of the request."""
     low = text.lower()
     return any(stem in low for stem in stems)
 
 
 def is_degenerate(text: str) -> bool:
-    """Next to nothing said, or the same over and over."""
+    """Whether the reply is almost empty, or repeats itself."""
     found = [word.lower() for word in words(text)]
     if len(found) < 3:
         return True

@@ -1,8 +1,8 @@
 """Questions with one right answer, made from tables: facts, sums, reading, and jobs with a system prompt.
 
-``plain`` ones are asked like anything else a person asks, so that a wish applies to them; ``bound`` ones
-come with a system prompt that says exactly how to answer, which no wish from a chat should touch. Only
-those that the untrained model gets right are counted, before and after.
+A plain item is asked like any chat request, so a wish applies to it. A ``bound`` item has a system prompt
+that says exactly how to answer, which no wish from a chat should affect. Only items that the untrained
+model answers correctly are counted.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _bound() -> Iterator[Item]:
 
 
 def items(number: int, seed: int = 0) -> list[Item]:
-    """As many of either kind, in an order of their own."""
+    """Half plain, half bound, alternating, in a shuffled order."""
     chosen = []
     for made in (_plain(), _bound()):
         unique = {str(item.messages): item for item in made}

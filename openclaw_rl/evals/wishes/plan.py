@@ -1,4 +1,4 @@
-"""The command ``openclaw-rl eval wishes``: baselines, then arms side by side, then the table."""
+"""The command ``openclaw-rl eval wishes``: measures baselines, runs arms in parallel, makes the table."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def tell(
     managed: Sequence[Wish],
     contrary: Sequence[tuple[Wish, Wish]],
 ) -> list[Arm]:
-    """The arms of a story. What comes after a wish was learned is only told of those that can be."""
+    """The arms of a story. Stories that continue after a wish is learned use only learnable wishes."""
     if story == "taken-back":
         return [Arm(wish, seed, taken_back=_TAKEN_BACK) for wish in managed]
     if story == "second":
@@ -82,13 +82,14 @@ def tell(
 
 
 def contraries() -> list[tuple[Wish, Wish]]:
-    """Of the written wishes, those that contradict each other: the first to be told, and the second."""
+    """Pairs of wishes from the file that contradict each other: the first to be taught, and the second."""
     known = written()
     return [(known[wish.against], wish) for wish in known.values() if wish.against]
 
 
 def chosen(options: argparse.Namespace) -> list[Wish]:
-    """By name, all that are written down, or ``drawn:N``: N from the grammar, by the commit's hash."""
+    """Wishes by name, ``written`` (all in the file), or ``drawn:N`` (N from the grammar, seeded by the
+    commit's hash)."""
     names = (options.wishes or "drawn:12").split(",")
     found: list[Wish] = []
     for name in names:
@@ -105,7 +106,7 @@ def chosen(options: argparse.Namespace) -> list[Wish]:
 
 
 def _commit() -> str:
-    """What nobody could choose: the hash of the code under test."""
+    """A seed that nobody can choose: the hash of the commit under test."""
     folder = Path(__file__).parent
     done = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
@@ -116,7 +117,8 @@ def _commit() -> str:
 
 
 def baselines(wishes: Sequence[Wish], out: Path, options: argparse.Namespace) -> list[Item]:
-    """The untrained model: as it is, told each wish, and with a memory note; the items it gets right."""
+    """Measure the untrained model: as it is, hinted with each wish, and with a memory note. Returns the items
+    it answers correctly."""
     log = Log(out / "baselines.jsonl")
     every, missing = items(options.items), []
     for wish in wishes:
@@ -151,7 +153,7 @@ def _measure(
 
 
 def run_all(arms: Sequence[Arm], out: Path, rules: Rules, known: Sequence[Item], parallel: int) -> list[str]:
-    """Every arm to its end; one that breaks is named and does not stop the others."""
+    """Run every arm to its end; returns the names of those that failed, which do not stop the others."""
     failed: list[str] = []
     lock = threading.Lock()
     with tqdm(total=len(arms) * rules.conversations, unit="conversation", smoothing=0.05) as bar:

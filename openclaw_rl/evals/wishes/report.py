@@ -1,4 +1,4 @@
-"""Tables from an evaluation's logs: each arm beside the base that is told the wish."""
+"""Tables from an evaluation's logs: each arm beside the hinted base."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 
 from openclaw_rl.evals.personalize.talk import Log, Row
 
-#: A wish that the told base meets this often can be learned; learned is at most so far below it.
+#: A wish counts as learnable if the hinted base meets it at least ``MANAGED`` of the time, and as learned if
+#: the arm is at most ``BELOW`` under the hinted base.
 MANAGED, BELOW = 0.3, 0.10
 IN_A_ROW = 3
-#: A wish that was taken back is gone when it shows no more often than this above the untrained model.
+#: A wish that was taken back is gone when its rate is at most this much above the untrained model's.
 GONE = 0.15
 
 
@@ -23,19 +24,19 @@ class Result:
     name: str
     kind: str
     told: float
-    """Held-out replies of the told base with the wish, on topic and whole."""
+    """Share of the hinted base's held-out replies that meet the wish."""
     plain: float
     note: float | None
     now: float
     trained: float
     unseen: float
     reached: int | None
-    """Conversations until two versions in a row were near the told base."""
+    """Conversations until two versions in a row were within ``BELOW`` of the hinted base."""
     in_a_row: int | None
     jobs: float
-    """Of the checkable items with a system prompt, kept."""
+    """Share of the checkable items with a system prompt still answered correctly."""
     facts: float
-    """Of the plain ones, against the told base."""
+    """The same for plain items, relative to the hinted base."""
     topic: float
     topic_before: float
     broken: float
@@ -43,7 +44,7 @@ class Result:
     versions: int
     rejected: int
     given_up: int | None
-    """Conversations until it said that the model cannot do this."""
+    """Conversations until the system reported that the model cannot do this."""
     seconds: float
 
     @property
@@ -53,24 +54,24 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What became of a wish after it was taken back, or another came."""
+    """A wish after it was taken back, or after another one was added."""
 
     name: str
     story: str
     before: float
-    """With the first wish, on topic and whole, before the turn."""
+    """Share of replies that meet the first wish, before the change."""
     first: float
     second: float
-    """The same of both, at the end."""
+    """Shares that meet the first and the second wish, at the end."""
     both: float
     shown: float
-    """Replies that still show the first wish, however good, at the end."""
+    """Share of replies that still show the first wish at the end, on topic or not."""
     untold: float
-    """The same of the untrained model."""
+    """The same for the untrained model."""
     told: float
-    """Of the told base, the second wish; the first where there is none."""
+    """Share for the hinted base: the second wish, or the first if there is no second."""
     until: int | None
-    """Conversations after the turn until what was taken back was gone, or what was wished for was there."""
+    """Conversations after the change until the wish that was taken back is gone, or the new one is met."""
 
 
 def write(out: Path) -> str:
@@ -198,7 +199,7 @@ def _kept(right: Sequence[bool], bound: Sequence[bool], which: bool) -> float:
 
 
 def share(rows: Sequence[Row], which: int = 0) -> float:
-    """Of held-out replies, those that meet a wish."""
+    """Share of held-out replies that meet a wish."""
     return _mean([row["met"][which] for row in rows])
 
 

@@ -1,4 +1,4 @@
-"""Wishes, written down or drawn from a grammar, and the requests that simulated people make."""
+"""Wishes, from a file or drawn from a grammar, and the requests of simulated users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from openclaw_rl.evals.wishes.checks import has_wish, is_degenerate, on_topic
 
-#: How people ask while they teach, and forms that only measuring uses. No form is in the learner's own stock.
+#: Request forms for conversations, and forms only for measuring. The learner's own requests use neither.
 TRAINED = ("Tell me about {}.", "What should I know about {}?")
 UNSEEN = (
     "Why do people care about {}?",
@@ -33,13 +33,13 @@ class Wish:
     name: str
     kind: str
     says: tuple[str, ...]
-    """The person's words, taking turns."""
+    """The user's messages, used in turn."""
     checks: dict[str, Any] = field(hash=False)
     against: str | None = None
-    """A wish that contradicts this one."""
+    """The name of a wish that this one contradicts."""
 
     def is_met(self, reply: str, request: Request) -> bool:
-        """It has what was wished for, speaks of what was asked, and is a reply at all."""
+        """Whether the reply shows the wish, is on topic, and is not degenerate."""
         return self.shows(reply) and on_topic(reply, request.stems) and not is_degenerate(reply)
 
     def shows(self, reply: str) -> bool:
@@ -47,7 +47,7 @@ class Wish:
 
 
 def written() -> dict[str, Wish]:
-    """Those of ``wishes.toml``."""
+    """The wishes in ``wishes.toml``."""
     table = tomllib.loads(_read("wishes.toml"))
     return {
         name: Wish(name, entry["kind"], tuple(entry["says"]), entry["checks"], entry.get("against"))
@@ -56,7 +56,7 @@ def written() -> dict[str, Wish]:
 
 
 def requests(use: str, forms: Sequence[str], number: int, seed: int = 0) -> list[Request]:
-    """``use``: ``train`` or ``test``; topics are never shared between the two."""
+    """``use``: ``train`` or ``test``; the two share no topics."""
     lines = [line for line in _read("topics.txt").splitlines() if line and not line.startswith("#")]
     topics = [line.partition(": ") for line in lines[use == "test" :: 2]]
     random.Random(seed).shuffle(topics)
@@ -100,7 +100,7 @@ _COMPARED = {
 
 
 def drawn(seed: str, number: int) -> list[Wish]:
-    """Wishes that nobody has chosen: the same for the same seed, each kind taking turns."""
+    """Randomly drawn wishes, alternating between kinds; the same seed gives the same wishes."""
     chance = random.Random(seed)
     kinds = list(_GRAMMAR)
     chance.shuffle(kinds)

@@ -1,12 +1,12 @@
-"""What every implementation of a protocol must do, as tests that run against any of them.
+"""Contract suites: tests that every implementation of a protocol must pass.
 
-Subclass one in a test file and give it the fixtures it names::
+Subclass one in a test file and define the fixtures it names::
 
     class TestMyEngine(EngineContract):
         @pytest.fixture
         async def engine(self): ...
 
-What an implementation does not claim in its capabilities is not asked of it. Needs pytest and pytest-asyncio.
+Only the capabilities that an implementation claims are tested. Needs pytest and pytest-asyncio.
 """
 
 from openclaw_rl.testing.contracts.algorithm import AlgorithmContract

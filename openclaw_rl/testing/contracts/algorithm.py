@@ -34,7 +34,7 @@ _VERDICTS = {
 
 
 def lesson(verdict: Verdict, length: int = 4, hinted: bool = True) -> Lesson:
-    """A short turn; ``hinted`` says whether its prompt can be built again with a hint."""
+    """A short turn; ``hinted``: whether its prompt can be rebuilt with a hint."""
     tokens = [
         Token(10 + i, -0.5, -0.4, tuple(range(10 + i, 18 + i)), tuple(-0.5 - k for k in range(8)), 0)
         for i in range(length)
@@ -55,7 +55,7 @@ def lesson(verdict: Verdict, length: int = 4, hinted: bool = True) -> Lesson:
 
 
 class FakeTeacher:
-    """Finds every token of the reply a little less likely, prefers others, and can answer by itself."""
+    """Finds every reply token less likely, prefers other tokens, and can generate answers."""
 
     async def score(self, prompt_ids: list[int], reply_ids: list[int], ids_NK: IntArray) -> Teaching:
         rows = len(reply_ids)

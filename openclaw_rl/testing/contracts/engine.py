@@ -31,14 +31,14 @@ async def collect(engine: Engine, request: GenerateRequest) -> list[Token]:
 
 
 class EngineContract:
-    """Fixtures: ``engine``, ready to be used and closed afterwards; ``weights``, two versions it can load.
+    """Fixtures: ``engine``, ready to use, and closed afterwards; ``weights``, two versions it can load.
 
-    ``weights`` is needed only where the capabilities claim adapters or full weights.
+    ``weights`` is needed only if the capabilities claim adapters or full weights.
     """
 
     prompt: list[int] = [5, 6, 7, 8, 9, 10]  # noqa: RUF012
     tolerance = 0.05
-    """Nats between what was said while sampling and what scoring says."""
+    """Largest allowed difference between sampled and scored log-probs, in nats."""
 
     @pytest.fixture
     def weights(self) -> list[Weights]:
@@ -114,14 +114,14 @@ class EngineContract:
         first, second = weights
         assert urlsplit(first.uri).scheme in engine.capabilities.loads
         await engine.load(first)
-        await engine.load(first)  # the same again is no work
+        await engine.load(first)  # loading the same weights again does nothing
         await engine.load(second)
         await engine.serve_version(first.version)
         assert {first.version, second.version} <= set(engine.status().versions)
         [token] = await collect(engine, self.request(max_tokens=1, policy_version=second.version))
         assert token.policy_version == second.version
         with pytest.raises(ValueError):
-            await engine.unload(first.version)  # it serves
+            await engine.unload(first.version)  # it is serving
         await engine.unload(second.version)
         assert second.version not in engine.status().versions
         await engine.serve_version(BASE_VERSION)

@@ -12,12 +12,12 @@ pytestmark = pytest.mark.asyncio
 
 
 class EnvironmentContract:
-    """Fixtures: ``environment``, ready to be reset and closed afterwards; ``solve``, a function from a task
-    to the actions that solve it. ``wrong`` is an action that solves nothing."""
+    """Fixtures: ``environment``, ready to reset, and closed afterwards; ``solve``, a function from a task to
+    the actions that solve it. ``wrong`` is an action that solves no task."""
 
     wrong: Message = {"role": "assistant", "content": "I do not know."}  # noqa: RUF012
     max_steps = 50
-    """After so many wrong actions an episode must be over."""
+    """An episode must be over after this many wrong actions."""
 
     @pytest.fixture
     async def began(self, environment: Environment) -> Observation:

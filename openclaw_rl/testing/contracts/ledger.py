@@ -1,4 +1,4 @@
-"""What every store of turns, verdicts, samples and versions must do: the three ledgers together."""
+"""The contract of every store of turns, verdicts, samples and versions: the three ledgers together."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def example(of: TurnRecord) -> Example:
 
 
 def judge(ledgers: Ledgers, turns: list[TurnRecord], score: int = -1) -> None:
-    """Turns served, judged, and made into samples."""
+    """Record turns, judge them, and make samples."""
     ledgers.serve.append([*turns, *(TurnEvent(t.id, "next_state", t.created_at, []) for t in turns)])
     last_turn, last_event = ledgers.learn.cursors()
     new = [
@@ -55,7 +55,7 @@ def judge(ledgers: Ledgers, turns: list[TurnRecord], score: int = -1) -> None:
 
 
 def publish(ledgers: Ledgers, scope: str = EVERYONE) -> int:
-    """A step over all that waits, checked and served."""
+    """Train on all waiting samples, pass the gate, and publish."""
     policies = ledgers.policies
     policy = policies.claim(99, policies.serving(scope), "hash", scope=scope)
     assert policy is not None
@@ -65,7 +65,7 @@ def publish(ledgers: Ledgers, scope: str = EVERYONE) -> int:
 
 
 class LedgerContract:
-    """Fixture: ``open_ledgers``, which opens the same store again each time; the first time it is empty."""
+    """Fixture: ``open_ledgers``, which opens the same store each time; it is empty the first time."""
 
     @pytest.fixture
     def ledgers(self, open_ledgers: Callable[[], Ledgers]) -> Ledgers:
@@ -157,7 +157,7 @@ class LedgerContract:
         policy = ledgers.policies.claim(2, 0, "hash")
         assert policy is not None
         assert (policy.version, policy.parent, policy.status) == (1, 0, "training")
-        after = open_ledgers().policies  # a process that dies finds the very same step again
+        after = open_ledgers().policies  # after a crash, the restarted process finds the same step
         unfinished = after.unfinished()
         assert unfinished is not None
         assert unfinished.version == 1

@@ -14,7 +14,7 @@ from openclaw_rl.types import BASE_VERSION, Batch, Example, Source, Trainer, Wei
 
 
 def example(number: int, columns: int = 1, signal: float = 1.0) -> Example:
-    """A short reply, pushed up or down, with as many candidates a token as asked for."""
+    """A short reply with the given signal and number of candidates per token."""
     rng = np.random.default_rng(number)
     ids = rng.integers(3, 60, (5, columns)).astype(np.int32)
     return Example(
@@ -29,7 +29,7 @@ def example(number: int, columns: int = 1, signal: float = 1.0) -> Example:
 
 
 class TrainerContract:
-    """Fixture: ``make_trainer``, which makes one from the base each time it is called."""
+    """Fixture: ``make_trainer``, which creates a trainer at the base on each call."""
 
     def test_a_step_is_reported(self, make_trainer: Callable[[], Trainer]) -> None:
         trainer = make_trainer()
