@@ -32,7 +32,8 @@ settings.load_profile("anywhere")
 SLOWEST = (
     "e2e/test_learning.py", "learn/test_kill_learn.py", "evals/test_personalize.py", "e2e/test_fuzz.py",
     "judge/test_judges.py", "train/test_gate.py", "train/test_export.py", "e2e/test_kill.py",
-    "e2e/test_stop.py", "e2e/test_python_client.py", "engine/test_native.py", "engine/test_kernels.py",
+    "e2e/test_stop.py", "e2e/test_python_client.py", "e2e/test_first_pages.py", "engine/test_native.py",
+    "engine/test_kernels.py",
     "engine/test_scheduler.py", "learn/test_training.py", "engine/test_exactness.py",
     "capture/test_ledger.py", "e2e/test_personalize.py", "learn/test_examples.py",
 )  # fmt: skip
