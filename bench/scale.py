@@ -180,7 +180,7 @@ def poisson(people: People, rate: float, seconds: float, seed: int) -> list[Requ
     return found
 
 
-# --- the models against what was measured ------------------------------------------------------
+# --- the models against measurements -----------------------------------------------------------
 
 
 def checks() -> list[dict[str, Any]]:
