@@ -1,10 +1,10 @@
-"""Capture at a steady rate: turns placed, paired and recorded per second, with the engine faked out.
+"""Capture at a steady rate: turns placed, paired and recorded per second, with a fake engine.
 
     python bench/capture.py [--rate 50] [--seconds 60]
 
-Agents talk in sessions of eight turns that resend everything; each turn is one HTTP request through
-the whole gateway, durable before it is answered, and pulled over by the judge queue. Prints what was
-reached, how late replies were, and how memory moved.
+Agents hold sessions of eight turns and resend the whole conversation; each turn is one HTTP request through
+the whole gateway, durable before it is answered, and pulled by the judge queue. Prints the rate reached, the
+reply latency, and memory at start and end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def memory_mb() -> float:
 
 
 class Session:
-    """One agent's conversation; asks, then takes the reply into its history."""
+    """One agent's conversation; appends each reply to its history."""
 
     def __init__(self, number: int) -> None:
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
@@ -76,7 +76,7 @@ async def run(rate: float, seconds: float) -> None:
         async def one(session: Session) -> None:
             nonlocal opened
             latencies.append(await session.ask(client))
-            engine.requests.clear()  # the fake remembers every prompt it was asked
+            engine.requests.clear()  # the fake engine keeps every request, which would skew memory
             if len(session.messages) < 17:
                 waiting.append(session)
             else:

@@ -1,9 +1,9 @@
-"""Replies that must have a shape, many times over: how many have it?
+"""How many of many constrained replies satisfy their constraint?
 
     python bench/constrained.py [--number 200]
 
-A JSON-schema reply and a tool call named by tool_choice, through the default model at temperature 1.
-A reply counts if it parses, satisfies the schema's types and ended by itself.
+A JSON-schema reply and a tool call named by tool_choice, from the default model at temperature 1. A reply
+counts if it parses, matches the schema's types and ended by itself.
 """
 
 from __future__ import annotations

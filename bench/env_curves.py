@@ -1,8 +1,8 @@
-"""Held-out success while agents train, with 95 % intervals, as a picture.
+"""Plots held-out success while agents train, with 95 % intervals.
 
     python bench/env_curves.py LABEL=HOME/train/terminal/log.jsonl … --out curves.svg
 
-Logs with the same label are runs of one kind, with other seeds; they have one colour. Plain SVG.
+Logs with the same label are runs of one kind with different seeds and share a colour. Writes plain SVG.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Point = tuple[float, float, float, float]
 
 
 def points(log: Path) -> list[Point]:
-    """Groups done, share solved, and its interval."""
+    """(groups done, share solved, low, high) of each evaluation."""
     rows = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
     looks = [row for row in rows if row["type"] == "evaluation" and row["of"]]
     return [(row["groups"], row["solved"] / row["of"], row["low"], row["high"]) for row in looks]

@@ -1,9 +1,9 @@
-"""What is lost when environments run side by side? Sandboxes that sleep, and what the pool itself costs.
+"""The overhead of running environments in parallel: sandboxes that sleep, and the pool itself.
 
     python bench/envs.py [--number 32] [--seconds 1]
 
-``sandboxes``: so many terminals begin, sleep in their shells, and end, all at once; beside it the share of
-the ideal, which is the sleep alone. ``pool``: a step of an environment that does nothing, through a lease.
+``sandboxes``: ``--number`` terminals start, sleep in their shells and end, all at once; compared with the
+ideal, which is the sleep alone. ``pool``: a step, through a lease, of an environment that does nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def sleeping(seconds: float) -> Message:
 
 
 async def sandboxes(number: int, seconds: float) -> tuple[float, float]:
-    """All of it, and from the moment when every shell is ready."""
+    """The total time, and the time from when every shell is ready, in seconds."""
     pool = Pool(Terminal, number)
     ready = asyncio.Barrier(number)
     began: list[float] = []
@@ -47,7 +47,7 @@ async def sandboxes(number: int, seconds: float) -> tuple[float, float]:
 
 
 class Nothing:
-    """An environment that costs nothing."""
+    """An environment that does nothing."""
 
     def tasks(self) -> list[Task]:
         return [Task("nothing")]
@@ -62,7 +62,7 @@ class Nothing:
         return Outcome(1.0, True)
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to release."""
 
 
 async def pool_step_s() -> float:

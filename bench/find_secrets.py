@@ -1,6 +1,6 @@
-"""How many secrets are found, and how often something else is taken for one: `python bench/find_secrets.py`.
+"""Recall and false alarms of the secret scanner: `python bench/find_secrets.py`.
 
-500 secrets of 20 kinds are made up from their published formats, each in one of eight surroundings; 10,000
+500 secrets of 20 kinds are generated from their published formats, each in one of eight contexts; 10,000
 lines of code and prose come from Python's standard library and the installed packages. Prints one JSON line.
 """
 
@@ -103,7 +103,7 @@ KINDS: dict[str, Make] = {
     "iban": iban,
     "password": password,
 }  # fmt: skip
-#: How people and programs write a secret down; those of a password name it.
+#: Contexts in which people and programs write secrets; those for passwords name them.
 PLAIN = (
     "{}", "my key is {} please keep it", "Here: {}.", '{{"value": "{}"}}', "export X={}",
     "curl -H 'X-Key: {}' https://a.b", "I get 401 with `{}`, why?", "- {}\n- next line",
@@ -115,7 +115,7 @@ NAMED = (
 
 
 def find_all(number: int, rng: random.Random) -> tuple[Counter[str], Counter[str]]:
-    """How many of each kind were made and how many were found whole."""
+    """How many of each kind were generated, and how many were masked completely."""
     made: Counter[str] = Counter()
     found: Counter[str] = Counter()
     for i in range(number):
@@ -129,7 +129,7 @@ def find_all(number: int, rng: random.Random) -> tuple[Counter[str], Counter[str
 
 
 def ordinary_lines(number: int, rng: random.Random) -> list[str]:
-    """Half code, half prose; no tests, which hold keys that are made up."""
+    """Half code, half prose; no tests, which contain fake keys."""
     places = {name: Path(sysconfig.get_paths()[name]) for name in ("stdlib", "purelib")}
     code = [
         p for p in places["stdlib"].rglob("*.py") if not {"test", "tests", "site-packages"} & set(p.parts)

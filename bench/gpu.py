@@ -1,10 +1,10 @@
-"""The local engine on one GPU: exactness against transformers, and its speed.
+"""The local engine on one GPU: exactness against transformers, and speed.
 
     python bench/gpu.py [--model FOLDER] [--shape smollm2|qwen3-4b]
 
-Without a model folder, a random network of the given shape is made on the spot: log-probs and
-speed do not depend on what it says. Recorded decoding and kernels launched one by one are measured side by
-side, with the base and with an adapter of rank 16. Prints one JSON object.
+Without a model folder, a random network of the given shape is created: exactness and speed do not depend on
+its weights. Decoding with CUDA graphs and with kernels launched one by one are both measured, with the base
+and with an adapter of rank 16. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def generate(
 
 
 async def check_exactness(engine: LocalEngine, network: Any, vocab: int) -> dict[str, float]:
-    """Mixed lengths at once, then a prefix hit: the largest and mean difference of log-probs."""
+    """Mean and largest log-prob difference, for mixed lengths in one batch and then a prefix-cache hit."""
     rng = random.Random(0)
     prompts = [[rng.randrange(10, vocab) for _ in range(n)] for n in (5, 40, 300, 700, 1300, 64)]
     results = await asyncio.gather(*(generate(engine, ids, 24, seed) for seed, ids in enumerate(prompts)))
@@ -86,7 +86,7 @@ async def check_exactness(engine: LocalEngine, network: Any, vocab: int) -> dict
 
 
 async def measure_speed(engine: LocalEngine, vocab: int, count: int) -> dict[str, float]:
-    """``count`` tokens a stream."""
+    """Speed with ``count`` tokens per stream."""
     rng = random.Random(1)
     figures: dict[str, float] = {}
     for version, streams in ((0, 1), (0, 8), (0, 64), (1, 1), (1, 64)):

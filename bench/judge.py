@@ -1,10 +1,10 @@
-"""What does a vote of the embedded judge cost? CPU seconds of one thread, over the labelled test half.
+"""The cost of a vote of the embedded judge: CPU seconds of one thread, over the labelled test half.
 
     python bench/judge.py [--number 3] [--every 4] [--kernel native@avx2]
 
-Each round judges every fourth case by votes alone (no rules), the constant few-shot sets being read before.
-``longest`` is a case whose texts are cut because they are longer than what a judge is shown. ``guard`` is the
-slowest of some hostile texts of 300,000 characters. ``--help`` is the start of the command itself.
+Each round judges every fourth case by votes alone (no rules), with the constant few-shot prefixes already
+cached. ``longest`` is a case whose texts exceed the judge's limit and are truncated. ``guard`` is the slowest
+of several hostile texts of 300,000 characters. ``--help`` is the start-up of the command itself.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def longest_case() -> dict[str, Any]:
 
 
 async def measure_votes(cases: list[dict[str, Any]], number: int, kernel: str) -> dict[str, list[float]]:
-    """CPU seconds per vote; a new judge each round, since one remembers what it has scored."""
+    """CPU seconds per vote; a new judge each round, since a judge caches its scores."""
     costs: dict[str, list[float]] = {"vote": [], "longest": []}
     async with local_parts(DEFAULT_MODEL, kernel=kernel) as (engine, encode, renderer):
         for _ in range(number):
             judge = create_judge("label", JudgeParts(engine=engine, encode=encode, renderer=renderer))
             assert isinstance(judge, RuleFirstJudge)
-            for row in (read_cases("train")[0], read_cases("test")[-1]):  # one of a user, one of a tool
+            for row in (read_cases("train")[0], read_cases("test")[-1]):  # a user's and a tool's next state
                 await judge.votes.evaluate(case_of(row))
             costs["vote"].append((await evaluate_judge(judge.votes, cases, {})).cpu_s_per_vote)
             costs["longest"].append((await evaluate_judge(judge.votes, [longest_case()], {})).cpu_s_per_vote)

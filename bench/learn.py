@@ -1,7 +1,7 @@
-"""Does it learn? Ten conversations with somebody who wants short answers, on the running system.
+"""Does it learn? Ten conversations with a user who wants short answers, on a running system.
 
-Through the API alone, as a client would: no rating, no header, nothing restarted. Before, in the middle and
-after, the same questions are asked that no conversation contained.
+It uses only the API, as a client would: no ratings, no headers, no restarts. The same held-out questions are
+asked before, after five and after ten conversations.
 
     python bench/learn.py [--runs 3] [--save docs/results/learning.json] [-- flags of openclaw-rl serve]
 """
@@ -52,7 +52,7 @@ def is_short(text: str) -> bool:
 
 
 class User:
-    """Somebody who likes short answers, says so in words, and never rates anything."""
+    """A simulated user who wants short answers, says so in words, and never rates anything."""
 
     def __init__(self, server: ServerProcess, seed: int = 0) -> None:
         self.seed = seed
@@ -69,7 +69,7 @@ class User:
         return str(answer.json()["choices"][0]["message"]["content"])
 
     def converse(self, number: int) -> None:
-        """Ask, complain until the answer is short, give thanks. No rating, no header."""
+        """Ask, complain until the answer is short, thank. No ratings, no headers."""
         messages = [{"role": "user", "content": ASKED[number]}]
         for attempt in range(3):
             reply = self.ask(messages, seed=10 * number + attempt)
@@ -81,7 +81,7 @@ class User:
         self.ask(messages, seed=number, max_tokens=16)
 
     def held_out(self) -> list[str]:
-        """What it now says to questions it was never asked in a conversation."""
+        """Replies to the held-out questions."""
         with ThreadPoolExecutor(6) as pool:
             asked = [[{"role": "user", "content": question}] for question in HELD_OUT]
             return list(pool.map(lambda messages: self.ask(messages, seed=7), asked))
@@ -91,12 +91,12 @@ class User:
         return status
 
     def wait(self) -> None:
-        time.sleep(1.0)  # until what was just recorded can be seen
+        time.sleep(1.0)  # until what was just recorded is visible to /v1/status
         wait_until(lambda: not self.status()["busy"], "everything was learned from", 1800)
 
 
 def measure(home: Path, seed: int, flags: list[str]) -> dict[str, Any]:
-    """One run: the share of short replies, words a reply, and seconds, after 0, 5 and 10 conversations."""
+    """One run: share of short replies, words per reply, and seconds, after 0, 5 and 10 conversations."""
     points: list[dict[str, Any]] = []
     with ServerProcess(home, *flags) as server, closing(User(server, 1000 * seed)) as user:
         started = time.monotonic()
@@ -139,7 +139,7 @@ def main() -> None:
         print(f"run {seed + 1} of {options.runs}", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             runs.append(measure(Path(folder) / "home", seed, options.flags))
-        if options.save:  # what is there so far
+        if options.save:  # after each run, so that a partial result is kept
             machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
             options.save.write_text(json.dumps({"machine": machine, "runs": runs}, indent=2) + "\n")
     print(table(runs))

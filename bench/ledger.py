@@ -1,14 +1,14 @@
-"""What a turn costs in the ledger, in time and bytes, as the ledger grows.
+"""Cost of a turn in the ledger, in time and bytes, as the ledger grows.
 
     python bench/ledger.py [--sizes 1000,100000] [--runs 3] [--url postgresql://…] [--folder DISK] [--fill]
 
-Turns are those of an agent that resends everything: sessions of 8 turns, prompts that grow from
-2,000 to 3,500 tokens of which 1,900 are a system prompt shared by all, replies of 60 tokens with
-their top 8. Every size has a ledger of its own, filled in bulk; then all are measured in turn, as often as
-asked, so that whatever else the machine does meets every size alike. Measured, through the same classes that
-serve: turns of 1 client and of 8 at once, look-ups of random old sessions as after a restart, and the counts
-that ``/v1/status`` shows. With ``--folder`` or ``--url`` the filled ledgers stay and are used again; filling
-a million turns takes a quarter of an hour, and ``--fill`` does only that.
+Turns are those of an agent that resends the whole conversation: sessions of 8 turns, prompts that grow from
+2,000 to 3,500 tokens (1,900 of them a system prompt shared by all sessions), replies of 60 tokens with their
+top 8. Each size has its own ledger, filled in bulk. The ledgers are then measured in rotation, ``--runs``
+times, so that other load on the machine affects all sizes alike. Measured through the classes that serve use:
+turns of 1 client and of 8 at once, look-ups of random old sessions as after a restart, and the counts in
+``/v1/status``. With ``--folder`` or ``--url`` the filled ledgers are kept and reused; filling a million turns
+takes 15 minutes, and ``--fill`` does only that.
 
 It measures the ledger alone: no engine and no gateway compete for the cores.
 """
@@ -61,12 +61,12 @@ def _token() -> Token:
     return Token(ids[0], values[0], values[0], ids, values, policy_version=0)
 
 
-#: Text, ids and tokens of all turns are stretches of these, from places that chance chooses.
+#: Text, ids and tokens of all turns are slices of these pools, at random offsets.
 _TOKENS = [_token() for _ in range(20_000)]
 
 
 def session(number: int, now: float) -> list[TurnRecord]:
-    """Session ``number``; the same again whenever it is asked for."""
+    """Session ``number``; deterministic."""
     source = random.Random(number)
     messages: list[Message] = [_SYSTEM]
     prompt_ids = list(_SYSTEM_IDS)
@@ -100,7 +100,7 @@ def _text(source: random.Random, num_tokens: int, unique: str) -> str:
 
 
 def fill(ledger: ServeLedger, size: int, now: float) -> None:
-    """Sessions in bulk until there are ``size`` turns; those that are there already stay."""
+    """Add sessions in bulk until there are ``size`` turns; existing ones are kept."""
     start, stop = ledger.counts()["turns"] // TURNS, size // TURNS
     if ledger.counts()["turns"] % TURNS:
         raise SystemExit(f"{ledger.url.database}: a run was broken off in the middle of a session; delete it")
@@ -118,7 +118,7 @@ def fill(ledger: ServeLedger, size: int, now: float) -> None:
 async def record(
     ledger: ServeLedger, sessions: Sequence[list[TurnRecord]], clients: int
 ) -> tuple[list[float], float]:
-    """Record turns as the gateway does; each turn's latency, and the whole time, in seconds."""
+    """Record turns as the gateway does; returns each turn's latency and the total time, in seconds."""
     recorder = Recorder(ledger)
     latencies: list[float] = []
     waiting: Iterator[list[TurnRecord]] = iter(sessions)
@@ -146,7 +146,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def look_up(ledger: ServeLedger, stored: int, samples: int) -> list[float]:
-    """The next request of random old sessions, others each time, asked of a server that has just started."""
+    """Place the next request of random old sessions, each time with a fresh finder, as after a restart."""
     source = random.Random(stored)
     times = []
     for _ in range(samples):
@@ -206,7 +206,7 @@ def describe_machine(ledger: ServeLedger) -> str:
 
 
 def open_ledger(size: int, url: str | None, folder: Path) -> ServeLedger:
-    """The ledger of that size: a file in the folder, or a database beside the one that the URL names."""
+    """The ledger of that size: a file in the folder, or a database next to the one in the URL."""
     if url is None:
         return ServeLedger(sqlite_url(folder / f"ledger-{size}.db"))
     server = sa.make_url(url)

@@ -1,13 +1,13 @@
-"""From a fresh OpenClaw to a changed answer, with the real client; also draws it as a terminal.
+"""From a fresh OpenClaw to changed answers, with the real client; also draws it as a terminal session.
 
-Somebody talks to OpenClaw, and wants short answers. They say so in words; nothing is rated, and nothing is
-restarted. Before and after, the same questions are asked that no conversation contained.
+A simulated user talks to OpenClaw and wants short answers. They say so in words; nothing is rated or
+restarted. The same held-out questions are asked before and after.
 
     python -m bench.openclaw [--conversations 10] [--minutes 30]
 
-OpenClaw has one tool here, and the plugin's short system prompt in the place of its own: what a model of 135M
-parameters can follow. Writes docs/results/openclaw.json and docs/img/openclaw.svg: commands that were run
-and what they said, shortened to fit.
+OpenClaw has one tool here, and the plugin's short system prompt instead of its own: what a model with 135M
+parameters can follow. Writes docs/results/openclaw.json and docs/img/openclaw.svg: the commands that were run
+and their output, shortened to fit.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tests.openclaw.client import OpenClaw, free_port, install
 
 DOCS = Path(__file__).parent.parent / "docs"
 QUESTIONS = HELD_OUT[:4]
-#: What OpenClaw adds to a reply that reached the limit.
+#: What OpenClaw appends to a reply that reached the token limit.
 _CUT = "⚠️ Reply truncated"
-#: Lines of the change that the picture shows.
+#: Lines of the configuration change that the picture shows.
 _SHOWN = ("baseUrl", '"primary"', "openclaw-rl-plugin/index.js: ")
 
 
@@ -41,7 +41,7 @@ def _command(question: str) -> list[str]:
 
 
 class Person:
-    """Likes short answers."""
+    """A simulated user who wants short answers."""
 
     def __init__(self, server: ServerProcess, claw: OpenClaw) -> None:
         self.server, self.claw, self.asked = server, claw, 0
@@ -50,7 +50,7 @@ class Person:
         return self.claw.ask(who, text).partition(_CUT)[0].strip()
 
     def answers(self) -> list[str]:
-        """By OpenClaw's own command, each in a session of its own."""
+        """Answers to the held-out questions by OpenClaw's own command, each in its own session."""
         self.asked += 1
         return [
             self.claw.run(*_command(text), "--session-id", f"asks-{self.asked}-{number}")
@@ -134,7 +134,7 @@ INK, DIM, PROMPT, PAPER = "#e6e6e6", "#8b949e", "#7ee787", "#0d1117"
 
 
 def terminal(result: dict[str, Any]) -> str:
-    """The commands and what they said, as a window."""
+    """The commands and their output, drawn as a terminal window."""
     lines: list[tuple[str, str]] = []
 
     def typed(text: str) -> None:

@@ -1,4 +1,4 @@
-"""How long does a swap hold up a running stream? Loading and switching, on the bare engine.
+"""How long does a weight swap pause a running stream? Loading and switching, on the bare engine.
 
 python bench/pause.py [--swaps 5]
 """

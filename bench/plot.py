@@ -1,8 +1,8 @@
-"""Pictures of the docs, from the figures the benchmarks saved.
+"""Draws the charts in the docs, from the results that the benchmarks saved.
 
     python bench/plot.py            reads docs/results/*.json, writes docs/img/*.svg
 
-Plain SVG, so that a chart needs no library and reads well in a diff.
+Plain SVG, so that a chart needs no library and is readable in a diff.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WIDTH, ROW, GAP, LEFT, BAR = 760, 26, 34, 190, 400
 
 
 def chart(results: dict[str, dict[str, float]], caption: str) -> str:
-    """One group of bars per figure, each on its own scale."""
+    """One group of bars per metric, each on its own scale."""
     parts, y = [], 34
     for key, title, form in PANELS:
         parts.append(_text(16, y, title, size=14, weight="600"))
@@ -55,7 +55,7 @@ def chart(results: dict[str, dict[str, float]], caption: str) -> str:
 
 
 def learning_chart(saved: dict[str, Any]) -> str:
-    """Share of short replies against conversations, one line per run, and one answer before and after."""
+    """Share of short replies against conversations, one line per run, with one answer before and after."""
     runs, left, top, width, height = saved["runs"], 70, 60, 620, 180
     last = max(point["conversations"] for point in runs[0]["points"])
 

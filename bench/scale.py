@@ -1,14 +1,14 @@
-"""From one machine to a million people: queueing models of the measured parts, checked before they are used.
+"""From one machine to a million users: queueing models of the measured parts, validated before they are used.
 
-    python bench/scale.py    check the models, replay a day, save results and a picture
+    python bench/scale.py    check the models, simulate a day, save results and a chart
     python bench/scale.py --people 50000 --engine "SmolLM2-135M, 2 cores"
 
-Constants are those of docs/lab/benchmarks.md; what people do is assumed and can be changed. Serving is
-simulated step by step, as the engine runs: one token of each stream and a piece of one prompt. A day is 24
-hours of different load; of each, two minutes of one replica are played, or 1,500 requests. Judging, training
-and the ledger are rates.
+Constants are from docs/lab/benchmarks.md; user behaviour is assumed and can be changed. Serving is simulated
+step by step, as the engine runs: one token of each stream and a chunk of one prompt. A day is 24 hours of
+different load; for each, one replica is simulated for two minutes or 1,500 requests, whichever is longer.
+Judging, training and the ledger are modelled as rates.
 
-What it does not know: networks, failures, caches that do not hold, and any engine that was not measured.
+Not modelled: networks, failures, cache misses beyond ``cold_share``, and engines that were not measured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 DOCS = Path(__file__).parent.parent / "docs"
 NEAR = 0.20
-#: Requests that are played at least: fewer say little about the slowest 5 %.
+#: The fewest requests to simulate: fewer say little about the slowest 5 %.
 ENOUGH = 1500
 
 
@@ -34,7 +34,7 @@ ENOUGH = 1500
 
 @dataclass(frozen=True)
 class Engine:
-    """A step takes ``fixed_s``, and ``row_s`` a stream; a prompt is read at ``prefill`` tokens a second."""
+    """A step takes ``fixed_s`` plus ``row_s`` per stream; prompts are read at ``prefill`` tokens/s."""
 
     fixed_s: float
     row_s: float
@@ -44,7 +44,7 @@ class Engine:
 
     @classmethod
     def through(cls, one: float, streams: int, many: float, prefill: float) -> Engine:
-        """From tokens a second at one stream and at so many."""
+        """From tokens/s with one stream and with ``streams`` streams."""
         row_s = (streams / many - 1 / one) / (streams - 1)
         return cls(1 / one - row_s, row_s, prefill, max(8, streams))
 
@@ -52,28 +52,28 @@ class Engine:
         return (self.fixed_s + self.row_s * rows if rows else 0.0) + prompt / self.prefill
 
 
-#: With an adapter on every stream where that was measured, since everybody has a policy of their own.
+#: With an adapter on every stream where that was measured, since every user has their own policy.
 ENGINES = {
     "SmolLM2-135M, 2 cores": Engine.through(168, 8, 551, 2000 / 2.25),
     "SmolLM2-135M, H200": Engine.through(286, 64, 8_500, 35_900),
     "Qwen3-4B, H200": Engine.through(145, 64, 4_400, 24_700),
 }
-#: The bare ones.
+#: Without adapters.
 BARE = {
     "SmolLM2-135M, H200": Engine.through(534, 64, 11_500, 35_900),
     "Qwen3-4B, H200": Engine.through(221, 64, 4_800, 24_700),
 }
-#: Tokens a second at eight streams, which the models above were not made from.
+#: Tokens/s with eight streams, which the models above were not fitted to.
 DECODE_8 = {"SmolLM2-135M, H200": 3_230, "Qwen3-4B, H200": 1_500}
-#: One client's append, and the client's CPU for a turn, at 100,000 turns; eight clients' append per turn.
+#: Seconds at 100,000 turns: one client's append, the client's CPU per turn, eight clients' append per turn.
 LEDGERS = {"SQLite": (2.47e-3, 1.35e-3, 1.39e-3), "PostgreSQL": (3.82e-3, 1.65e-3, 2.22e-3)}
 KB_A_TURN = {"SQLite": 8.6, "PostgreSQL": 9.3}
 VOTE_S, VOTES = 0.208, 3
-#: Real tokens a second of a step on two cores.
+#: Real tokens/s of a training step on two cores.
 TRAINED = 207.0
-#: A person's adapter (rank 16): on disk in fp32 as measured, and in a GPU's memory in bf16, by its shape.
+#: A user's adapter (rank 16): on disk in fp32 (measured), and in GPU memory in bf16 (from its shape).
 ADAPTER_MB = {"SmolLM2-135M": (19.6, 9.8), "Qwen3-4B": (132.1, 66.1)}
-#: Weights and the streams' caches (64 of 2,000 tokens) take this much of 139 GiB.
+#: Weights and KV caches (64 streams of 2,000 tokens), out of the GPU's 139 GiB.
 TAKEN_GB = {"SmolLM2-135M": 0.3 + 64 * 2000 * 46e-6, "Qwen3-4B": 8.0 + 64 * 2000 * 147e-6}
 GPU_GB = 149.0
 
@@ -85,29 +85,29 @@ GPU_GB = 149.0
 class People:
     number: int = 1_000_000
     active_share: float = 0.3
-    """Of them on a given day."""
+    """Share of users active on a given day."""
     turns: int = 12
-    """Of an active person's day."""
+    """Per active user and day."""
     new_tokens: int = 150
-    """Of a prompt, beyond what is cached."""
+    """Prompt tokens beyond the cached ones."""
     cold_share: float = 0.15
-    """Of requests, those whose whole prompt has to be read."""
+    """Share of requests with no cached prompt."""
     prompt_tokens: int = 1500
     reply_tokens: int = 150
     complaints: float = 0.5
-    """Of an active person's day; each makes a step of ``step_tokens``."""
+    """Per active user and day; each leads to a step of ``step_tokens``."""
     step_tokens: int = 12_000
     judged_share: float = 0.7
-    """Of turns, those that the model votes on; rules and missing reactions decide the others."""
+    """Share of turns that the model votes on; the others are decided by rules or have no reaction."""
     busiest: float = 1.9
-    """The busiest hour's load beside the mean hour's."""
+    """The busiest hour's load relative to the mean hour's."""
 
     @property
     def turns_a_day(self) -> float:
         return self.number * self.active_share * self.turns
 
     def rate(self, hour: int) -> float:
-        """Turns a second of everybody, in that hour; the same in sum as the day's."""
+        """Turns/s of all users in that hour; the hours add up to the day's turns."""
         return self.turns_a_day / 86_400 * (1 + (self.busiest - 1) * math.cos((hour - 20) / 12 * math.pi))
 
 
@@ -142,7 +142,7 @@ class Served:
 
 
 def serve(engine: Engine, arrivals: list[Request], until: float = math.inf) -> Served:
-    """Play requests against an engine; those that are over by ``until``."""
+    """Simulate requests on an engine; returns those finished by ``until``."""
     coming, waiting = deque(arrivals), deque[tuple[Request, int]]()
     running: list[list[Any]] = []  # request, tokens left
     now, done = 0.0, Served()
@@ -180,11 +180,11 @@ def poisson(people: People, rate: float, seconds: float, seed: int) -> list[Requ
     return found
 
 
-# --- the models against what was measured ------------------------------------------------------
+# --- the models against measurements -----------------------------------------------------------
 
 
 def checks() -> list[dict[str, Any]]:
-    """Each figure that a model was not made from: what it says, and what was measured."""
+    """For each metric that no model was fitted to: the model's value and the measured one."""
     found = []
     for name, measured in DECODE_8.items():
         played = serve(BARE[name], [Request(0.0, 1, 400) for _ in range(8)])
@@ -192,7 +192,7 @@ def checks() -> list[dict[str, Any]]:
             {"what": f"{name}: decode, 8 streams (tok/s)", "model": played.tokens_per_s, "measured": measured}
         )
     for name, (one, cpu, measured) in LEDGERS.items():
-        group = (one - cpu + 8 * cpu) / 8  # one commit for all who wait
+        group = (one - cpu + 8 * cpu) / 8  # one commit for all waiting clients
         found.append(
             {"what": f"{name}: append, 8 clients (ms)", "model": 1e3 * group, "measured": 1e3 * measured}
         )
@@ -205,9 +205,9 @@ def checks() -> list[dict[str, Any]]:
 
 
 def replicas_for(engine: Engine, people: People, wait_s: float, played_s: float = 120.0) -> int:
-    """The fewest with which 95 % of first tokens come in time, in the busiest hour.
+    """The fewest replicas with which 95 % of first tokens are in time in the busiest hour.
 
-    In time is ``wait_s`` after a whole prompt could have been read by an engine that does nothing else.
+    In time means within ``wait_s`` of when an otherwise idle engine could have read a whole prompt.
     """
     first_token_s = wait_s + people.prompt_tokens / engine.prefill
     rate = max(people.rate(hour) for hour in range(24))
@@ -263,7 +263,7 @@ def day(name: str, people: People, wait_s: float) -> dict[str, Any]:
     found["adapters_tb"] = people.number * on_disk / 1e6
     if "H200" in name:
         found["adapters_per_gpu"] = int(1e3 * (GPU_GB - TAKEN_GB[model]) / in_memory)
-    if model == "SmolLM2-135M":  # the only one whose steps were measured
+    if model == "SmolLM2-135M":  # the only model whose training steps were measured
         found["trainers_of_2_cores"] = steps * people.step_tokens / TRAINED / 86_400 * people.busiest
     return found
 

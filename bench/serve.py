@@ -1,12 +1,12 @@
-"""Serving speed, side by side on the same cores: transformers, llama.cpp and our engine.
+"""Serving speed compared on the same cores: transformers, llama.cpp and our engine.
 
     python bench/serve.py [--runs 3] [--threads 2] [--gguf MODEL.gguf] [--kernel native@avx2 ...]
 
-``--kernel`` adds our engine with that kernel: what it does on a processor that has no better one.
+``--kernel`` adds our engine with that kernel, to show its speed on processors without a better one.
 
-Each contender runs alone in a process of its own, in turns, and every figure is the median over
-the runs. llama.cpp takes part when ``xllamacpp`` or ``llama_cpp`` can be imported and ``--gguf`` names
-the default model's file. Prints a Markdown table; ratios are what counts, not the machine.
+Each contender runs alone in its own process, in rotation, and every figure is the median over the runs.
+llama.cpp takes part if ``--gguf`` names the default model's file; it needs ``xllamacpp``. Prints a Markdown
+table; the ratios matter more than the absolute figures, which depend on the machine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Figures = dict[str, float]
 
 
 def prompts(tokenizer: Any) -> tuple[list[int], list[list[int]], list[int], list[int]]:
-    """A short prompt, eight different ones, a long one, and what the next turn adds to it."""
+    """A short prompt, eight different ones, a long one, and the text that the next turn adds to it."""
     short = tokenizer(STORY).input_ids
     eight = [tokenizer(f"Story {i}. {STORY}").input_ids for i in range(8)]
     long = (tokenizer(STORY).input_ids * (PROMPT_TOKENS // 8))[:PROMPT_TOKENS]
@@ -174,7 +174,7 @@ def figures(one: float, many: float, cold_s: float, next_s: float) -> Figures:
 
 
 def run_gateway(threads: int) -> Figures:
-    """Decode rate over HTTP, streaming, beside the rate the engine reports inside the same server."""
+    """Decode rate over HTTP, streaming."""
     import httpx
 
     from openclaw_rl.testing import ServerProcess

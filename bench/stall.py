@@ -48,7 +48,7 @@ async def run(prompt_tokens: int, runs: int) -> None:
 
 
 def gap(times: list[float], start: float, end: float) -> float:
-    """The longest wait between two tokens of a stream, of which the second came in the interval."""
+    """The longest gap between two tokens of a stream where the second arrived in the interval."""
     return max((b - a for a, b in pairwise(times) if start < b <= end), default=0.0)
 
 

@@ -1,9 +1,9 @@
-"""Streams across weight swaps: does anybody notice?
+"""Streams across weight swaps: do clients notice?
 
-Clients stream conversations of several turns, first with nothing else going on, then while the trainer
-steps and versions are published, and once the trainer is killed. Counted are failed requests, truncated
-streams, gaps between tokens, and the first-token time of a conversation's next turn right after a swap
-beside its usual one. At the end every reply is scored again under the version it names.
+Clients stream conversations of several turns, first with nothing else running, then while the trainer steps
+and versions are published; once, the learn process is killed. Measured are failed requests, truncated
+streams, gaps between tokens, and the first-token time of a conversation's next turn, right after a swap and
+otherwise. At the end, replies are rescored under the version they name.
 
     python bench/swap.py [--swaps 5] [--clients 2] [--save FILE.json]
 """
@@ -37,7 +37,7 @@ class Log:
     phase: str = "idle"
     gaps: dict[str, list[float]] = field(default_factory=dict)
     first: dict[str, list[float]] = field(default_factory=dict)
-    """First-token seconds of a conversation's later turns: ``same`` version as before, or ``swapped``."""
+    """First-token seconds of a conversation's later turns, with the ``same`` version or a ``swapped`` one."""
     failed: list[str] = field(default_factory=list)
     truncated: int = 0
     replies: int = 0
@@ -45,7 +45,7 @@ class Log:
 
 
 class Client(threading.Thread):
-    """Talks in conversations of four turns with a long common prompt, until told to stop."""
+    """Holds conversations of four turns with a long shared prompt, until stopped."""
 
     def __init__(self, server: ServerProcess, log: Log, number: int, options: argparse.Namespace) -> None:
         super().__init__(daemon=True)
@@ -143,7 +143,7 @@ def main() -> None:
 def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
     log = Log()
     with ServerProcess(home, "--batch-size", "4", "--no-learn") as server:
-        # First without a learn process at all: what the gaps are when nothing else runs.
+        # First without a learn process: the baseline for gaps when nothing else runs.
         run_clients(server, log, options, lambda: time.sleep(options.idle_s))
         server.stop()
     log.phase = "learning"
@@ -182,7 +182,7 @@ def run_clients(server: ServerProcess, log: Log, options: argparse.Namespace, bo
 
 
 def kill_learning(parent: int) -> bool:
-    """kill -9 of the server's child."""
+    """kill -9 the server's child processes."""
     found = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True
     ).stdout.split()
@@ -216,7 +216,7 @@ def report(log: Log, home: Path, status: dict[str, Any]) -> dict[str, Any]:
 
 
 def rescore(home: Path) -> dict[str, Any]:
-    """Every stored reply under the version it names, by plain transformers and PEFT."""
+    """Score a sample of stored replies under the version they name, with plain transformers and PEFT."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM

@@ -1,21 +1,21 @@
-"""Training speed, side by side on the same cores: plain PEFT loops and our trainer.
+"""Training speed compared on the same cores: plain PEFT loops and our trainer.
 
     python bench/train.py [--runs 3] [--threads 2] [--long 1] [--device cpu] [--save FILE.json]
 
-One step (LoRA of rank 16 on all linear layers, fp32, clipped surrogate over five candidates a position,
-AdamW) on ragged samples of an agent's lengths: chats of 60–300 prompt tokens, and ``--long`` of the
-``--samples`` with 1,000–2,000; replies of 20–200. Lengths are drawn from a fixed seed, ids at random; old
-log-probs and candidates are the base model's own.
+One step (LoRA of rank 16 on all linear layers, fp32, clipped surrogate over five candidates per position,
+AdamW) on samples with an agent's range of lengths: prompts of 60–300 tokens, ``--long`` of the ``--samples``
+with 1,000–2,000; replies of 20–200. Lengths come from a fixed seed, ids are random; old log-probs and
+candidates are the base model's own.
 
 The plain loops are ``AutoModelForCausalLM`` with sdpa attention under PEFT, all logits, ``log_softmax`` and
 ``gather``, right-padded with a mask:
 
-- *padded*: micro-batches of ``--micro-batch`` samples in the order they came;
+- *padded*: micro-batches of ``--micro-batch`` samples in arrival order;
 - *sorted*: the same, of samples of similar length;
-- *single*: one sample at a time, which pads nothing.
+- *single*: one sample at a time, without padding.
 
-Each contender runs alone in a process of its own, in turns; figures are medians over the runs. Tokens per
-second count real tokens only. The gradients are compared too, and have to be the same.
+Each contender runs alone in its own process, in rotation; figures are medians over the runs. Tokens per
+second count real tokens only. The gradients are compared too, and must agree.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Figures = dict[str, float]
 
 
 def draw_lengths(num_samples: int, num_long: int, seed: int) -> list[tuple[int, int]]:
-    """(prompt, reply) of each sample, the long ones at random places."""
+    """(prompt, reply) lengths of each sample, the long ones at random positions."""
     rng = random.Random(seed)
     long = set(rng.sample(range(num_samples), num_long))
     return [
@@ -71,7 +71,7 @@ def draw_lengths(num_samples: int, num_long: int, seed: int) -> list[tuple[int, 
 
 
 def prepare(model: Path, folder: Path, options: argparse.Namespace) -> Figures:
-    """Ids at random; old log-probs and the likeliest candidates as the base model sees them."""
+    """Write samples with random ids; old log-probs and top candidates are the base model's."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -110,7 +110,7 @@ def read_items(folder: Path) -> list[Example]:
 
 
 def wake_adapters(named: Sequence[tuple[str, Any]]) -> None:
-    """Fresh adapters have B = 0, and A then no gradient to compare."""
+    """Set B to small noise: fresh adapters have B = 0, and A would have no gradient to compare."""
     import torch
 
     for n, (name, parameter) in enumerate(sorted(named, key=lambda pair: pair[0])):
@@ -159,7 +159,7 @@ class Ours:
 
 
 class Plain:
-    """What one writes with PEFT and a collator."""
+    """The usual loop with PEFT and a padding collator."""
 
     def __init__(self, name: str, model: Path, options: argparse.Namespace) -> None:
         import torch
@@ -209,7 +209,7 @@ class Plain:
             yield items[start : start + self.micro_batch]
 
     def loss(self, items: list[Example], batch_size: int) -> tuple[Any, int]:
-        """The trainer's: mean over a sample's tokens, then over the samples of the batch."""
+        """The same as the trainer's: mean over a sample's tokens, then over the batch's samples."""
         import torch
 
         from openclaw_rl.train.losses import Surrogate
@@ -240,7 +240,7 @@ def num_tokens(item: Example) -> int:
 
 
 def now(device: Any) -> float:
-    """After whatever the device still has to do."""
+    """The time after all pending work on the device is done."""
     import torch
 
     if device.type == "cuda":
@@ -255,7 +255,7 @@ def run(name: str, model: Path, folder: Path, options: argparse.Namespace) -> Fi
     items = read_items(folder)
     contender: Any = Ours(model, options) if name == "ours" else Plain(name, model, options)
     first = [parameter.detach().clone() for _, parameter in contender.named]
-    contender.step(sorted(items, key=num_tokens)[:2])  # threads, buffers and optimizer wake up
+    contender.step(sorted(items, key=num_tokens)[:2])  # warms up threads, buffers and optimizer
     with torch.no_grad():
         for (_, parameter), value in zip(contender.named, first, strict=True):
             parameter.copy_(value)
@@ -282,7 +282,7 @@ def peak_memory_mb(device: Any) -> float:
 
 
 def difference(folder: Path, name: str, other: str) -> float:
-    """Largest difference of gradients, each tensor's relative to its largest entry."""
+    """The largest gradient difference, relative to each tensor's largest entry."""
     import torch
 
     a, b = torch.load(folder / f"{name}.pt"), torch.load(folder / f"{other}.pt")

@@ -1,9 +1,9 @@
-"""The dashboard with 100,000 turns: how long the server works on each page, and how soon a browser shows it.
+"""The dashboard with 100,000 turns: server time for each page, and time until a browser paints it.
 
     python bench/web.py [--turns 100000] [--home FOLDER]
 
-Seeds a ledger (verdicts, samples and versions included), serves it with a scripted engine, and asks for
-everything a page asks for. Needs Debian's chromium and the `playwright` package for the paints.
+Seeds a ledger (including verdicts, samples and versions), serves it with a scripted engine, and sends every
+request that a page sends. Paint times need Debian's chromium and the `playwright` package.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PAGES = {
 
 
 def turn(number: int, started: float) -> TurnRecord:
-    # One session in all of it is very long.
+    # One session is very long.
     long = number < 500
     session = "s0" if long else f"s{number // TURNS_PER_SESSION}"
     place = number if long else number % TURNS_PER_SESSION
@@ -136,7 +136,7 @@ def listening(system: ServingSystem) -> Iterator[str]:
 
 
 def server_times(url: str, key: str) -> dict[str, float]:
-    """Seconds for all that a page asks for, one after the other: the slowest of five visits."""
+    """Seconds for all of a page's requests, sent one after the other: the slowest of five visits."""
     times: dict[str, float] = {}
     with httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=60) as client:
         client.get("/v1/status")
@@ -152,7 +152,7 @@ def server_times(url: str, key: str) -> dict[str, float]:
 
 
 def paint_times(url: str, key: str) -> dict[str, float]:
-    """Seconds until a browser with an empty cache has painted, by its own account; the median of three."""
+    """Seconds until first contentful paint in a browser with an empty cache; the median of three."""
     from playwright.sync_api import sync_playwright
 
     paint = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"

@@ -1,10 +1,10 @@
-"""How long from a complaint to a version that heeds it, and where the time goes.
+"""Time from a complaint to the version that learned it, and where the time goes.
 
-    python bench/wish.py                # ten complaints to a server of its own
+    python bench/wish.py                # ten complaints to its own server
     python bench/wish.py --complaints 3
 
-One person says ten different wishes of the same kind, each replacing the one before; nothing else is
-asked meanwhile. A version that the gate does not let serve counts until it was rejected, and is named.
+One user states ten different wishes of the same kind, each replacing the one before; there are no other
+requests. For a version that the gate rejects, the time until the rejection counts, and the table says so.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from openclaw_rl.evals.personalize.arm import Server
 from openclaw_rl.evals.personalize.talk import System
 from openclaw_rl.serve.auth import KeyRing
 
-#: ``answers`` is everything before the step: the reply to the complaint, the judge, the teacher's answers;
-#: ``checks`` everything after it: loading the candidate, the gate, publishing.
+#: ``answers``: everything before the step (the reply to the complaint, the judge, the teacher's answers).
+#: ``checks``: everything after it (loading the candidate, the gate, publishing).
 PARTS = {"seconds": "complaint to served", "answers": "answers", "step": "step", "checks": "checks"}
 WORDS = ("Right", "Well", "Listen", "Okay", "So", "Now", "Look", "Sure", "Fine", "Yes")
 
@@ -34,7 +34,7 @@ def newest(system: System) -> dict[str, Any]:
 
 
 def complain(system: System, number: int) -> dict[str, float | str]:
-    """One conversation with one complaint; what its version took."""
+    """One conversation with one complaint; returns the times and status of its version."""
     before = newest(system)["version"]
     asked = [{"role": "user", "content": f"Tell me something about the number {number + 2}."}]
     reply = system.ask(asked, seed=number, sampling={"max_tokens": 48})

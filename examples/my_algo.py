@@ -1,4 +1,4 @@
-"""An algorithm of one's own: only what people liked, pushed up a little.
+"""A custom algorithm: reinforces replies that users liked, and ignores the rest.
 
 openclaw-rl serve --algo my_algo:PraiseOnly
 """
@@ -30,5 +30,5 @@ class PraiseOnly:
         ]
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:
-        state["praised"] = state.get("praised", 0) + len(examples)  # kept with the weights
+        state["praised"] = state.get("praised", 0) + len(examples)  # saved with the weights
         return Batch(examples, self.needs.loss)

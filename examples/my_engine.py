@@ -1,4 +1,4 @@
-"""An engine of one's own: any causal model that transformers can run, one request at a time.
+"""A custom engine: any causal model that transformers can run; requests alternate token by token, unbatched.
 
 openclaw-rl serve --engine my_engine:TransformersEngine --algo binary
 """
@@ -44,7 +44,7 @@ class TransformersEngine:
         self._running += 1
         try:
             for position in range(sampling.max_tokens):
-                async with self._turn:  # one step at a time, so that streams take turns
+                async with self._turn:  # released after each token, so that streams alternate
                     rows, past = await asyncio.to_thread(self._forward, ids, version, past)
                 token = self._sample(rows[-1], request, version, generator)
                 limit = "length" if position + 1 == sampling.max_tokens else None

@@ -1,8 +1,8 @@
-"""An environment of one's own: sums that are too long for the head, with a calculator that adds two numbers.
+"""A custom environment: sums of several numbers, with a calculator tool that adds two.
 
     create_environment("my_env:Sums")
 
-The agent calls ``add`` as often as it likes and says the total at last; every call costs a little.
+The agent calls ``add`` as often as it likes, up to the step limit, and finally states the total.
 """
 
 import json
@@ -69,7 +69,7 @@ class Sums:
 
 
 def _call(call: dict[str, str]) -> str:
-    """What a wrong call gets back is for the agent to read."""
+    """Errors are returned as text for the agent to read."""
     try:
         if call["name"] != "add":
             return f"error: there is no tool {call['name']}; there is: add"

@@ -1,9 +1,9 @@
-"""A way of answering of one's own: think twice, say what the model itself finds likelier.
+"""A custom generate function: sample two replies and return the one the model finds more likely.
 
     openclaw-rl serve --generate my_generate:best_of_two
 
-The tokens must be the engine's own, with their log-probs: they are what training learns from. This one
-does not stream, because it can only choose at the end.
+The tokens must be the engine's own, with their log-probs: training learns from them. This function does not
+stream, because it can only choose at the end.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A judge, and so a reward, of one's own: short replies are good, whatever anybody says.
+"""A custom judge, hence a custom reward: short replies are good, whatever the user says next.
 
 openclaw-rl serve --judge my_judge:ShortIsGood
 """

@@ -1,4 +1,4 @@
-"""A loss of one's own: the plain policy gradient, without any clipping.
+"""A custom loss: the plain policy gradient, without clipping.
 
 openclaw-rl serve --loss my_loss:reinforce
 """
@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def reinforce(new_NK: Tensor, old_NK: Tensor, signal_NK: Tensor) -> Tensor:
-    """Per position, from log-probs now and then, and the algorithm's signal."""
+    """Loss per position, from new and old log-probs and the algorithm's signal."""
     return -(signal_NK * new_NK).sum(dim=1)

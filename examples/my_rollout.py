@@ -1,8 +1,8 @@
-"""A rollout of one's own: a simulated user who goes on talking as long as the learn process runs.
+"""A custom rollout: a simulated user who keeps talking as long as the learn process runs.
 
     openclaw-rl serve --rollout my_rollout:curious_user
 
-It is an ordinary client: what it says is captured, judged and learned from like everybody's.
+It is an ordinary client: its conversations are captured, judged and learned from like any other.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A trainer of one's own: plain PEFT and stochastic gradient descent, one example at a time.
+"""A custom trainer: plain PEFT and gradient descent, one example per backward pass.
 
 openclaw-rl serve --trainer my_trainer:SgdTrainer
 """
@@ -29,7 +29,7 @@ class SgdTrainer:
         self._model.peft_config["default"].base_model_name_or_path = parts.name
         self._named = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
         self._first = {name: p.detach().clone() for name, p in self._named.items()}
-        self._rate = 100 * settings.learning_rate  # plain gradients are small where Adam's steps are not
+        self._rate = 100 * settings.learning_rate  # plain gradients are much smaller than Adam's steps
         self.state: Json = {}
 
     def resume(self, weights: Weights | None) -> None:

@@ -42,7 +42,7 @@ WAIT = tool("wait", "Waits a second.")
 GIVE_UP = tool("give_up", "Says that the task cannot be done, and ends it.")
 ACTIONS = [CLICK, TYPE, SELECT, CLICK_AT, KEY, SCROLL, WAIT, DONE, GIVE_UP]
 _USES = ("click", "type", "select")
-#: Chooses an option by script: the browser draws an open list outside the page, where clicks do not reach it.
+#: Chooses an option by script, because the browser draws an open list outside the page.
 _CHOOSE = """function (wanted) {
   const found = [...(this.options || [])].find((each) => each.text.trim() === wanted.trim());
   if (!found) return [...(this.options || [])].map((each) => each.text).join(", ") || "none";

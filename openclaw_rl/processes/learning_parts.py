@@ -158,7 +158,7 @@ def step_logger(policies: PolicyLedger, sink: Sink) -> Callable[[int, Json, Json
     return log_step
 
 
-# --- a client of somebody's own --------------------------------------------------------------
+# --- custom rollouts -------------------------------------------------------------------------
 
 
 def load_rollout(config: Config) -> Callable[[], Awaitable[None]]:

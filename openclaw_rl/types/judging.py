@@ -21,7 +21,7 @@ class JudgeCase:
     regenerated: bool = False
     """The same request was sent again after this reply had been delivered."""
     own_limit: bool = False
-    """The reply was cut off at a token limit that the client itself had set."""
+    """If the reply was cut off, it was at a token limit that the client itself had set."""
 
 
 @dataclass(frozen=True, slots=True)
