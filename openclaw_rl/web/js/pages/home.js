@@ -10,13 +10,17 @@ export async function render(main, { me, keep }) {
   const cards = h("div", { class: "grid two" });
   const replies = h("section", { class: "card", "aria-labelledby": "first-title" });
   const pairs = h("section", { class: "card", "aria-labelledby": "pairs-title" });
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Home")), h("div", { class: "stack" }, headline, cards, replies, pairs));
+  const notice = h("div", {});
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Home")), h("div", { class: "stack" }, headline, notice, cards, replies, pairs));
 
   async function load() {
-    const [learning, wishes, policies, status] = await Promise.all(
-      [get("/v1/learning"), get("/v1/wishes"), get("/v1/policies"), current() ?? get("/v1/status")]);
+    const [learning, wishes, policies, status, waves] = await Promise.all(
+      [get("/v1/learning"), get("/v1/wishes"), get("/v1/policies"), current() ?? get("/v1/status"), me.owner && me.keys ? get("/v1/waves") : { data: [] }]);
+    const held = waves.data.filter((wave) => wave.state === "held").length;
     const facts = { me, status, first: learning.first_replies, wishes: wishes.data.filter((wish) => wish.state !== "over"), policies: policies.data };
     fill(headline, ...sentence(facts));
+    notice.classList.toggle("hidden", !held);
+    fill(notice, held > 0 && h("p", { class: "card" }, h("a", { href: "#/people" }, plural(held, "wave of complaints", "waves of complaints")), held > 1 ? " wait" : " waits", " for your decision."));
     fill(cards, what(facts), trust(facts), known(facts), undo(facts, load));
     showFirst(replies, facts.first);
     showPairs(pairs, facts.wishes);
