@@ -7,7 +7,9 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from openclaw_rl.capture.database import writing
 from openclaw_rl.processes.serving_system import ServingSystem
+from openclaw_rl.types import Verdict
 
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
 
@@ -55,7 +57,29 @@ async def test_the_owner_looks_at_one_persons_conversations(
     assert await whose(owner) == ["ann", "default"]
     assert await whose(owner, user="ann") == await whose(ann, user="ann") == ["ann"]
     assert await whose(owner, user="nobody") == []
-    assert (await ben.get("/v1/sessions", params={"user": "ann"})).status_code == 403
+    for path in ("/v1/sessions", "/v1/learning"):
+        assert (await ben.get(path, params={"user": "ann"})).status_code == 403
+        assert (await ben.get(path, params={"user": "ben"})).status_code == 200
+
+
+async def test_first_replies_are_everybodys_or_one_persons(
+    system: ServingSystem, connect: Callable[..., httpx.AsyncClient]
+) -> None:
+    owner, ann = connect(system), connect(system, system.keys.add("ann"))
+    for who, score in ((owner, 1), (ann, -1), (ann, -1)):
+        turn_id = (await who.post("/v1/chat/completions", json=CHAT)).json()["id"]
+        await system.gateway.drain()
+        learn = system.ledgers.learn
+        with writing(learn.db) as connection:
+            learn._add_verdict(connection, turn_id, Verdict(score, 1.0, "votes"))
+
+    async def last(**params: str) -> dict[str, int]:
+        found = (await owner.get("/v1/learning", params=params)).json()
+        return dict(found["first_replies"]["last"])
+
+    assert await last() == {"good": 1, "of": 3}
+    assert await last(user="default") == {"good": 1, "of": 1}
+    assert await last(user="ann") == {"good": 0, "of": 2}
 
 
 @pytest.mark.parametrize(
