@@ -1,4 +1,7 @@
-"""The funnel of one person: counted from their own rows, as ``inspect.view_counts`` keeps everybody's."""
+"""The funnel of one person: counted from their own rows, as ``inspect.view_counts`` keeps everybody's.
+
+And how many conversations each person had.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +51,14 @@ def view_own_counts(ledgers: Ledgers, user: str) -> Json:
         "judge_queue": queue,
         "judge_due": 0,
     }
+
+
+def count_sessions(ledgers: Ledgers) -> dict[str, int]:
+    """Everybody's conversations, by person."""
+    user = schema.sessions.c.user
+    with ledgers.serve.db.connect() as connection:
+        found = connection.execute(sa.select(user, sa.func.count()).group_by(user))
+        return {name: int(number) for name, number in found}
 
 
 def _settled(ledgers: Ledgers, user: str) -> tuple[Counter[str], Counter[str]]:

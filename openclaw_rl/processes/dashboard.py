@@ -23,6 +23,7 @@ from openclaw_rl.capture.learned import (
     view_traffic,
 )
 from openclaw_rl.capture.left_out import COUNTERS
+from openclaw_rl.capture.own_counts import count_sessions
 from openclaw_rl.capture.rollouts import view_attempts
 from openclaw_rl.capture.satisfaction import Rated, rated_sessions, session_scores, view_first_replies
 from openclaw_rl.capture.search import SearchIndex
@@ -149,6 +150,9 @@ class Dashboard:
 
     def decide_wave(self, wave_id: int, learn: bool) -> Json | None:
         return self._ledgers.policies.decide_wave(wave_id, learn)
+
+    def count_sessions(self) -> dict[str, int]:
+        return count_sessions(self._ledgers)
 
     def policies(self, scope: Scope | None = EVERYONE) -> Json:
         return view_policies(self._ledgers.policies, self._engine.status().version_for, scope)

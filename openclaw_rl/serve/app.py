@@ -35,7 +35,7 @@ from openclaw_rl.serve.rewards import reward_routes
 from openclaw_rl.serve.session_url import SessionUrl
 from openclaw_rl.serve.signin import add_signin, limited_to, require_owner
 from openclaw_rl.serve.text import WellFormed
-from openclaw_rl.serve.whose import own_scope, visible_scope
+from openclaw_rl.serve.whose import own_scope, visible_scope, visible_user
 from openclaw_rl.serve.wishes import wish_routes
 from openclaw_rl.types import EVERYONE, Json
 from openclaw_rl.users import Users
@@ -100,8 +100,10 @@ def create_app(
         after: str | None = None,
         query: Annotated[str | None, Query(max_length=500)] = None,
         rated: Literal["good", "bad"] | None = None,
+        user: Annotated[str | None, Query(max_length=64)] = None,
     ) -> Json:
-        return inspection.sessions(limit, after, limited_to(request), query, rated)
+        """``user``: only this person's; for the owner."""
+        return inspection.sessions(limit, after, visible_user(request, user), query, rated)
 
     @app.get("/v1/sessions/{session_id:path}", tags=["look in"])
     def session(

@@ -21,6 +21,10 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
+class FormerUser(ValueError):
+    """Somebody had this name before, and whoever gets it sees their sessions."""
+
+
 class KeyRing:
     """The keys of one data folder: user -> key."""
 
@@ -60,7 +64,7 @@ class KeyRing:
     def add(self, user: str, same_person: bool = False) -> str:
         """``same_person``: whoever had this name before gets it back, with their sessions."""
         if not same_person and user in self._former():
-            raise ValueError(
+            raise FormerUser(
                 f"the name {user!r} was somebody's before, and whoever gets it sees their sessions; "
                 "choose another name, or add --same-person if it is the same person"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from openclaw_rl.errors import RequestError, or_not_found
@@ -15,7 +15,7 @@ from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.signin import limited_to, require_owner
 from openclaw_rl.serve.text import WellFormed
-from openclaw_rl.serve.whose import check_versions, own_scope, visible_policy
+from openclaw_rl.serve.whose import check_versions, own_scope, visible_policy, visible_user
 from openclaw_rl.types import Json
 
 Version = Annotated[int, Path(ge=0, le=2**31)]
@@ -35,8 +35,9 @@ def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
         return sse.EventStream(pulse.listen(), {}, lambda: None)
 
     @router.get("/v1/learning", tags=["look in"])
-    def learning(request: Request) -> Json:
-        return inspection.learning(limited_to(request), own_scope(request, gateway))
+    def learning(request: Request, user: Annotated[str | None, Query(max_length=64)] = None) -> Json:
+        """The owner's shows everybody's reactions, unless ``user`` names somebody."""
+        return inspection.learning(visible_user(request, user), gateway.scope_of(user or request.state.user))
 
     @router.get("/v1/take-over", tags=["look in"])
     def take_over(request: Request) -> Json:

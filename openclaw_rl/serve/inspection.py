@@ -109,6 +109,9 @@ class Inspection(Protocol):
     def decide_wave(self, wave_id: int, learn: bool) -> Json | None:
         """Learn from it, or set it aside; None if none of that number is held."""
 
+    def count_sessions(self) -> dict[str, int]:
+        """How many conversations each person had, by name."""
+
     def results(self) -> Json: ...
 
     def environments(self, scope: Scope | None) -> list[Json]:

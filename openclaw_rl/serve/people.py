@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Request
 from pydantic import ConfigDict, Field
 
 from openclaw_rl.errors import RequestError, not_found
-from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
+from openclaw_rl.serve.auth import DEFAULT_USER, FormerUser, KeyRing
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.signin import require_owner
@@ -59,8 +59,9 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspecti
         keys.reload()
         return keys
 
-    def view(name: str) -> Json:
-        return {"name": name, "scope": gateway.scope_of(name), **asdict(users.of(name))}
+    def view(name: str, num_sessions: dict[str, int]) -> Json:
+        about = {"name": name, "scope": gateway.scope_of(name), "num_sessions": num_sessions.get(name, 0)}
+        return {**about, **asdict(users.of(name))}
 
     def known(name: str, ring: KeyRing) -> None:
         if ring.key_of(name) is None:
@@ -68,17 +69,20 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspecti
 
     @router.get("/v1/users", tags=["people"])
     def list_people(request: Request) -> Json:
-        return {"object": "list", "data": [view(name) for name in ring(request).users]}
+        names, num_sessions = ring(request).users, inspection.count_sessions()
+        return {"object": "list", "data": [view(name, num_sessions) for name in names]}
 
     @router.post("/v1/users", tags=["people"])
     def add(parsed: NewPerson, request: Request) -> Json:
         """The answer holds the new key; it is not shown again."""
         try:
             key = ring(request).add(parsed.name, parsed.same_person)
-        except ValueError as error:
+        except FormerUser as error:
             message = f"{error}.".replace("add --same-person", "send same_person")
-            raise RequestError(message, param="name") from None
-        return {**view(parsed.name), "key": key}
+            raise RequestError(message, param="name", code="former_user") from None
+        except ValueError as error:
+            raise RequestError(f"{error}.", param="name") from None
+        return {**view(parsed.name, inspection.count_sessions()), "key": key}
 
     @router.patch("/v1/users/{name}", tags=["people"])
     def change(name: str, parsed: PersonChange, request: Request) -> Json:
@@ -90,7 +94,7 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspecti
             users.change(name, **parsed.model_dump(exclude_unset=True))
         except ValueError as error:
             raise RequestError(f"{error}.", param="group") from None
-        return view(name)
+        return view(name, inspection.count_sessions())
 
     @router.delete("/v1/users/{name}/key", tags=["people"])
     def remove_key(name: str, request: Request) -> Json:

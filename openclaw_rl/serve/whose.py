@@ -33,6 +33,16 @@ def visible_scope(request: Request, gateway: Gateway, stated: str | None) -> Sco
     return scope
 
 
+def visible_user(request: Request, stated: str | None) -> str | None:
+    """Whose conversations a view is limited to: the owner may name anybody, others see their own."""
+    own = limited_to(request)
+    if stated is None or stated == own:
+        return own
+    if own is not None:
+        raise RequestError(f"You are not '{stated}'; leave user out, or use the owner's key.", status=403)
+    return stated
+
+
 def visible_policy(request: Request, gateway: Gateway, inspection: Inspection, version: int) -> Json:
     found, user = inspection.policy(version, limited_to(request)), limited_to(request)
     if found is None or (user is not None and found["scope"] != own_scope(request, gateway)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -12,10 +13,10 @@ import httpx
 import pytest
 
 from openclaw_rl.capture.database import writing
-from openclaw_rl.capture.samples import samples
+from openclaw_rl.capture.samples import policies, samples
 from openclaw_rl.capture.wishes import Wishes
 from openclaw_rl.testing import wait_until
-from openclaw_rl.types import Verdict
+from openclaw_rl.types import EVERYONE, Verdict
 
 pytestmark = pytest.mark.browser
 
@@ -43,6 +44,24 @@ def wish(live: Any, turn_id: str, text: str) -> None:
     found.take_up(live.system.ledgers.serve.load_turn(turn_id), text, 0)
 
 
+def serve_version(live: Any, version: int, scope: str) -> None:
+    """One that passed a check, chosen for a scope."""
+    check = {"name": "facts", "value": 1.0, "bound": 0.5, "passed": True}
+    row = {"version": version, "parent": 0, "status": "retired", "created_at": time.time(), "num_samples": 1,
+           "config_hash": "", "metrics": "{}", "gate": json.dumps({"passed": True, "checks": [check]}),
+           "scope": scope}  # fmt: skip
+    with writing(live.system.ledgers.learn.db) as connection:
+        connection.execute(policies.insert().values(row))
+    live.system.store.write(
+        version,
+        lambda folder: (folder / "adapter_model.safetensors").write_bytes(b""),
+        {"version": version, "scope": scope},
+    )
+    headers = {"authorization": f"Bearer {live.key}"}
+    url = f"{live.url}/v1/policies/{version}/promote"
+    httpx.post(url, params={"scope": scope}, headers=headers).raise_for_status()
+
+
 def shoot(guest: Any, name: str) -> None:
     if folder := os.environ.get("SCREENSHOTS"):
         guest.page.screenshot(path=Path(folder, f"{name}.png"), full_page=True)
@@ -53,29 +72,34 @@ def test_five_questions_are_answered_on_the_first_screen(live: Any, visit: Calla
     for number, score in enumerate((-1, 1, 1)):
         rate(live, ask(live, f"Question {number}?"), score)
     rate(live, ask(live, "Ada's question?", ada), -1, "ada")
-    wish(live, live.system.ledgers.serve.turns_after(0, 1)[0]["id"], "Answer in one sentence.")
+    turns = [turn["id"] for turn in live.system.ledgers.serve.turns_after(0, 9)]
+    wish(live, turns[0], "Answer in one sentence.")
+    wish(live, turns[3], "Answer in French.")
     guest = visit(live.url)
     guest.sign_in(live.key)
     page = guest.page
     headline = page.locator("[data-answer=learning]")
     headline.get_by_text("Answer in one sentence.").wait_for()
-    assert "2 of the last 4 first replies were right" in headline.inner_text()
+    assert "2 of your last 3 first replies were right" in headline.inner_text()
+    assert "French" not in headline.inner_text(), "that is Ada's wish"
     assert "is being learned" in headline.inner_text()
     answers = {
         name: page.locator(f"[data-answer={name}]").inner_text()
         for name in ("what", "trust", "known", "undo")
     }
     assert "being learned" in answers["what"]
+    assert "1 wish of other people" in answers["what"]
     assert "base model answers" in answers["trust"]
-    assert "4 replies in 4 conversations" in answers["known"]
+    assert "4 replies in 4 conversations and 2 wishes, from everybody" in answers["known"]
     assert "no version before the base" in answers["undo"]
-    assert "2 of 4" in page.get_by_role("region", name="First replies that were right").inner_text()
+    assert "2 of 3" in page.get_by_role("region", name="First replies to you that were right").inner_text()
     guest.check()
     shoot(guest, "home")
     other = visit(live.url, phone=True)
     other.sign_in(ada)
     own = other.page.locator("[data-answer=learning]")
-    own.get_by_text("the only first reply that somebody reacted to was wrong").wait_for()
+    own.get_by_text("the only first reply you reacted to was wrong").wait_for()
+    assert "French" in own.inner_text()
     assert "one sentence" not in other.page.inner_text("main")
     assert "1 reply in 1 conversation" in other.page.locator("[data-answer=known]").inner_text()
     assert other.page.get_by_role("button", name="Go back").count() == 0
@@ -89,6 +113,38 @@ def test_five_questions_are_answered_on_the_first_screen(live: Any, visit: Calla
     )
     guest.check()
     shoot(guest, "sessions")
+
+
+def test_going_back_is_about_the_version_that_answers_you(live: Any, visit: Callable[..., Any]) -> None:
+    """The owner sees everybody's versions elsewhere; here another person's must not be taken for theirs."""
+    live.system.keys.add("ada")
+    for version, scope in ((1, EVERYONE), (2, "user:ada")):
+        serve_version(live, version, scope)
+    guest = visit(live.url)
+    guest.sign_in(live.key)
+    page = guest.page
+    page.locator("[data-answer=trust]").get_by_text("Version 1 answers").wait_for()
+    page.get_by_role("button", name="Go back to the base").click()
+    page.get_by_role("dialog").get_by_role("button", name="Go back").click()
+    page.locator("[data-answer=trust]").get_by_text("base model answers").wait_for()
+    serving = live.system.ledgers.policies.serving
+    assert (serving(EVERYONE), serving("user:ada")) == (0, 2)
+    guest.check()
+    guest.open("Policies")
+    page.locator("li.serving[data-version='0']").wait_for()
+    assert page.locator("li[data-version='2']").count() == 0
+    page.get_by_label("Whose versions").select_option("Of ada")
+    page.locator("li.serving[data-version='2']").wait_for()
+    guest.check()
+    page.get_by_role("button", name="Roll back").click()
+    page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
+    page.locator("li.serving[data-version='0']").wait_for()
+    assert serving("user:ada") == 0
+    page.locator("li[data-version='2']").get_by_role("button", name="Serve this").click()
+    page.get_by_role("dialog").get_by_role("button", name="Serve it").click()
+    page.locator("li.serving[data-version='2']").wait_for()
+    assert (serving(EVERYONE), serving("user:ada")) == (0, 2)
+    guest.check()
 
 
 def test_a_wish_is_worded_anew_paused_and_forgotten(live: Any, visit: Callable[..., Any]) -> None:

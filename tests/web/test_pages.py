@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 pytestmark = pytest.mark.browser
-PAGES = ("Home", "Wishes", "Sessions", "Try it", "Learning", "Policies", "Now")
+PAGES = ("Home", "Wishes", "Sessions", "Try it", "Learning", "Policies", "People", "Now")
 NASTY = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script><b>bold</b>'
 
 

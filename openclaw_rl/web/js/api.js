@@ -3,15 +3,16 @@
 const GUARD = { "x-requested-with": "openclaw-rl" };
 
 export class ApiError extends Error {
-  constructor(status, message) {
+  constructor(status, message, code) {
     super(message);
     this.status = status;
+    this.code = code;
   }
 }
 
 async function failed(answer) {
   const body = await answer.json().catch(() => null);
-  return new ApiError(answer.status, body?.error?.message ?? `The server answered ${answer.status}.`);
+  return new ApiError(answer.status, body?.error?.message ?? `The server answered ${answer.status}.`, body?.error?.code ?? null);
 }
 
 export async function get(path, params = {}) {
@@ -71,4 +72,5 @@ export async function stream(path, body, onEvent, { headers = {}, onOpen = () =>
 const path = (id) => encodeURIComponent(id);
 export const turnPath = (id) => `/v1/turns/${path(id)}`;
 export const wishPath = (id) => `/v1/wishes/${path(id)}`;
+export const userPath = (name) => `/v1/users/${path(name)}`;
 export const sessionPath = (id) => `/v1/sessions/${path(id)}`;

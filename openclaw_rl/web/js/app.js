@@ -10,6 +10,7 @@ import * as environments from "./pages/environments.js";
 import * as home from "./pages/home.js";
 import * as learning from "./pages/learning.js";
 import * as now from "./pages/now.js";
+import * as people from "./pages/people.js";
 import * as policies from "./pages/policies.js";
 import * as results from "./pages/results.js";
 import * as session from "./pages/session.js";
@@ -24,6 +25,7 @@ const PAGES = [
   { name: "try", title: "Try it", page: chat, icon: "M5 4l14 8-14 8 3-8z" },
   { name: "learning", title: "Learning", page: learning, icon: "M4 19V5M4 19h16M8 15l4-5 3 3 5-7" },
   { name: "policies", title: "Policies", page: policies, icon: "M6 4v16M6 9c0 4 12 1 12 6v5M18 15v5M6 4h.01M18 20h.01" },
+  { name: "people", title: "People", page: people, owner: true, icon: "M9 11a3.5 3.5 0 1 0 0-7 3.5 3.5 0 0 0 0 7zM3 20c0-4 2.5-6 6-6s6 2 6 6M16 4.5a3.5 3.5 0 0 1 0 6.3M18 14.5c2 .8 3 2.6 3 5.5" },
   { name: "now", title: "Now", page: now, icon: "M3 12h4l3-8 4 16 3-8h4" },
 ];
 /** Pages that are in the way of those who have nothing to show on them. */
@@ -31,6 +33,8 @@ const EXTRA = [
   { name: "environments", title: "Environments", page: environments, source: "/v1/environments", icon: "M4 5h16v14H4zM7 10l3 2.5L7 15M12 15h5" },
   { name: "results", title: "Results", page: results, source: "/v1/results", icon: "M5 20V10M12 20V4M19 20v-7" },
 ];
+/** Who manages people needs their keys. */
+const mayOpen = ({ owner }) => !owner || (me.owner && me.keys);
 const app = document.getElementById("app");
 let main = null;
 let leave = () => {};
@@ -47,7 +51,7 @@ async function start() {
   }
   const some = (path) => get(path).then((found) => found.data.length > 0, () => false);
   const there = await Promise.all(EXTRA.map(({ source }) => some(source)));
-  buildFrame([...PAGES, ...EXTRA.filter((_, index) => there[index])]);
+  buildFrame([...PAGES.filter(mayOpen), ...EXTRA.filter((_, index) => there[index])]);
   await show();
 }
 
@@ -87,8 +91,9 @@ async function signOut() {
 
 async function show() {
   if (!main) return;
-  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
-  const known = Object.fromEntries([...PAGES, ...EXTRA].map((one) => [one.name, one.page]));
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const [name, ...rest] = path.split("/").map(decodeURIComponent), params = new URLSearchParams(query);
+  const known = Object.fromEntries([...PAGES, ...EXTRA].filter(mayOpen).map((one) => [one.name, one.page]));
   const page = name === "sessions" && rest[0] ? session : known[name] ?? home;
   for (const link of document.querySelectorAll(".rail a[data-page]")) {
     const current = link.dataset.page === (known[name] ? name : "home");
@@ -101,7 +106,7 @@ async function show() {
   leave = () => stops.splice(0).forEach((stop) => stop());
   fill(main, h("p", { class: "muted" }, "Loading…"));
   try {
-    await page.render(main, { rest, me, keep: (stop) => stops.push(stop) });
+    await page.render(main, { rest, params, me, keep: (stop) => stops.push(stop) });
   } catch (error) {
     if (error.status === 401) return start();
     fill(main, h("div", { class: "empty" }, h("strong", {}, "This could not be shown"), error.message));

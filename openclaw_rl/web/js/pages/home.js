@@ -10,13 +10,19 @@ export async function render(main, { me, keep }) {
   const cards = h("div", { class: "grid two" });
   const replies = h("section", { class: "card", "aria-labelledby": "first-title" });
   const pairs = h("section", { class: "card", "aria-labelledby": "pairs-title" });
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Home")), h("div", { class: "stack" }, headline, cards, replies, pairs));
+  const notice = h("div", {});
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Home")), h("div", { class: "stack" }, headline, notice, cards, replies, pairs));
 
   async function load() {
-    const [learning, wishes, policies, status] = await Promise.all(
-      [get("/v1/learning"), get("/v1/wishes"), get("/v1/policies"), current() ?? get("/v1/status")]);
-    const facts = { me, status, first: learning.first_replies, wishes: wishes.data.filter((wish) => wish.state !== "over"), policies: policies.data };
+    const status = current() ?? await get("/v1/status");
+    const [learning, wishes, policies, waves] = await Promise.all(
+      [get("/v1/learning", { user: me.user }), get("/v1/wishes"), get("/v1/policies", { scope: status.scope }), me.owner && me.keys ? get("/v1/waves") : { data: [] }]);
+    const held = waves.data.filter((wave) => wave.state === "held").length, all = wishes.data.filter((wish) => wish.state !== "over");
+    // The owner is told of everybody's wishes and versions; what stands here is their own.
+    const facts = { me, status, first: learning.first_replies, all, wishes: all.filter((wish) => wish.user === me.user), policies: policies.data };
     fill(headline, ...sentence(facts));
+    notice.classList.toggle("hidden", !held);
+    fill(notice, held > 0 && h("p", { class: "card" }, h("a", { href: "#/people" }, plural(held, "wave of complaints", "waves of complaints")), held > 1 ? " wait" : " waits", " for your decision."));
     fill(cards, what(facts), trust(facts), known(facts), undo(facts, load));
     showFirst(replies, facts.first);
     showPairs(pairs, facts.wishes);
@@ -36,7 +42,7 @@ function sentence({ status, first, wishes }) {
   if (!wishes.length && !first.last.of) return ["Nothing to learn from yet. ", h("a", { href: "#/try" }, "Talk to it"), " and say what is missing in a reply.", ...over];
   const parts = [];
   if (learned.length) parts.push([names(learned), learned.length > 1 ? " work now" : " works now"]);
-  if (first.last.of) parts.push([first.last.of === 1 ? `the only first reply that somebody reacted to was ${first.last.good ? "right" : "wrong"}` : `${first.last.good} of the last ${first.last.of} first replies were right`]);
+  if (first.last.of) parts.push([first.last.of === 1 ? `the only first reply you reacted to was ${first.last.good ? "right" : "wrong"}` : `${first.last.good} of your last ${first.last.of} first replies were right`]);
   if (later.length) parts.push([names(later), later.length > 1 ? " are being learned" : " is being learned"]);
   if (never.length) parts.push([names(never), never.length > 1 ? " are not possible with this model" : " is not possible with this model"]);
   return [h("b", {}, "Learning: "), ...parts.flatMap((part, index) => [index ? "; " : "", ...part]), ".", ...over];
@@ -44,12 +50,12 @@ function sentence({ status, first, wishes }) {
 
 const card = (question, answer, ...body) => h("section", { class: "card", "data-answer": answer, "aria-label": question }, h("h2", {}, question), h("div", { class: "stack" }, ...body));
 
-function what({ wishes }) {
-  const shown = wishes.slice(0, 4);
+function what({ wishes, all }) {
+  const shown = wishes.slice(0, 4), others = all.length - wishes.length;
   return card("What does it learn?", "what",
     shown.length ? h("ul", { class: "lines" }, shown.map((wish) => h("li", {}, h("span", {}, wish.text), pill(...STATES[wish.state]))))
       : h("p", { class: "muted" }, "What people say is missing in a reply: shorter, in French, with an example. Nothing of that kind was said yet."),
-    h("p", {}, h("a", { href: "#/wishes" }, wishes.length > 4 ? `All ${wishes.length} wishes` : "Wishes")));
+    h("p", {}, h("a", { href: "#/wishes" }, wishes.length > 4 ? `All ${wishes.length} wishes` : "Wishes"), others > 0 && ` and ${plural(others, "wish", "wishes")} of other people`));
 }
 
 function trust({ policies, status }) {
@@ -66,35 +72,35 @@ function trust({ policies, status }) {
     h("p", {}, h("a", { href: "#/policies" }, "Versions and their checks")));
 }
 
-function known({ me, status, wishes }) {
+function known({ me, status, all }) {
   const funnel = status.funnel;
   return card(me.owner ? "What does it know?" : "What does it know about me?", "known",
-    h("p", {}, funnel ? `${plural(funnel.turns, "reply", "replies")} in ${plural(funnel.sessions, "conversation")} and ${plural(wishes.length, "wish", "wishes")}, kept on the machine that runs it and nowhere else.` : "The ledger cannot be read now."),
+    h("p", {}, funnel ? `${plural(funnel.turns, "reply", "replies")} in ${plural(funnel.sessions, "conversation")} and ${plural(all.length, "wish", "wishes")}${me.owner ? ", from everybody who uses it" : ""}. They are kept on the machine that runs it and nowhere else.` : "The ledger cannot be read now."),
     h("p", {}, h("a", { href: "#/sessions" }, "Read or forget conversations"), ", ", h("a", { href: "#/wishes" }, "read or forget wishes"), "."));
 }
 
-function undo({ me, policies }, load) {
+function undo({ me, status, policies }, load) {
   const serving = policies.find((policy) => policy.status === "serving");
   const can = me.owner && serving && serving.version > 0;
   return card("How do I undo it?", "undo",
     h("p", {}, "Pause or forget one ", h("a", { href: "#/wishes" }, "wish"), ", and what was learned for it is taken back; forgetting a conversation unlearns it, too."),
-    can && h("p", {}, h("button", { type: "button", onclick: () => back(serving, load) }, `Go back to ${versionName(serving.parent)}`), " ",
+    can && h("p", {}, h("button", { type: "button", onclick: () => back(serving, status.scope, load) }, `Go back to ${versionName(serving.parent)}`), " ",
       h("span", { class: "small muted" }, "made ", when(serving.created_at))),
     !can && h("p", { class: "small muted" }, me.owner ? "There is no version before the base." : "Whoever runs the server can go back to an earlier version."));
 }
 
-async function back(serving, load) {
+async function back(serving, scope, load) {
   const sure = await confirm({ title: `Go back to ${versionName(serving.parent)}?`, action: "Go back",
     text: "New requests get it at once; replies in progress are finished by the version that began them." });
   if (!sure) return;
-  await post("/v1/policies/rollback").then(() => toast(`${versionName(serving.parent)} answers now.`), (error) => toast(error.message));
+  await post(`/v1/policies/rollback?scope=${encodeURIComponent(scope)}`).then(() => toast(`${versionName(serving.parent)} answers now.`), (error) => toast(error.message));
   await load();
 }
 
 function showFirst(place, { versions }) {
-  const head = [h("h2", { id: "first-title" }, "First replies that were right"),
+  const head = [h("h2", { id: "first-title" }, "First replies to you that were right"),
     h("p", { class: "note" }, "By the version that answered. Only the first reply of a conversation counts: later ones were told what was missing.")];
-  if (!versions.length) return fill(place, head, h("p", { class: "muted" }, "Nobody has reacted to a first reply yet."));
+  if (!versions.length) return fill(place, head, h("p", { class: "muted" }, "You have not reacted to a first reply yet."));
   const shown = versions.slice(-8);
   fill(place, head, h("ol", { class: "funnel" }, shown.map(({ version, good, of }) => h("li", {}, h("span", { class: "name" }, version === 0 ? "Base" : `Version ${version}`),
     h("div", { class: "bar", "aria-hidden": "true" }, h("div", { class: "bar-fill", "--share": good / of })), h("span", { class: "count num" }, `${good} of ${of}`)))),

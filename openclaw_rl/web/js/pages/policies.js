@@ -2,34 +2,47 @@
 
 import { get, post } from "../api.js";
 import { confirm, fill, h, num, pill, plural, toast, versionName, when } from "../dom.js";
-import { onChange } from "../live.js";
+import { current, onChange } from "../live.js";
 
 export async function render(main, { me, keep }) {
   const tree = h("ol", { class: "tree" });
   const back = h("button", { type: "button", onclick: rollback }, "Roll back");
+  const own = (current() ?? await get("/v1/status")).scope;
+  const choice = h("select", { id: "whose", onchange: () => load().catch((error) => toast(error.message)) }, h("option", { value: own }, "Yours"));
+  const chooser = h("div", { class: "field hidden" }, h("label", { for: choice.id }, "Whose versions"), choice);
   let policies = [];
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Policies"),
     me.owner && h("div", { class: "actions" }, back),
     h("p", { class: "lead" }, "Each step makes a version. One that fails its checks never serves by itself; any version can serve again by hand.")),
-  h("div", { class: "card" }, tree));
+  h("div", { class: "stack" }, chooser, h("div", { class: "card" }, tree)));
 
   async function load() {
     const open = new Set([...tree.querySelectorAll("details[open]")].map((one) => one.dataset.version));
-    policies = (await get("/v1/policies")).data;
+    if (me.owner) offerScopes((await get("/v1/policies")).data);
+    policies = (await get("/v1/policies", { scope: choice.value })).data;
     const lanes = lanesOf(policies);
-    fill(tree, policies.slice(0, 200).map((policy) => row(policy, lanes.get(policy.version), me, open)));
+    fill(tree, policies.slice(0, 200).map((policy) => row(policy, lanes.get(policy.version), me, open, load)));
     const serving = policies.find((policy) => policy.status === "serving");
     back.disabled = !serving || serving.version === 0;
+  }
+  /** The owner sees everybody's versions, one person's or group's at a time. */
+  function offerScopes(all) {
+    const known = new Set([...choice.options].map((option) => option.value));
+    for (const scope of new Set(all.map((policy) => policy.scope))) if (!known.has(scope)) choice.append(h("option", { value: scope }, scopeName(scope)));
+    chooser.classList.toggle("hidden", choice.options.length < 2);
   }
   async function rollback() {
     const serving = policies.find((policy) => policy.status === "serving");
     const sure = await confirm({ title: `Go back to ${versionName(serving.parent)}?`, action: "Roll back",
       text: `${cap(versionName(serving.version))} stops serving at once. Replies in progress are finished by the version that began them, and training goes on from ${versionName(serving.parent)}.` });
-    if (sure) await act(post("/v1/policies/rollback"), (done) => `${cap(versionName(done.version))} serves now.`, load);
+    if (sure) await act(post(`/v1/policies/rollback?scope=${encodeURIComponent(choice.value)}`), (done) => `${cap(versionName(done.version))} serves now.`, load);
   }
   await load();
   keep(onChange((status) => [status.policy_version, status.stage, status.last_step], () => load().catch(() => null)));
 }
+
+const SCOPES = { everyone: () => "The shared policy", user: (name) => `Of ${name}`, group: (name) => `Of the group ${name}`, env: (name) => `Of the environment ${name}` };
+const scopeName = (scope) => SCOPES[scope.split(":")[0]](scope.split(":")[1]);
 
 const cap = (text) => text[0].toUpperCase() + text.slice(1);
 
@@ -51,7 +64,7 @@ function lanesOf(policies) {
   return new Map(policies.map((policy) => [policy.version, main.has(policy.version) ? 0 : 1]));
 }
 
-function row(policy, lane, me, open) {
+function row(policy, lane, me, open, load) {
   const { version, status, gate } = policy;
   const kinds = { serving: "accent", rejected: "bad", candidate: "warn", training: "warn", retired: "" };
   const names = { serving: "serving", rejected: "rejected", candidate: "being checked", training: "in training", retired: version === 0 ? "base model" : "retired" };
@@ -64,7 +77,7 @@ function row(policy, lane, me, open) {
     (gate?.history ?? []).map((line) => h("p", { class: "small muted" }, line)),
     version > 0 && details(policy, open),
     me.owner && h("div", { class: "turn-actions" },
-      !["serving", "training", "candidate"].includes(status) && h("button", { type: "button", onclick: () => promote(policy) }, "Serve this"),
+      !["serving", "training", "candidate"].includes(status) && h("button", { type: "button", onclick: () => promote(policy, load) }, "Serve this"),
       version > 0 && !["training", "candidate"].includes(status) && h("button", { type: "button", onclick: () => exportIt(version) }, "Export")));
 }
 
@@ -95,10 +108,10 @@ async function openTurn(id) {
   if (turn) location.hash = `#/sessions/${encodeURIComponent(turn.session_id)}`;
 }
 
-async function promote({ version, gate }) {
+async function promote({ version, scope, gate }, load) {
   const doubt = gate && gate.passed === false ? " It did not pass its checks." : "";
   const sure = await confirm({ title: `Serve ${versionName(version)}?`, text: `New requests get it at once, and training goes on from it.${doubt}`, action: "Serve it" });
-  if (sure) await act(post(`/v1/policies/${version}/promote`), () => `${cap(versionName(version))} serves now.`, async () => {});
+  if (sure) await act(post(`/v1/policies/${version}/promote?scope=${encodeURIComponent(scope)}`), () => `${cap(versionName(version))} serves now.`, load);
 }
 
 async function exportIt(version) {

@@ -6,23 +6,26 @@ import { onChange } from "../live.js";
 
 const PAGE = 30;
 
-export async function render(main, { me, keep }) {
+export async function render(main, { me, params, keep }) {
+  const user = params.get("user");
   const list = h("ul", { class: "list" });
   const more = h("button", { type: "button", class: "hidden", onclick: () => load(true) }, "Show older");
   const note = h("p", { class: "small muted", role: "status" });
   const search = h("input", { type: "search", id: "search", placeholder: "Words that were said", autocomplete: "off" });
   const rated = h("select", { id: "rated", onchange: () => load() }, [["", "All"], ["good", "With a good reply"], ["bad", "With a bad reply"]].map(([value, text]) => h("option", { value }, text)));
+  rated.value = params.get("rated") ?? "";
   let last = null, timer = null, asked = 0;
   search.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => load(), 250); });
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Sessions"),
-    h("p", { class: "lead" }, me.owner ? "Every conversation that came through, newest first." : "Your conversations, newest first.")),
+    h("p", { class: "lead" }, user ? [`Conversations of ${user}, newest first. `, h("a", { href: "#/sessions" }, "Show everybody's")]
+      : me.owner ? "Every conversation that came through, newest first." : "Your conversations, newest first.")),
   h("div", { class: "stack" }, h("div", { class: "filters" }, h("div", { class: "field" }, h("label", { for: "search" }, "Search"), search),
     h("div", { class: "field" }, h("label", { for: "rated" }, "Show"), rated)), note,
     h("div", { class: "card" }, list), more));
 
   async function load(older = false) {
     const mine = ++asked;
-    const page = await get("/v1/sessions", { limit: PAGE, after: older ? last : null, query: search.value.trim(), rated: rated.value });
+    const page = await get("/v1/sessions", { limit: PAGE, after: older ? last : null, query: search.value.trim(), rated: rated.value, user });
     if (mine !== asked) return;
     last = page.data.at(-1)?.id ?? last;
     const items = page.data.map((session) => item(session, me));
