@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 
+from openclaw_rl.train.disk import Disk
 from openclaw_rl.train.gate import Gate, GateResult
-from openclaw_rl.train.keep import expendable
 from openclaw_rl.train.lessons import OTHER_MODEL, Sampler
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.publish import follow
@@ -102,6 +102,9 @@ class LearnWorker:
         self._options = options = method_for(EVERYONE).options
         self._progress, self._poll_s, self._log_step = progress, poll_s, log_step
         self._retreat = Retreat(policies, wishes, store, options.fingerprint, self._say)
+        self._disk = Disk(
+            policies, store, options.keep_states, options.keep_versions, options.teacher_version
+        )
         # One thread for all arithmetic: each further one would get OpenMP workers of its own.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._trainer: Trainer | None = None
@@ -153,6 +156,7 @@ class LearnWorker:
                 await self._follow()
         policy = await asyncio.to_thread(self._claim, scopes)
         if policy is None:
+            await asyncio.to_thread(self._disk.free_idle)
             return worked
         await self._finish(policy)
         return True
@@ -243,7 +247,7 @@ class LearnWorker:
         elif self._policies.publish(policy.version, result.to_json()):
             await self._follow()
             self._progress(f"version {policy.version} passed its checks and serves now")
-            self._free_disk(policy.scope)
+            self._disk.free(policy.scope)
         else:
             await self._discard(policy, None)
 
@@ -374,17 +378,6 @@ class LearnWorker:
     def _is_undone(self, policy: Policy) -> bool:
         now = self._policies.policy(policy.version)
         return now is None or bool(now.gate.get("undone"))
-
-    def _free_disk(self, scope: Scope) -> None:
-        options, serving = self._options, self._policies.serving(scope)
-        made = self._policies.list_policies(_MANY, scope)
-        for version in [p.version for p in made if p.version <= serving][options.keep_states :]:
-            self._store.forget(version, only_state=True)
-        if options.keep_versions:
-            lineage, served = self._policies.lineage(serving, scope), self._policies.served_s(scope)
-            for version in expendable(made, lineage, served, options.keep_versions):
-                if version != options.teacher_version and self._store.exists(version):
-                    self._store.forget(version, only_state=False)
 
     async def _in_thread(self, work: Callable[[], StepReport]) -> StepReport:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
