@@ -15,6 +15,7 @@ from openclaw_rl.types import BASE_VERSION, EVERYONE, Policy, Scope
 
 #: Of a sample that waits for its step.
 READY = "ready"
+_WAITS = (READY, "claimed")
 TRAINING, CANDIDATE, SERVING, RETIRED, REJECTED = "training", "candidate", "serving", "retired", "rejected"
 
 
@@ -54,6 +55,15 @@ class Versions:
 
     def _waiting_scopes(self) -> sa.Select[tuple[Scope]]:
         return sa.select(samples.c.scope).where(samples.c.status == READY)
+
+    def idle_scopes(self, before: float) -> list[Scope]:
+        """Single people's with a policy, in which nothing was said or made since, and no sample waits."""
+        theirs = samples.c.scope == policies.c.scope
+        busy = sa.exists().where(theirs, (samples.c.created_at >= before) | samples.c.status.in_(_WAITS))
+        query = sa.select(policies.c.scope).where(policies.c.scope.startswith("user:"), ~busy)
+        query = query.group_by(policies.c.scope).having(sa.func.max(policies.c.created_at) < before)
+        with self.db.connect() as connection:
+            return [scope for scope in connection.scalars(query) if self.leads(scope)]
 
     def lineage(self, version: int, scope: Scope = EVERYONE) -> list[int]:
         """A version and those it was made from, newest first; the last is the base."""

@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,10 +34,11 @@ from openclaw_rl.config import to_environment
 from openclaw_rl.processes import health
 from openclaw_rl.processes.environments import list_environments, read_replay
 from openclaw_rl.processes.forgetting import Forgetting
+from openclaw_rl.processes.token_pushes import push_of
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.pulse import Pulse
 from openclaw_rl.text import well_formed
-from openclaw_rl.types import EVERYONE, NO_SIGNAL, Example, Json, Scope, TurnRecord
+from openclaw_rl.types import EVERYONE, Json, Scope, TurnRecord
 
 log = logging.getLogger(__name__)
 _MAX_FOUND = 1000
@@ -186,7 +186,7 @@ class Dashboard:
             "hint": sample.source.hint if sample else None,
             "strength": sample.strength if sample else None,
             "tokens": [
-                {**token, **_push(sample, index, factor, self._text)}
+                {**token, **push_of(sample, index, factor, self._text)}
                 for index, token in enumerate(self._pieces(turn))
             ],
         }
@@ -370,33 +370,3 @@ def _exported(version: int, kind: str, target: Path) -> Json:
     files = [target] if target.is_file() else [file for file in target.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files)
     return {"version": version, "format": kind, "path": str(target), "bytes": size}
-
-
-def _is_distilled(sample: Example) -> bool:
-    """Whether the signal consists of the teacher's log-probs (never positive) and ``NO_SIGNAL``."""
-    none = sample.signal_NK == NO_SIGNAL
-    return sample.source.hint is not None and bool(none.any() and (none | (sample.signal_NK <= 0)).all())
-
-
-def _push(sample: Example | None, index: int, factor: float, text: Callable[[int], str]) -> Json:
-    """The advantages of the sampled token and of the other candidates, as the step used them."""
-    if sample is None or index >= len(sample.ids_NK):
-        return {"advantage": None, "candidates": []}
-    ids, signal = sample.ids_NK[index].tolist(), sample.signal_NK[index].tolist()
-    old = sample.old_NK[index].tolist()
-    if _is_distilled(sample):
-        # Distillation stores the teacher's log-probs; the advantage is their difference to the old ones.
-        signal = [0.0 if s == NO_SIGNAL else s - o for s, o in zip(signal, old, strict=True)]
-    pushes: dict[int, float] = {}
-    for token_id, value in zip(ids, signal, strict=True):
-        pushes[token_id] = pushes.get(token_id, 0.0) + value * factor
-    others = [
-        {
-            "text": text(i),
-            "advantage": value,
-            "logprob": old[ids.index(i)] if old[ids.index(i)] <= 0 else None,
-        }
-        for i, value in pushes.items()
-        if i != ids[0] and value
-    ]
-    return {"advantage": pushes[ids[0]], "candidates": others}

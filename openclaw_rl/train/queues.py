@@ -70,6 +70,9 @@ class PolicyQueue(Protocol):
 
     def lineage(self, version: int, scope: Scope) -> list[int]: ...
 
+    def idle_scopes(self, before: float) -> list[Scope]:
+        """Of single people who said nothing since, and have nothing that waits for a step."""
+
     def served_s(self, scope: Scope) -> dict[int, float]: ...
 
     def reactions(self, versions: Sequence[int], scope: Scope) -> list[tuple[int, str, int]]: ...

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from itertools import takewhile
 
 from openclaw_rl.config import LearnConfig
+from openclaw_rl.train.disk import Disk
 from openclaw_rl.train.gate import Gate, GateResult
-from openclaw_rl.train.keep import expendable
 from openclaw_rl.train.lessons import OTHER_MODEL, Sampler
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.publish import follow
@@ -44,8 +44,6 @@ _GATE_TURNS, _MANY = 8, 1000
 _MOST_BATCHES = 4
 #: However long the oldest has waited, a step is not taken with fewer samples.
 _MIN_SAMPLES = 2
-#: Versions whose optimizer is kept; training from an older one starts with a fresh one.
-_KEEP_STATES = 4
 PRUNED = "its turn was pruned before the step"
 #: After so many failures a step is given up.
 _MOST_TRIES = 3
@@ -96,6 +94,7 @@ class LearnWorker:
         self._options = options = method_for(EVERYONE).options
         self._progress, self._poll_s, self._log_step = progress, poll_s, log_step
         self._retreat = Retreat(policies, wishes, store, options.fingerprint, self._say)
+        self._disk = Disk(policies, store, options.settings)
         # One thread for all arithmetic: each further one would get OpenMP workers of its own.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._trainer: Trainer | None = None
@@ -147,6 +146,7 @@ class LearnWorker:
                 await self._follow()
         policy = await asyncio.to_thread(self._claim, scopes)
         if policy is None:
+            await asyncio.to_thread(self._disk.free_idle)
             return worked
         await self._finish(policy)
         return True
@@ -236,7 +236,7 @@ class LearnWorker:
         elif self._policies.publish(policy.version, result.to_json()):
             await self._follow()
             self._progress(f"version {policy.version} passed its checks and serves now")
-            self._free_disk(policy.scope)
+            self._disk.free(policy.scope)
         else:
             await self._discard(policy, None)
 
@@ -367,18 +367,6 @@ class LearnWorker:
     def _is_undone(self, policy: Policy) -> bool:
         now = self._policies.policy(policy.version)
         return now is None or bool(now.gate.get("undone"))
-
-    def _free_disk(self, scope: Scope) -> None:
-        settings, serving = self._options.settings, self._policies.serving(scope)
-        teacher = settings.teacher_version if settings.teacher == "frozen" else None
-        made = self._policies.list_policies(_MANY, scope)
-        for version in [p.version for p in made if p.version <= serving][_KEEP_STATES:]:
-            self._store.forget(version, only_state=True)
-        if settings.keep_versions:
-            lineage, served = self._policies.lineage(serving, scope), self._policies.served_s(scope)
-            for version in expendable(made, lineage, served, settings.keep_versions):
-                if version != teacher and self._store.exists(version):
-                    self._store.forget(version, only_state=False)
 
     async def _in_thread(self, work: Callable[[], StepReport]) -> StepReport:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
