@@ -65,6 +65,21 @@ def _parser() -> Parser:
     train = _command(commands, "train", "train on tasks in an environment", _terminal("train", "run"))
     train_arguments.add_arguments(train)
     add_settings(train)
+    _add_eval(commands)
+    _add_background(commands)
+    _add_terminal(commands)
+    doctor = _command(commands, "doctor", "what this machine lacks, and the fix", _doctor)
+    add_settings(doctor)
+
+    _add_keys(commands)
+    _add_users(commands)
+    _add_connect(commands)
+    _add_policy(commands)
+    _add_data(commands)
+    return parser
+
+
+def _add_eval(commands: Any) -> None:
     evaluate = _command(commands, "eval", "measure the parts", _eval)
     evaluate.add_argument("what", choices=("judge", "personalize", "wishes", "env"))
     complete_files(
@@ -78,18 +93,17 @@ def _parser() -> Parser:
     wishes.add_arguments(evaluate)
     env.add_arguments(evaluate)
     add_settings(evaluate)
-    _add_background(commands)
-    _add_terminal(commands)
-    doctor = _command(commands, "doctor", "what this machine lacks, and the fix", _doctor)
-    add_settings(doctor)
 
+
+def _add_keys(commands: Any) -> None:
     keys = _command(commands, "keys", "API keys, one per user", _terminal("keys", "run"))
     keys.add_argument("action", choices=("list", "add", "remove"))
     keys.add_argument("user", nargs="?", help="the user the key names")
     keys.add_argument("--same-person", action="store_true", help="add: a name that was used before")
     add_settings(keys, only=("home",))
 
-    _add_users(commands)
+
+def _add_connect(commands: Any) -> None:
     link = _command(commands, "connect", "point a client at this server", _terminal("connect", "run"))
     link.add_argument("client", choices=tuple(CLIENTS), help=", ".join(c.title for c in CLIENTS.values()))
     link.add_argument("--write", action="store_true", help="change the client's settings; shown, and kept")
@@ -98,6 +112,8 @@ def _parser() -> Parser:
     link.add_argument("--user", default="default", help="whose key the client gets [default]")
     add_settings(link, only=_CONNECT)
 
+
+def _add_policy(commands: Any) -> None:
     policy = _command(commands, "policy", "versions of the weights: look, choose, export", _policy)
     policy.add_argument("action", choices=("list", "show", "diff", "promote", "rollback", "export", "prune"))
     policy.add_argument("versions", nargs="*", type=int, metavar="VERSION")
@@ -108,6 +124,8 @@ def _parser() -> Parser:
     policy.add_argument("--keep", type=int, metavar="N", help="prune keeps the last N served [keep_versions]")
     add_settings(policy, only=("home", "ledger_url", "model", "policies"))
 
+
+def _add_data(commands: Any) -> None:
     data = _command(commands, "data", "captured turns in and out", _data)
     data.add_argument("action", choices=("export", "import", "check", "prune"))
     complete_files(
@@ -123,7 +141,6 @@ def _parser() -> Parser:
     )
     import_arguments.add_arguments(brought)
     add_settings(brought, only=(*import_arguments.SETTINGS, *_SCORING))
-    return parser
 
 
 def _add_run(commands: Any) -> None:

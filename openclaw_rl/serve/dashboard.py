@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Literal
+from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from openclaw_rl.errors import RequestError, or_not_found
+from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import sse
 from openclaw_rl.serve.compare import Comparison
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
-from openclaw_rl.serve.signin import limited_to, require_owner
-from openclaw_rl.serve.text import WellFormed
-from openclaw_rl.serve.whose import check_versions, own_scope, visible_policy, visible_user
+from openclaw_rl.serve.signin import limited_to
+from openclaw_rl.serve.whose import check_versions, own_scope, visible_user
 from openclaw_rl.types import Json
-
-Version = Annotated[int, Path(ge=0, le=2**31)]
-
-
-class Export(WellFormed):
-    format: Literal["peft", "merged", "gguf"] = "peft"
 
 
 def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
@@ -53,47 +46,6 @@ def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
     @router.get("/v1/results", tags=["look in"])
     def results() -> Json:
         return inspection.results()
-
-    @router.get("/v1/turns/{turn_id}/tokens", tags=["look in"])
-    def tokens(turn_id: str, request: Request) -> Json:
-        return or_not_found(inspection.tokens(turn_id, limited_to(request)), "turn", turn_id)
-
-    @router.post("/v1/turns/{turn_id}/exclude", tags=["feedback"])
-    async def exclude_turn(turn_id: str, request: Request) -> Json:
-        try:
-            done = await inspection.exclude_turn(turn_id, limited_to(request), request.state.user)
-        except ValueError as error:
-            raise RequestError(str(error), status=409, code="conflict") from None
-        return or_not_found(done, "turn", turn_id)
-
-    @router.post("/v1/sessions/{session_id:path}/exclude", tags=["feedback"])
-    async def exclude_session(session_id: str, request: Request) -> Json:
-        done = await inspection.exclude_session(session_id, limited_to(request), request.state.user)
-        return or_not_found(done, "session", session_id)
-
-    @router.post("/v1/turns/{turn_id}/include", tags=["feedback"])
-    async def include_turn(turn_id: str, request: Request) -> Json:
-        done = await inspection.include_turn(turn_id, limited_to(request), request.state.user)
-        return or_not_found(done, "turn", turn_id)
-
-    @router.post("/v1/sessions/{session_id:path}/include", tags=["feedback"])
-    async def include_session(session_id: str, request: Request) -> Json:
-        done = await inspection.include_session(session_id, limited_to(request), request.state.user)
-        return or_not_found(done, "session", session_id)
-
-    @router.get("/v1/policies/{version}", tags=["look in"])
-    def policy(version: Version, request: Request) -> Json:
-        return visible_policy(request, gateway, inspection, version)
-
-    @router.post("/v1/policies/{version}/export", tags=["policies"])
-    async def export(version: Version, parsed: Export, request: Request) -> Json:
-        require_owner(request)
-        try:
-            return await inspection.export(version, parsed.format)
-        except LookupError as error:
-            raise RequestError(str(error), status=404, code="not_found") from None
-        except ValueError as error:
-            raise RequestError(str(error), status=409, code="conflict") from None
 
     @router.post("/v1/compare", tags=["serve"], response_model=None)
     async def compare(parsed: Comparison, request: Request) -> Response:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Request
 from pydantic import ConfigDict, Field
 
-from openclaw_rl.errors import RequestError, not_found
+from openclaw_rl.errors import RequestError, not_found, or_not_found
 from openclaw_rl.serve.auth import DEFAULT_USER, FormerUser, KeyRing
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
@@ -47,7 +47,7 @@ class Decision(WellFormed):
     decision: Literal["learn", "discard"]
 
 
-def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspection: Inspection) -> APIRouter:
+def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway) -> APIRouter:
     router = APIRouter()
 
     def ring(request: Request) -> KeyRing:
@@ -106,6 +106,12 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspecti
         own.remove(name)
         return {"name": name, "removed": True}
 
+    return router
+
+
+def wave_routes(inspection: Inspection) -> APIRouter:
+    router = APIRouter()
+
     @router.get("/v1/waves", tags=["people"])
     def waves(request: Request) -> Json:
         """Sudden waves of complaints by one key in a shared policy; those held wait for a decision."""
@@ -116,8 +122,6 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspecti
     def decide(wave_id: Annotated[int, Path(ge=1, le=2**31)], parsed: Decision, request: Request) -> Json:
         require_owner(request)
         done = inspection.decide_wave(wave_id, parsed.decision == "learn")
-        if done is None:
-            raise not_found("held wave", wave_id)
-        return done
+        return or_not_found(done, "held wave", wave_id)
 
     return router

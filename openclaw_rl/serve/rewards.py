@@ -60,6 +60,12 @@ def reward_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
         )
         return {"id": session_id, "reward": parsed.reward, "group": parsed.group, "turns": len(turns)}
 
+    return router
+
+
+def environment_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
+    router = APIRouter()
+
     @router.get("/v1/environments", tags=["look in"])
     def environments(request: Request) -> Json:
         """How the newest attempts went in each, by version, and whose fault failures were."""

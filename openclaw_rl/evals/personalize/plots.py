@@ -39,6 +39,21 @@ def draw(out: Path, members: Sequence[Member]) -> list[tuple[str, str]]:
         pyplot.close(figure)
         made.append((title, name))
 
+    save(
+        _satisfaction(pyplot, members, users),
+        "satisfaction on held-out tasks against sessions",
+        "satisfaction.png",
+    )
+    save(
+        _sessions(pyplot, members, users),
+        "sessions until three in a row please, and how many users reached it",
+        "sessions.png",
+    )
+    save(_forgetting(pyplot, members, users), "what was learned against what was forgotten", "forgetting.png")
+    return made
+
+
+def _satisfaction(pyplot: Any, members: Sequence[Member], users: Sequence[str]) -> Any:
     figure, axes = pyplot.subplots(1, len(users), figsize=(4.2 * len(users), 3.4), sharey=True, squeeze=False)
     for axis, who in zip(axes[0], users, strict=True):
         for row, arms in members:
@@ -51,34 +66,38 @@ def draw(out: Path, members: Sequence[Member]) -> list[tuple[str, str]]:
     figure.legend(
         lines.values(), lines.keys(), frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(0.91, 0.5)
     )
-    save(figure, "satisfaction on held-out tasks against sessions", "satisfaction.png")
+    return figure
 
+
+def _sessions(pyplot: Any, members: Sequence[Member], users: Sequence[str]) -> Any:
     figure, axes = pyplot.subplots(1, len(users), figsize=(4.2 * len(users), 2.8), sharey=True, squeeze=False)
     for axis, who in zip(axes[0], users, strict=True):
         rows = [row for row, _ in members if row["users"] == who]
         for position, row in enumerate(rows):
-            mean, low, high = row["strict"]
-            colour, open_ended = COLOURS.get(row["method"], "#444"), row["at_least"]["strict"]
-            style = (
-                {"facecolor": "white", "edgecolor": colour, "hatch": "//"}
-                if open_ended
-                else {"color": colour}
-            )
-            axis.bar(position, mean, width=0.65, **style)
-            axis.errorbar(position, mean, [[mean - low], [high - mean]], color="#333", capsize=3)
-            axis.text(
-                position,
-                high + 0.6,
-                f"{'≥ ' if open_ended else ''}{mean:.1f}\n{row['reached']}",
-                ha="center",
-                fontsize=8,
-            )
+            _bar(axis, position, row)
         axis.set_xticks(range(len(rows)), [row["method"] for row in rows], rotation=25)
         axis.set(title=who.replace("+", ", "), xlim=(-0.6, max(2, len(rows) - 1) + 0.6))
         axis.margins(y=0.25)
     axes[0][0].set_ylabel("sessions until three\nin a row, strict")
-    save(figure, "sessions until three in a row please, and how many users reached it", "sessions.png")
+    return figure
 
+
+def _bar(axis: Any, position: int, row: Row) -> None:
+    mean, low, high = row["strict"]
+    colour, open_ended = COLOURS.get(row["method"], "#444"), row["at_least"]["strict"]
+    style = {"facecolor": "white", "edgecolor": colour, "hatch": "//"} if open_ended else {"color": colour}
+    axis.bar(position, mean, width=0.65, **style)
+    axis.errorbar(position, mean, [[mean - low], [high - mean]], color="#333", capsize=3)
+    axis.text(
+        position,
+        high + 0.6,
+        f"{'≥ ' if open_ended else ''}{mean:.1f}\n{row['reached']}",
+        ha="center",
+        fontsize=8,
+    )
+
+
+def _forgetting(pyplot: Any, members: Sequence[Member], users: Sequence[str]) -> Any:
     figure, axis = pyplot.subplots(figsize=(5, 3.4))
     for row, _ in members:
         who, method = row["users"], row["method"]
@@ -88,8 +107,7 @@ def draw(out: Path, members: Sequence[Member]) -> list[tuple[str, str]]:
     axis.axhline(0.95, color="#bbb", lw=1, ls="--")
     axis.set(xlabel="held-out satisfaction, strict", ylabel="tasks right, of before", xlim=(-0.03, 1.03))
     axis.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    save(figure, "what was learned against what was forgotten", "forgetting.png")
-    return made
+    return figure
 
 
 def curves(members: Sequence[Member]) -> dict[str, Row]:

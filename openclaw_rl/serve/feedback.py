@@ -1,0 +1,97 @@
+"""Routes by which people say what they think of a reply, and what may be learned from."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+
+from openclaw_rl.errors import RequestError, or_not_found
+from openclaw_rl.serve.gateway import Gateway
+from openclaw_rl.serve.inspection import Inspection
+from openclaw_rl.serve.signin import limited_to
+from openclaw_rl.serve.text import WellFormed
+from openclaw_rl.serve.whose import own_scope
+from openclaw_rl.types import Json
+
+
+class Feedback(WellFormed):
+    """A person's own word about a reply; it outranks every vote."""
+
+    id: str
+    rating: Literal["up", "down"] | None = None
+    score: Annotated[float, Field(ge=-1, le=1)] | None = None
+    text: Annotated[str, Field(max_length=4000)] | None = None
+
+    def stated_score(self) -> int:
+        if self.rating is None and self.score is None:
+            raise RequestError(
+                "Feedback needs a rating (up or down) or a score from -1 to 1.", param="rating"
+            )
+        value = self.score if self.score is not None else (1 if self.rating == "up" else -1)
+        return (value > 0) - (value < 0)
+
+
+def feedback_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/sessions/{session_id:path}/close", tags=["feedback"])
+    async def close_session(session_id: str, request: Request) -> Json:
+        found = await asyncio.to_thread(
+            inspection.session, session_id, limited_to(request), None, None, False
+        )
+        turns = or_not_found(found, "session", session_id)["turns"]
+        if turns:
+            await inspection.record_event(turns[-1]["id"], "closed", {})
+        return {"id": session_id, "closed": True}
+
+    @router.post("/v1/feedback", tags=["feedback"])
+    async def feedback(parsed: Feedback, request: Request) -> Json:
+        or_not_found(
+            await asyncio.to_thread(inspection.turn, parsed.id, limited_to(request)), "turn", parsed.id
+        )
+        score = parsed.stated_score()
+        await inspection.record_event(
+            parsed.id, "feedback", {"score": score, "text": parsed.text, "by": request.state.user}
+        )
+        return {"id": parsed.id, "score": score}
+
+    @router.post("/v1/flush", tags=["feedback"])
+    async def flush(request: Request) -> Json:
+        """The owner's reaches all that waits, anybody else's what waits for their own policy."""
+        mine = {} if limited_to(request) is None else {"scope": own_scope(request, gateway)}
+        await inspection.record_event(None, "flush", mine)
+        return {"status": "ok"}
+
+    return router
+
+
+def exclusion_routes(inspection: Inspection) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/turns/{turn_id}/exclude", tags=["feedback"])
+    async def exclude_turn(turn_id: str, request: Request) -> Json:
+        try:
+            done = await inspection.exclude_turn(turn_id, limited_to(request), request.state.user)
+        except ValueError as error:
+            raise RequestError(str(error), status=409, code="conflict") from None
+        return or_not_found(done, "turn", turn_id)
+
+    @router.post("/v1/sessions/{session_id:path}/exclude", tags=["feedback"])
+    async def exclude_session(session_id: str, request: Request) -> Json:
+        done = await inspection.exclude_session(session_id, limited_to(request), request.state.user)
+        return or_not_found(done, "session", session_id)
+
+    @router.post("/v1/turns/{turn_id}/include", tags=["feedback"])
+    async def include_turn(turn_id: str, request: Request) -> Json:
+        done = await inspection.include_turn(turn_id, limited_to(request), request.state.user)
+        return or_not_found(done, "turn", turn_id)
+
+    @router.post("/v1/sessions/{session_id:path}/include", tags=["feedback"])
+    async def include_session(session_id: str, request: Request) -> Json:
+        done = await inspection.include_session(session_id, limited_to(request), request.state.user)
+        return or_not_found(done, "session", session_id)
+
+    return router

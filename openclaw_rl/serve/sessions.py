@@ -1,0 +1,50 @@
+"""Routes by which people look at what was said: sessions, turns, tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+
+from openclaw_rl.errors import or_not_found
+from openclaw_rl.serve.inspection import Inspection
+from openclaw_rl.serve.signin import limited_to
+from openclaw_rl.serve.whose import visible_user
+from openclaw_rl.types import Json
+
+
+def session_routes(inspection: Inspection) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/v1/sessions", tags=["look in"])
+    def sessions(
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        after: str | None = None,
+        query: Annotated[str | None, Query(max_length=500)] = None,
+        rated: Literal["good", "bad"] | None = None,
+        user: Annotated[str | None, Query(max_length=64)] = None,
+    ) -> Json:
+        """``user``: only this person's; for the owner."""
+        return inspection.sessions(limit, after, visible_user(request, user), query, rated)
+
+    @router.get("/v1/sessions/{session_id:path}", tags=["look in"])
+    def session(
+        session_id: str,
+        request: Request,
+        limit: Annotated[int | None, Query(ge=1, le=1000)] = None,
+        after: str | None = None,
+        text: bool = False,
+    ) -> Json:
+        found = inspection.session(session_id, limited_to(request), limit, after, text)
+        return or_not_found(found, "session", session_id)
+
+    @router.get("/v1/turns/{turn_id}", tags=["look in"])
+    def turn(turn_id: str, request: Request) -> Json:
+        return or_not_found(inspection.turn(turn_id, limited_to(request)), "turn", turn_id)
+
+    @router.get("/v1/turns/{turn_id}/tokens", tags=["look in"])
+    def tokens(turn_id: str, request: Request) -> Json:
+        return or_not_found(inspection.tokens(turn_id, limited_to(request)), "turn", turn_id)
+
+    return router
