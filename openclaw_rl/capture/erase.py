@@ -158,11 +158,18 @@ class Erasing(Steps):
                 connection.execute(sample_turns.delete().where(link))
 
     def change_wish(
-        self, wish: Wish, turn_ids: Sequence[str], text: str, hold: bool, has_weights: Callable[[int], bool]
+        self,
+        wish: Wish,
+        turn_ids: Sequence[str],
+        text: str,
+        hold: bool,
+        has_weights: Callable[[int], bool],
+        ends_as: str | None = None,
     ) -> dict[Scope, int]:
         """What was learned for it is undone, and it is taught in its new words, or not as long as it is held.
 
-        Those of the person's other wishes that were taught together with it are taught again.
+        Those of the person's other wishes that were taught together with it are taught again. ``ends_as``: it
+        is over, with this status.
         """
         went_back: dict[Scope, int] = {}
         mine = wishes.c.turn_id == wish.turn_id
@@ -170,7 +177,8 @@ class Erasing(Steps):
         others = (wishes.c.user == wish.user) & (wishes.c.scope == wish.scope) & wishes.c.status.in_(CURRENT)
         others &= wishes.c.turn_id.in_(unlearned)
         said = wish.said or (wish.text if text != wish.text else "")
-        values = {"text": text, "said": said, "status": ON_HOLD if hold else TO_TEACH, "ended_at": None,
+        values = {"text": text, "said": said, "status": ends_as or (ON_HOLD if hold else TO_TEACH),
+                  "ended_at": wish.ended_at if ends_as else None,
                   "tried": 0, "accepted": 0, "versions": 0}  # fmt: skip
         with database.writing(self.db) as connection:
             filed = [samples.c.turn_id.in_(batch) for batch in batched(turn_ids)]

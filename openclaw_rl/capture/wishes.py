@@ -253,12 +253,15 @@ class Wishes:
         """What had to be done about it is done."""
         self._set(wish, status=_ENDS[wish.status])
 
-    def served_before(self, wish: Wish) -> int:
-        """The version from before a wish, and before whatever else was wished for and ended since it came."""
-        since = sa.or_(wishes.c.ended_at >= wish.created_at, wishes.c.turn_id == wish.turn_id)
-        query = sa.select(sa.func.min(wishes.c.served)).where(wishes.c.scope == wish.scope, since)
-        with self._db.connect() as connection:
-            return int(connection.scalar(query) or 0)
+    def end_of(self, wish: Wish) -> str:
+        """The status that it has once it has ended."""
+        return _ENDS[wish.status]
+
+    def over_since(self, wish: Wish) -> list[Wish]:
+        """Of the same person: replaced or taken back since it came."""
+        same = (wishes.c.user == wish.user) & (wishes.c.scope == wish.scope)
+        gone = wishes.c.status.in_((REPLACED, TAKEN_BACK)) & (wishes.c.ended_at >= wish.created_at)
+        return self._where(same, gone, wishes.c.turn_id != wish.turn_id)
 
     # --- another model ---------------------------------------------------------------------------
 

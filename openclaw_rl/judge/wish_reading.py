@@ -153,6 +153,11 @@ class _Reader:
         self.is_told = any(self._tells(part, at) for at in dict.fromkeys((start, 0)))
         manner = table.forms.get("manner")
         self.is_about_manner = manner is not None and manner.match(part, start) is not None
+        # Neither a "No," before all else nor a "You did not" refuses what comes after it.
+        self._rest = " " * start + part[start:]
+        for found in table.forms["did_not"].finditer(self._rest):
+            a, b = found.span()
+            self._rest = self._rest[:a] + " " * (b - a) + self._rest[b:]
         self._read_named()
         self._read_count()
         self._read_language()
@@ -195,7 +200,7 @@ class _Reader:
     def _words(self, about: str, said: str) -> str:
         if quoted := QUOTED.search(said):
             return " ".join(plain(quoted.group()).split()[:_MOST_NAMED_WORDS])
-        if self._table.has("question", said):
+        if about == "ending" and self._table.has("question", said):
             return "question"
         around = ("want", "always", *(("filler", "back") if about == "voice" else ()))
         known = self._table.covered(around, said)
@@ -260,7 +265,7 @@ class _Reader:
         before = self._rest[: found.start()]
         if self._table.has("less_after", self._rest[found.start() :]):
             return True
-        if not self._table.is_spaced:
-            return self._table.has("less", before)
         words = list(_WORD.finditer(before))[-_BEFORE:]
-        return bool(words) and self._table.has("less", before[words[0].start() :])
+        if self._table.is_spaced:
+            before = before[words[0].start() :] if words else ""
+        return self._table.has("less", before) or self._table.has("no", before)

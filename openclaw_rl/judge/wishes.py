@@ -24,7 +24,7 @@ please answer answers answering reply replies every always with the your you tha
 but from into like want need would should could will can give use using say said write make more
 less just only again now still all any are was were have has had too very them they what when how
 begin beginning start starting end ending finish talk speak sound letters everything word words sure
-don stop add never
+don stop add never without must there
 """
 _COMMON = frozenset(_COMMON_WORDS.split())
 _NOT = re.compile(r"\b(?:no|not|never|without|avoid|don't|do not|stop)\b", re.IGNORECASE)
@@ -72,7 +72,8 @@ def relation(new: str, old: str) -> Relation:
 def is_only_taking_back(new: str, old: str) -> bool:
     """Whether nothing is wished for beyond that."""
     old_parts = read_parts(old)
-    return not any(part.is_wish and not _takes_back(part, old_parts, old) for part in read_parts(new))
+    others = [part for part in read_parts(new) if part.is_wish and not _takes_back(part, old_parts, old)]
+    return all(part.takes_back and not part.points for part in others)
 
 
 def stems(text: str) -> frozenset[str]:
@@ -99,7 +100,7 @@ def _takes_back(part: Part, old_parts: Sequence[Part], old: str) -> bool:
 def _points(parts: Sequence[Part], text: str) -> dict[str, str]:
     """What is wanted, all in all; what is no longer wanted shall be otherwise."""
     found: dict[str, str] = {}
-    for part in parts:
+    for part in [part for part in parts if part.is_wish] or parts:
         for about, value in part.points.items():
             found[about] = opposite(value) if part.takes_back else value
     for form in read([text]).forms:
@@ -132,12 +133,12 @@ def _is_exacter(one: str, than: str) -> bool:
 
 
 def _by_words(new: str, old: str) -> Relation:
-    mine, theirs = stems(new), stems(old)
-    smaller = min(len(mine), len(theirs))
-    if not smaller or len(mine & theirs) / smaller < 0.5:
+    """The same if one has all the words of the other; in its place, if most are shared and some are not."""
+    mine, theirs = sorted((stems(new), stems(old)), key=len)
+    if not mine or 2 * len(mine & theirs) < (len(mine) if mine <= theirs else len(theirs)):
         return "other"
     same = bool(_NOT.search(new)) == bool(_NOT.search(old)) and _names(new) == _names(old)
-    return "same" if same else "replaces"
+    return "same" if same and mine <= theirs else "replaces"
 
 
 def _names(text: str) -> set[str]:

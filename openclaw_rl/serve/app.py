@@ -79,7 +79,7 @@ def _routers(
     yield forget_routes(inspection)
     yield wish_routes(inspection)
     yield reaction_routes(inspection)
-    yield people_routes(keys, users, gateway)
+    yield people_routes(keys, users, gateway, inspection)
     yield wave_routes(inspection)
     yield reward_routes(inspection, gateway)
     yield environment_routes(inspection, gateway)

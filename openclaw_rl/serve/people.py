@@ -47,7 +47,7 @@ class Decision(WellFormed):
     decision: Literal["learn", "discard"]
 
 
-def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway) -> APIRouter:
+def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspection: Inspection) -> APIRouter:
     router = APIRouter()
 
     def ring(request: Request) -> KeyRing:

@@ -6,6 +6,7 @@ Each is a promotion in the ledger; whoever serves follows it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.queues import PolicyQueue, WishBook
@@ -81,20 +82,29 @@ class Retreat:
     def _leave_wishes(self, scope: Scope) -> None:
         """What cannot be had is not pursued, and what is not wanted any more is gone with what was learned.
 
-        Back to the best version so far, or to the one from before. While something else is wished for, that
-        is learned on, by a teacher who is told of nothing else.
+        What cannot be had: back to the best version so far. While something else is wished for, that is
+        learned on, by a teacher who is told of nothing else.
         """
         for wish in self._wishes.ending(scope):
             serving = self._policies.serving(scope)
-            if self._wishes.any_active(scope):
-                target = serving
-            elif wish.is_unwanted:
-                target = min(serving, self._wishes.served_before(wish))
-            else:
-                target = self._best_since(wish.served, scope)
+            if wish.is_unwanted:
+                self._unlearn(wish, serving)
+                continue
+            target = serving if self._wishes.any_active(scope) else self._best_since(wish.served, scope)
             if target != serving:
-                self._go(target, f"back from version {serving}: {wish.problem or TAKEN_BACK}", scope)
+                self._go(target, f"back from version {serving}: {wish.problem}", scope)
             self._wishes.ended(wish)
+
+    def _unlearn(self, wish: Any, serving: int) -> None:
+        """Exactly what was learned for it, and for what it had replaced; all else is learned again."""
+        gone = [wish, *self._wishes.over_since(wish)]
+        turn_ids = [turn for each in gone for turn in self._policies.turns_of_wish(each.turn_id)]
+        ends_as = self._wishes.end_of(wish)
+        self._policies.change_wish(wish, turn_ids, wish.text, True, self._store.has_weights, ends_as)
+        for version in self._policies.forgotten_versions():
+            self._store.forget(version, only_state=False)
+        if self._policies.serving(wish.scope) != serving:
+            self._progress(f"back from version {serving}: {TAKEN_BACK}")
 
     def _best_since(self, before: int, scope: Scope) -> int:
         """By people's verdicts; the earliest of equally good ones."""

@@ -104,14 +104,16 @@ def test_one_is_taken_back(book: Wishes, ledger: LearnLedger) -> None:
     assert book.ending(EVERYONE) == []
 
 
-def test_what_was_learned_for_wishes_that_are_gone_goes_with_the_last_of_them(book: Wishes) -> None:
-    book.take_up(turn(1), LISTS, 2)
-    book.take_up(turn(2), FRENCH, 3)
-    book.take_up(turn(3), "You can stop with the numbered lists.", 5)
+def test_what_a_wish_had_replaced_is_known_when_it_is_taken_back(book: Wishes) -> None:
+    book.take_up(turn(1), "Please answer in Spanish.", 2)
+    book.take_up(turn(2), LISTS, 3)
+    book.take_up(turn(3), FRENCH, 3)
     book.take_up(turn(4), "You don't have to answer in French any more.", 6)
-    assert [book.served_before(wish) for wish in book.ending(EVERYONE)] == [2, 2]
-    book.take_up(turn(5), LISTS, 2)
-    assert [wish.served for wish in book.of_user("ann", EVERYONE)] == [2]
+    [french] = book.ending(EVERYONE)
+    assert [wish.text for wish in book.over_since(french)] == ["Please answer in Spanish."]
+    assert book.end_of(french) == TAKEN_BACK
+    book.take_up(turn(5), FRENCH, 2)
+    assert [wish.served for wish in book.of_user("ann", EVERYONE)] == [3, 2]
 
 
 def test_whatever_was_taken_up_can_be_taken_up_again_after_a_kill(book: Wishes, ledger: LearnLedger) -> None:

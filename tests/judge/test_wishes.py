@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+from openclaw_rl.evals.wishes.plan import _TAKEN_BACK
+from openclaw_rl.evals.wishes.wish import Wish, drawn, written
 from openclaw_rl.judge.hints import verbatim_hints
 from openclaw_rl.judge.shots import read_cases
 from openclaw_rl.judge.wish_reading import read_parts
@@ -135,6 +137,25 @@ def test_the_other_half_is_told_apart_as_well() -> None:
     rows = read_cases("relations-heldout")
     right = sum(relation(row["new"], row["old"]) == row["relation"] for row in rows)
     assert right >= 0.95 * len(rows)
+
+
+def test_unusual_wording_is_mostly_understood() -> None:
+    """What was not understood at first sight is told in docs/lab/judge.md; here, that it becomes no worse."""
+    counts = Counter((row["wish"], is_wish(row["said"])) for row in read_cases("wishes-fresh"))
+    assert counts[True, True] >= 0.8 * (counts[True, True] + counts[True, False])
+    assert counts[False, True] <= 2
+    rows = read_cases("relations-fresh")
+    assert sum(relation(row["new"], row["old"]) == row["relation"] for row in rows) >= 0.85 * len(rows)
+
+
+@pytest.mark.parametrize("wish", [*written().values(), *drawn("any", 40)], ids=lambda wish: wish.name)
+def test_what_simulated_people_say_again_is_the_same_wish(wish: Wish) -> None:
+    assert all(is_wish(said) for said in wish.says)
+    first, *others = wish.says
+    if wish.name != "circle":  # said in no word of the first
+        assert {relation(said, first) for said in others} <= {"same"}
+    assert relation(_TAKEN_BACK, first) == "takes back"
+    assert is_only_taking_back(_TAKEN_BACK, first)
 
 
 def test_remarks_in_other_languages_stay_remarks() -> None:
