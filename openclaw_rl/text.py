@@ -6,6 +6,7 @@ U+FFFD for the model and for whoever looks; the ledger keeps the request as sent
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -33,6 +34,12 @@ def printable(value: Any) -> Any:
     if isinstance(value, list):
         return [printable(item) for item in value]
     return value
+
+
+def toml_string(text: str) -> str:
+    """As a value in a TOML file, whatever is in it."""
+    # JSON's escapes are TOML's, too; but TOML also wants this one, and no surrogate pairs.
+    return json.dumps(_repair(text), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _repair(text: str) -> str:

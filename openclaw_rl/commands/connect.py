@@ -11,23 +11,28 @@ from openclaw_rl import connect
 from openclaw_rl.config import Config
 from openclaw_rl.connect.client import ROOMY, Server
 from openclaw_rl.models import short_name
-from openclaw_rl.serve.auth import KeyRing
+from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.listen import announced
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
-    ring = KeyRing.in_home(config.people)
-    key = ring.key_of(options.user)
+    server = server_of(config, options.user, options.context)
+    connect.run(options.client, server, print, write=options.write, undo=options.undo)
+    return 0
+
+
+def server_of(config: Config, user: str = DEFAULT_USER, context: int | None = None) -> Server:
+    """Where the server is or will be, with somebody's key; what it serves is exact once it runs."""
+    key = KeyRing.in_home(config.people).key_of(user)
     if key is None:
-        raise ValueError(f"user {options.user!r} has no key; make one: openclaw-rl keys add {options.user}")
+        raise ValueError(f"user {user!r} has no key; make one: openclaw-rl keys add {user}")
     name = config.serve.served_model_name or short_name(config.engine.model)
     url = announced(config.home) or f"http://{config.serve.host}:{config.serve.port}"
     known = {"model": name, "max_tokens": config.serve.default_max_tokens, **_served(url, key)}
     known["keeps_store_false"] = config.serve.store_false == "not-retrievable"
-    if options.context:
-        known["context_length"] = options.context
-    connect.run(options.client, Server(url, key, **known), print, write=options.write, undo=options.undo)
-    return 0
+    if context:
+        known["context_length"] = context
+    return Server(url, key, **known)
 
 
 def _served(url: str, key: str) -> dict[str, Any]:

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from openclaw_rl.config import Config
+from openclaw_rl import connect
+from openclaw_rl.commands.connect import server_of
+from openclaw_rl.commands.estimate import EXAMPLE_TOKENS, Speeds, measure_speeds, tokens_per_step
+from openclaw_rl.config import Config, load_config
 from openclaw_rl.connect import CLIENTS
+from openclaw_rl.errors import did_you_mean
 from openclaw_rl.models import DEFAULT_MODEL
+from openclaw_rl.text import toml_string
 
 _GIB = 1 << 30
+_YES = ("y", "yes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +47,27 @@ CHOICES = (
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
-    path = config.home / "config.toml"
-    if path.exists():
-        raise ValueError(f"{path} is there already; change it, or move it away to be asked again")
     if not options.yes and not sys.stdin.isatty():
         raise ValueError("nobody is there to answer; 'openclaw-rl setup --yes' takes what is recommended")
+    home = config.home if options.yes or options.home else _ask_home(config.home)
+    path = home / "config.toml"
+    if path.exists():
+        raise ValueError(f"{path} is there already; change it, or move it away to be asked again")
     room, on_gpu = _memory()
-    model = options.model or (recommend(room, on_gpu).model if options.yes else _ask_model(room, on_gpu))
+    if options.model or options.yes:
+        model = options.model or recommend(room, on_gpu).model
+    else:
+        model = _ask_model(room, on_gpu, config)
     client = "" if options.yes else _ask_client()
     upstream = "" if options.yes else _ask_upstream()
-    config.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.write_text(f'# Every setting: openclaw-rl serve --help\n[engine]\nmodel = "{model}"\n{upstream}')
-    print(f"{path}: {model}. Data is kept in {config.home} (another folder: --home, OPENCLAW_RL_HOME).")
-    print("Next: openclaw-rl start" + (f", then openclaw-rl connect {client} --write" if client else ""))
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    text = f"# Every setting: openclaw-rl serve --help\n[engine]\nmodel = {toml_string(model)}\n{upstream}"
+    path.write_text(text, encoding="utf-8")
+    print(f"{path}: {model}. Data is kept in {home}.")
+    flag = "" if home == config.home and not options.home else f" --home {shlex.quote(str(home))}"
+    if client:
+        _connect(client, load_config({"home": home}), flag)
+    print(f"Next: openclaw-rl start{flag}")
     return 0
 
 
@@ -70,15 +87,57 @@ def _memory() -> tuple[float, bool]:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB, False
 
 
-def _ask_model(room: float, on_gpu: bool) -> str:
+# --- questions -------------------------------------------------------------------------------
+
+
+def _ask_home(usual: Path) -> Path:
+    print("Where shall conversations, keys and trained versions be kept?")
+    said = input(f"A folder [{usual}]: ").strip()
+    folder = Path(said).expanduser().absolute() if said else usual
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; name a folder")
+    return folder
+
+
+def _ask_model(room: float, on_gpu: bool, config: Config) -> str:
+    from openclaw_rl.algo import create_algorithm
+
+    print("Measuring this machine …")
+    speeds = measure_speeds("cuda" if on_gpu else "cpu")
+    num_tokens = tokens_per_step(create_algorithm(config.learn).needs)
     best = CHOICES.index(recommend(room, on_gpu)) + 1
     print(f"Which model? This machine has {room:.0f} GiB of {'GPU ' if on_gpu else ''}memory.")
-    for number, choice in enumerate(CHOICES, 1):
-        needs = choice.needs_gib(on_gpu)
-        fits = "recommended" if number == best else "fits" if needs <= room else "does not fit"
-        print(f"  {number}  {choice.model:<24} needs about {needs:>4.1f} GiB (computed)  {fits}")
+    for line in table(room, on_gpu, speeds, num_tokens):
+        print(line)
     said = input(f"A number, or any Hugging Face id, folder or GGUF file [{best}]: ").strip() or str(best)
     return CHOICES[int(said) - 1].model if said.isdecimal() and 0 < int(said) <= len(CHOICES) else said
+
+
+def table(room: float, on_gpu: bool, speeds: Speeds, num_tokens: int) -> Iterator[str]:
+    """Each model's memory, speed and step; and which of the numbers were measured."""
+    best = recommend(room, on_gpu)
+    yield f"     {'model':<24} {'memory':>9} {'tokens/s':>9} {'a step':>9}"
+    for number, choice in enumerate(CHOICES, 1):
+        needs, parameters = choice.needs_gib(on_gpu), choice.parameters * 1e9
+        fits = "recommended" if choice == best else "fits" if needs <= room else "does not fit"
+        tokens, step = speeds.tokens_per_s(choice.model, parameters), speeds.step_s(parameters, num_tokens)
+        numbers = f"{needs:>5.1f} GiB {'≤ ' + f'{tokens:.3g}':>9} {_duration(step):>9}"
+        yield f"  {number}  {choice.model:<24} {numbers}  {fits}"
+    bandwidth, products = speeds.machine.bandwidth / 1e9, speeds.products / 1e9
+    yield (
+        f"All computed, from what was measured now: {bandwidth:.0f} GB/s of memory, {products:,.0f} GFLOP/s "
+        "in matrix products."
+    )
+    yield (
+        f"tokens/s: one stream, at most. A step makes a version, here of {num_tokens // EXAMPLE_TOKENS} "
+        f"examples of {EXAMPLE_TOKENS} tokens. Both are slower while others use the machine."
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _ask_upstream() -> str:
@@ -90,15 +149,35 @@ def _ask_upstream() -> str:
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url!r} is no URL; it begins with https://")
     print(f"This trains the model here on the answers of {url}. The terms of some providers forbid that.")
-    if input("Do the terms of this one allow it? yes or no [no]: ").strip().lower() not in ("y", "yes"):
+    if input("Do the terms of this one allow it? yes or no [no]: ").strip().lower() not in _YES:
         print("Then nothing is learned from it, and the model here answers.")
         return ""
-    return f'[serve]\nupstream = "{url}"\ntake_over = true\nupstream_terms = "allow-learning"\n'
+    return f'[serve]\nupstream = {toml_string(url)}\ntake_over = true\nupstream_terms = "allow-learning"\n'
 
 
 def _ask_client() -> str:
     print(f"Which client shall be connected? {', '.join(CLIENTS)}, or none.")
     said = input("[none]: ").strip()
     if said and said != "none" and said not in CLIENTS:
-        raise ValueError(f"there is no client {said!r}; known: {', '.join(CLIENTS)}")
+        close = did_you_mean(said, CLIENTS)
+        raise ValueError(f"there is no client {said!r}; known: {', '.join(CLIENTS)}{close}")
     return "" if said == "none" else said
+
+
+def _connect(client: str, config: Config, flag: str) -> None:
+    """Its settings are written now or later, or said where there is no file for them."""
+    server, later = server_of(config), f"openclaw-rl connect {client} --write{flag}"
+    if not CLIENTS[client].edits(server, Path.home()):
+        return connect.run(client, server, print)
+    question = f"Write the settings of {CLIENTS[client].title} now? yes or no [yes]: "
+    if input(question).strip().lower() not in ("", *_YES):
+        print(f"Later: {later}")
+        return None
+    try:
+        connect.run(client, server, print, write=True)
+    except (ValueError, OSError) as error:
+        print(f"Not written: {error}. Later: {later}")
+    else:
+        if config.engine.model != DEFAULT_MODEL:
+            print(f"Once it serves, this also tells {CLIENTS[client].title} how long the context is: {later}")
+    return None

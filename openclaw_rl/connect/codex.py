@@ -6,6 +6,7 @@ from pathlib import Path
 
 from openclaw_rl.connect.client import ROOMY, Edit, Server
 from openclaw_rl.connect.files import block
+from openclaw_rl.text import toml_string
 
 _NAME = "openclaw-rl"
 
@@ -29,7 +30,7 @@ Then: codex --profile {_NAME}"""
 
     def _lines(self, server: Server) -> str:
         return f"""\
-model = "{server.model}"
+model = {toml_string(server.model)}
 model_provider = "{_NAME}"
 model_context_window = {server.context_length}
 check_for_update_on_startup = false
