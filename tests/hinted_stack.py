@@ -20,13 +20,14 @@ from openclaw_rl.capture.content import pack_ids
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.capture.learn_ledger import metadata
 from openclaw_rl.capture.normalise import is_ephemeral
-from openclaw_rl.capture.samples import samples
+from openclaw_rl.capture.sample_turns import sample_turns
+from openclaw_rl.capture.samples import change_sources, samples
 from openclaw_rl.capture.stored import stored_request
 from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
 from openclaw_rl.judge.worker import JudgeWorker
 from openclaw_rl.train.lessons import Sampler
 from openclaw_rl.train.spread import Prompts
-from openclaw_rl.types import Answer
+from openclaw_rl.types import Answer, Json
 
 from .learn.test_wishes import Complaints, Teacher
 from .test_scopes import ANN, Stack
@@ -91,6 +92,18 @@ class HintedStack(Stack):
     def hints(self) -> set[str | None]:
         """Of all samples that have examples."""
         return {e.source.hint for turn_id in self.sampled() for e in self.policies.examples_of(turn_id)}
+
+    def forget_where_samples_came_from(self) -> None:
+        def old(source: Json, prompt_ids: list[int] | None) -> Json:
+            kept = {name: value for name, value in source.items() if name != "wish_ids"}
+            return {**kept, "turn_ids": source["turn_ids"][:1]}
+
+        with self.policies.db.begin() as connection:
+            connection.execute(sample_turns.delete())
+            query = sa.select(samples.c.turn_id, samples.c.data).where(samples.c.data.is_not(None))
+            for row in connection.execute(query).all():
+                mine = samples.c.turn_id == row.turn_id
+                connection.execute(samples.update().where(mine).values(data=change_sources(row.data, old)))
 
     def copy(self, home: Path) -> HintedStack:
         """Another one with the same past."""

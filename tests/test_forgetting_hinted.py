@@ -326,3 +326,21 @@ async def test_a_person_is_forgotten_with_what_was_pruned_before(make: Make) -> 
     assert receipt["back_to"] == {ANN: BASE_VERSION}
     assert stack.sampled() == []
     assert list_wishes(ledgers.learn, "ann") == []
+
+
+@pytest.mark.parametrize("what", ["request", "wish"])
+async def test_samples_that_did_not_yet_name_their_turns_are_found_as_well(make: Make, what: str) -> None:
+    """As they were made before there was a table of turns."""
+    stack = make()
+    said = {"request": [f"tell me about {WORDS}"], "wish": ["tell me about snow", f"bad: {WORDS}, {PIRATE}"]}
+    session, _ = await stack.say(*said[what])
+    _, [complained, _] = await stack.say("tell me about rain", f"bad: {TABLE}")
+    await stack.sample()
+    await stack.learn()
+    stack.forget_where_samples_came_from()
+    before = len(stack.policies.examples_of(complained))
+    receipt = forgetting(stack).forget("session", session)
+    assert receipt is not None
+    assert receipt["back_to"] == {ANN: BASE_VERSION}
+    assert stack.tables_with(WORDS) == set()
+    assert len(stack.policies.examples_of(complained)) == (before - 1 if what == "request" else 0)

@@ -182,7 +182,7 @@ class PolicyLedger(Erasing):
             "scope": turn.scope, "fingerprint": self._taught(turn, examples),
         }  # fmt: skip
         connection.execute(samples.insert().values(row))
-        record_turns(connection, turn.id, examples)
+        record_turns(connection, turn.id, (example.source for example in examples))
         self._count(connection, status, reason, 1)
         return status
 
@@ -205,7 +205,7 @@ class PolicyLedger(Erasing):
             before = connection.execute(sa.select(samples.c.status, samples.c.reason).where(mine)).first()
             if before is not None:
                 connection.execute(samples.update().where(mine).values(values))
-                record_turns(connection, turn.id, examples)
+                record_turns(connection, turn.id, (example.source for example in examples))
                 self._count(connection, before.status, before.reason, -1)
                 self._count(connection, status, reason, 1)
 

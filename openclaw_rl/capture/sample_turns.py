@@ -33,10 +33,10 @@ sample_turns = sa.Table(
 )
 
 
-def record_turns(connection: sa.Connection, sample: str, examples: Iterable[Example]) -> None:
+def record_turns(connection: sa.Connection, sample: str, sources: Iterable[Source]) -> None:
     """In place of what was recorded for the sample before."""
     connection.execute(sample_turns.delete().where(sample_turns.c.sample == sample))
-    pairs = {pair for example in examples for pair in _turns_of(example.source)}
+    pairs = {pair for source in sources for pair in _turns_of(source)}
     rows = [{"sample": sample, "turn_id": turn_id, "role": role} for turn_id, role in sorted(pairs)]
     if rows := [row for row in rows if row["turn_id"] != sample]:
         connection.execute(sample_turns.insert(), rows)

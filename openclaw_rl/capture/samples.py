@@ -148,6 +148,18 @@ def keep_examples(data: bytes, keep: Callable[[Json], bool]) -> tuple[bytes | No
     return _pack(moved, [facts[n] for n in kept]) if kept else None, strength
 
 
+def change_sources(data: bytes, change: Callable[[Json, list[int] | None], Json]) -> bytes:
+    """The same examples from other sources: ``change`` gets each, and its prompt unless it is the turn's."""
+    arrays = np.load(BytesIO(zlib.decompress(data)), allow_pickle=False)
+    facts = json.loads(arrays["facts"].tobytes())
+    if isinstance(facts, dict):
+        return data
+    for n, fact in enumerate(facts):
+        prompt = arrays[f"prompt{n}"].tolist() if f"prompt{n}" in arrays else None
+        fact["source"] = change(fact["source"], prompt)
+    return _pack({name: arrays[name] for name in arrays.files if name != "facts"}, facts)
+
+
 def decode_examples(data: bytes, turn: TurnRecord, score: int) -> list[Example]:
     arrays = np.load(BytesIO(zlib.decompress(data)), allow_pickle=False)
     facts = json.loads(arrays["facts"].tobytes())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from openclaw_rl.capture import transfer
 from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.old_samples import name_old_turns
 from openclaw_rl.capture.personal import export_person
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.prune import keep_unfinished, prune
@@ -80,6 +81,8 @@ def _import(path: str, config: Config, serve_ledger: ServeLedger) -> None:
 
 def _prune(options: argparse.Namespace, config: Config, serve_ledger: ServeLedger) -> str:
     learn_ledger = open_learn_ledger(config)
+    if not options.dry_run:
+        name_old_turns(Ledgers.of(serve_ledger, learn_ledger))
     report = prune(
         serve_ledger,
         keep=[keep_unfinished(learn_ledger, PolicyLedger(serve_ledger, learn_ledger))],

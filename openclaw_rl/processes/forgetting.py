@@ -19,6 +19,7 @@ from openclaw_rl.capture import database, schema
 from openclaw_rl.capture.erase import Chosen, choose, erase_turns
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.notes import decide_note
+from openclaw_rl.capture.old_samples import name_old_turns
 from openclaw_rl.capture.prune import PruneReport, give_back, sweep
 from openclaw_rl.capture.search import renew_index
 from openclaw_rl.capture.wishes import CHANGEABLE, ON_HOLD
@@ -116,6 +117,7 @@ class Forgetting:
 
     def _finish(self, note: Json) -> Json:
         chosen, policies = Chosen(tuple(note["turns"]), tuple(note["before"])), self._ledgers.policies
+        name_old_turns(self._ledgers)
         back = policies.erase(chosen, self._store.has_weights)
         erase_turns(self._ledgers.serve, chosen)
         # Once more: a teacher may have been asked about them until now, and its answers stored meanwhile.
