@@ -1,7 +1,7 @@
-"""Algorithms: from a judged turn to a signal for every token.
+"""Algorithms: turn a judged turn into a signal for every token.
 
-A new one is one file and one line in ``ALGORITHMS``; a class outside this package works too, by its
-dotted path. The trainer knows none of them by name.
+A new algorithm is one file and one line in ``ALGORITHMS``; a class outside this package is named by its
+dotted path. The trainer knows none of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from openclaw_rl.types import Algorithm, Batch, Example, Json, Lesson, Loss, Nee
 __all__ = ["ALGORITHMS", "StepSize", "algorithm_for", "create_algorithm", "settings_for", "step_size"]
 
 
-#: A dataclass each: its fields are set in ``[learn.NAME]`` or with ``--algo-options``.
+#: Each is a dataclass whose fields are set in ``[learn.NAME]`` or with ``--algo-options``.
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "hinted": Hinted,
     "hybrid": Hybrid,
@@ -36,17 +36,18 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
 }
 
 
-#: Every reply of a model elsewhere is an example: a step is taken for several, four times as many if all are.
+#: Batch size while taking over: every upstream reply is an example, so a step waits for several of them, and
+#: for four times as many if there is nothing else.
 _COPIES = 8
 
 
 def algorithm_for(scope: Scope, settings: LearnConfig) -> Algorithm:
-    """Episodes in environments are learned from in their own way."""
+    """Environments have their own algorithm."""
     return create_algorithm(settings_for(scope, settings))
 
 
 def settings_for(scope: Scope, settings: LearnConfig, takes_over: bool = False) -> LearnConfig:
-    """What holds for conversations, as it is for a scope; ``takes_over`` from a model elsewhere."""
+    """The settings as they apply to a scope; ``takes_over``: whether it takes over from an upstream model."""
     if not is_environment(scope):
         copies = takes_over and not settings.batch_size
         return settings.model_copy(update={"batch_size": _COPIES}) if copies else settings
@@ -59,9 +60,9 @@ def settings_for(scope: Scope, settings: LearnConfig, takes_over: bool = False) 
 
 
 def create_algorithm(settings: LearnConfig) -> Algorithm:
-    """By name, or ``pkg.module:Class`` of one's own (called with the settings if it takes an argument).
+    """By name, or your own ``pkg.module:Class`` (called with the settings if it takes an argument).
 
-    ``--loss`` is the path of a function that takes the place of the algorithm's own; see ``types.Loss``.
+    ``--loss`` is the path of a function that replaces the algorithm's own loss; see ``types.Loss``.
     """
     algorithm: Algorithm = create("algorithm", settings.algo, ALGORITHMS, settings, settings.algo_options)
     if settings.loss is None:
@@ -76,7 +77,7 @@ class StepSize:
 
 
 def step_size(settings: LearnConfig, needs: Needs) -> StepSize:
-    """What a step holds: as the settings say, else as the algorithm asks."""
+    """Samples per step: from the settings, otherwise the algorithm's default."""
     if settings.replay > 0 and needs.replay is None:
         raise ValueError(f"--replay is not for --algo {settings.algo}: it weighs an example by its batch")
     replayed = settings.replay if settings.replay >= 0 else needs.replay or 0
@@ -85,7 +86,7 @@ def step_size(settings: LearnConfig, needs: Needs) -> StepSize:
 
 @dataclass(frozen=True)
 class _OtherLoss:
-    """An algorithm with somebody's own loss."""
+    """An algorithm with a custom loss."""
 
     algorithm: Algorithm
     loss: Loss

@@ -1,4 +1,4 @@
-"""What the algorithms share: common options, arrays of a turn's tokens, and how much each may count."""
+"""Shared by the algorithms: common options, arrays of a turn's tokens, and per-token weights."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from openclaw_rl.types import OFF_POLICY, Example, FloatArray, IntArray, Kind, L
 @dataclass(frozen=True, kw_only=True)
 class ImportanceOptions:
     importance_cap: Annotated[float, Ge(1)] = 2.0
-    """Bound of the correction for temperature and top-p."""
+    """Upper bound of the importance weight that corrects for temperature and top-p."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictOptions(ImportanceOptions):
-    """Of algorithms that put the verdict itself on every token."""
+    """Options of algorithms that apply the verdict to every token."""
 
     rl_weight: Annotated[float, Ge(0)] = 1.0
     """Weight of the verdict itself."""
@@ -37,7 +37,7 @@ def sampled(turn: TurnRecord) -> tuple[IntArray, FloatArray]:
 
 
 def student_top(turn: TurnRecord, k: int) -> tuple[IntArray, FloatArray]:
-    """The k likeliest tokens of the version that answered, as it saw them at the time."""
+    """The k likeliest tokens of the version that answered, as recorded when it sampled."""
     held = min(len(token.top_ids) for token in turn.tokens)
     if held < k:
         raise ValueError(f"the turn holds {held} alternatives per token, the algorithm needs {k}")
@@ -53,10 +53,10 @@ def free(turn: TurnRecord) -> FloatArray:
 
 
 def importance(turn: TurnRecord, cap: float) -> FloatArray:
-    """Raw probability over the one sampled from, at most ``cap``.
+    """Importance weights: raw probability over sampling probability, at most ``cap``.
 
-    Temperature and top-p make likely tokens likelier than the policy that is trained holds them to be.
-    At temperature 0 the sampled-from log-prob says nothing, and every token counts fully.
+    Temperature and top-p sample likely tokens more often than the trained policy would.
+    At temperature 0 the sampling log-prob is meaningless, and every token has weight 1.
     """
     if turn.sampling.temperature == 0:
         return np.ones((len(turn.tokens), 1), np.float32)
@@ -67,14 +67,14 @@ def importance(turn: TurnRecord, cap: float) -> FloatArray:
 def verdict_example(
     lesson: Lesson, options: VerdictOptions, advantage: float, strength: float = 1.0
 ) -> Example:
-    """The same push on every token that the policy chose."""
+    """The same advantage on every token that the policy chose."""
     ids, old = sampled(lesson.turn)
     counts = free(lesson.turn) * importance(lesson.turn, options.importance_cap)
     return example(lesson, ids, old, counts * (options.rl_weight * advantage), strength=strength)
 
 
 def standardised(value: float, group: Sequence[float]) -> float:
-    """How far it is from the mean of its group, in standard deviations; 0 where all are alike."""
+    """Deviation from the group's mean, in standard deviations; 0 if all values are equal."""
     spread = statistics.pstdev(group) if len(group) > 1 else 0.0
     return (value - statistics.fmean(group)) / spread if spread else 0.0
 
@@ -90,7 +90,7 @@ def example(
     kind: Kind = "own",
     request: TurnRecord | None = None,
 ) -> Example:
-    """A lesson's own reply as an example; ``request`` where it is taught as another one's answer."""
+    """A lesson's own reply as an example; ``request``: another turn whose request it is taught to answer."""
     turn, verdict = lesson.turn, lesson.verdict
     off_policy = bool(turn.params.get(OFF_POLICY))
     turn_ids = (turn.id,) if request is None else (turn.id, request.id)
@@ -107,7 +107,7 @@ def example(
 
 
 def join(parts: list[Example]) -> Example:
-    """Several signals on the same reply: their losses add up, position by position."""
+    """Combine several signals on the same reply: their losses add up, position by position."""
     hint = next((part.source.hint for part in parts if part.source.hint), None)
     return replace(
         parts[0],

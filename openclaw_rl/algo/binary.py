@@ -1,10 +1,9 @@
-"""Binary RL: the verdict itself, on every token of the reply.
+"""Binary RL: the verdict as the advantage of every token of the reply.
 
-Where a request was answered several times (``n``, or asked once more), a verdict counts by how far it is from
-the mean of all of them, in standard deviations. Most requests are answered once; there a running mean of each
-user's verdicts is subtracted: without it a user who only ever complains pushes probability down everywhere,
-and the model learns nothing but to fall apart. ``reward_baseline=False`` is the method as
-published.
+If a request was answered several times (``n``, or regenerated), the advantage is the verdict's deviation from
+the mean of all of them, in standard deviations. Most requests are answered once; for those a running mean of
+the user's verdicts is subtracted: without it a user who only complains pushes probability down everywhere,
+and the model degenerates. ``reward_baseline=False`` is the method as published.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from openclaw_rl.algo.base import VerdictOptions, standardised, verdict_example
 from openclaw_rl.types import Batch, Example, Json, Lesson, Needs, Scorer
 
-#: Verdicts a running mean looks back on.
+#: Number of verdicts that a running mean covers.
 _MEMORY = 32
 
 
@@ -45,7 +44,7 @@ class Binary(VerdictOptions):
                 continue
             user, score = given.source.user, given.source.score
             count, mean = means.get(user, (0, 0.0))
-            # The signal is the verdict times what a token may count; only the verdict is centred.
+            # The signal is the verdict times a token weight; only the verdict is centred.
             centred.append(replace(given, signal_NK=given.signal_NK * ((score - mean) / score)))
             count = min(count + 1, _MEMORY)
             means[user] = [count, mean + (score - mean) / count]
@@ -53,7 +52,7 @@ class Binary(VerdictOptions):
 
 
 def published_examples(lesson: Lesson, options: VerdictOptions) -> list[Example]:
-    """Without any comparison: the verdict, times the judge's confidence."""
+    """Without any baseline: the verdict times the judge's confidence."""
     verdict = lesson.verdict
     if not verdict.score:
         return []

@@ -1,7 +1,7 @@
-"""Self-distillation in the manner of SDFT and SDPO: match the hinted teacher's whole distribution.
+"""Self-distillation in the style of SDFT and SDPO: match the hinted teacher's whole distribution.
 
 Reverse KL over k + 1 bins: the student's k likeliest tokens, and one for everything else. The signal
-is the teacher's log-probs themselves.
+is the teacher's log-probs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from openclaw_rl.types import NO_SIGNAL, Batch, Example, Json, Lesson, Needs, Sc
 @dataclass(frozen=True)
 class Distill(HintOptions):
     top_k: Annotated[int, Ge(1)] = 20
-    """The student's candidates at each position, as far as the turn has them."""
+    """The student's candidates at each position, at most as many as the turn recorded."""
     needs = Needs(loss="reverse-kl", scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
         turn = lesson.turn
-        # A turn keeps a few alternatives by default; as many as it has are used.
+        # By default a turn records only a few candidates.
         k = min(self.top_k, *(len(token.top_ids) for token in turn.tokens))
         ids, old = student_top(turn, k)
         taught = await teach(lesson, scorer, ids, self.hint_choice)

@@ -1,17 +1,17 @@
-"""Distillation of hinted answers: how the model answers when it is told, learned until it need not be told.
+"""Distillation of hinted answers: the model learns to answer without the hint as it does with it.
 
-A complaint says what its reader wishes for. The plain base model, told so, answers that request and many
-others, several times each; of every request's answers the best are kept; the student, who is not told, is
-moved towards what the told model held likely at each of their tokens. Whole answers carry a form that
-pushing the student's own tokens about cannot reach, and many different requests keep the wish from
-staying with the words it was complained about. What no wish concerns is held by anchors.
+A complaint states a wish. The hinted base answers that request and many others, several times each, and the
+best answers to every request are kept. The student, without the hint, is trained towards the hinted base's
+distribution at each of their tokens. Whole answers have a form that reweighting the student's own tokens
+cannot reach, and many different requests keep the wish from staying tied to one wording. Anchors hold what no
+wish concerns.
 
-Which answers are the best nobody has to label. An answer must be about its request: it names what was
-asked about, or is clearly likelier there than after other requests. Of those, the best shows the wish most:
-knowing the wish makes it likelier than it was. Those that merely repeat the wish's words are left out. Where
-the told model answers too few of the requests, it does not manage the wish, and nothing is learned.
+Choosing the best answers needs no labels. An answer must be about its request: it names the subject, or is
+clearly likelier after it than after other requests. Of those, the best shows the wish most: the hint raises
+its log-prob most. Answers that merely repeat the wish are left out. If too few requests get a usable answer,
+the hinted base cannot follow the wish, and nothing is learned.
 
-A wish about nothing but the form of replies (``forms``) does not depend on that: the model answers as ever,
+A wish about only the form of replies (``forms``) does not depend on that: the model answers without a hint,
 and its answers are cut, laid out or added to.
 """
 
@@ -45,42 +45,42 @@ from openclaw_rl.types import (
 )
 
 _WORD = re.compile(r"[^\W_]+")
-#: Words in a row that an answer may share with the wish.
+#: An answer that shares this many consecutive words with the wish repeats it.
 _ECHO = 5
-#: Of an answer, so many tokens tell whether it shows the wish and answers its request.
+#: Tokens of an answer that are scored for whether it shows the wish and answers its request.
 _TELLING = 40
-#: Where one in so many answers comes to an end, only such are learned from: they teach to stop.
+#: If one answer in this many is finished, only finished ones are used: they teach when to stop.
 _FINISHED = 4
-#: Of a text's end, so much tells whether it was cut.
+#: Characters compared at the end of a text to tell whether it was cut off.
 _TAIL = 24
 _IMPOSSIBLE = -30.0
-#: Of the requests, those that must find an answer.
+#: Share of the requests that must get a usable answer.
 _LEAST_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class Hinted:
     requests: int = 16
-    """On so many a wish is taught per complaint."""
+    """Requests per complaint on which the wish is taught."""
     answers: int = 4
-    """So many are given to each."""
+    """Answers sampled for each request."""
     shaped_answers: int = 2
-    """So many where any that is about its request will do: those are put into form."""
+    """The same if answers are put into form, so that any answer about its request will do."""
     keep: int = 1
-    """So many of them are learned from."""
+    """Answers to each request that are learned from."""
     own_share: float = 0.5
-    """Of what is aimed at, the kept answer's own token; the rest is all that the told model held likely."""
+    """Share of the target on the kept answer's own token; the rest is the hinted base's distribution."""
     hold: int = 4
-    """Of what comes before a cut, one token in so many is held as it was."""
+    """Before a cut, one token in this many is trained to stay as it was."""
     steps: int = 8
-    """Optimizer steps a version."""
+    """Optimizer steps per version."""
     step_examples: int = 8
     anchors: int = 4
-    """Of what shall stay as it is, beside each step's examples."""
+    """Anchors added to each step's examples."""
     scale: float = 0.6
-    """Of the learning rate."""
+    """Factor of the learning rate."""
     pool: int = 64
-    """Examples of earlier complaints that are heard again while the wishes are the same."""
+    """Examples of earlier complaints that are replayed while the wishes stay the same."""
 
     @property
     def needs(self) -> Needs:
@@ -96,10 +96,10 @@ class Hinted:
         )
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
-        """Praise teaches nothing: what was praised is there already."""
+        """Praise teaches nothing: the model already does what was praised."""
         if lesson.verdict.score >= 0 or not lesson.verdict.hints:
             return []
-        teacher: Teacher = scorer  # type: ignore[assignment]  # needs.generates says so
+        teacher: Teacher = scorer  # type: ignore[assignment]  # guaranteed by needs.generates
         choice = _Choice(teacher, " ".join(lesson.wishes), read(lesson.wishes), self.keep)
         asks = lesson.asks(choice.wish, self.requests)
         seed = int.from_bytes(hashlib.sha256(lesson.turn.id.encode()).digest()[:4], "big")
@@ -127,16 +127,16 @@ class Hinted:
 class _Kept:
     answer: Answer
     is_new: FloatArray
-    """Where 1, the form brought a token in; where 0, it is as it was given."""
+    """1 for a token that the form added, 0 for one from the original answer."""
 
     def own_share(self, usual: float) -> FloatArray:
-        """Of what the form brought in, all."""
+        """1 for tokens that the form added, ``usual`` for others."""
         return np.maximum(self.is_new, np.float32(usual))
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """What to learn a person's wishes from."""
+    """Chooses the answers from which to learn a user's wishes."""
 
     teacher: Teacher
     wish: str
@@ -144,14 +144,14 @@ class _Choice:
     keep: int
 
     def prompt(self, ask: Ask) -> list[int]:
-        """Who can be put into form needs not be told, and answers better."""
+        """Without the hint if answers can be put into form: they are better without it."""
         return ask.prompt_ids if self.reading.can_make else ask.hinted_ids
 
     def example(self, ask: Ask, kept: _Kept, source: Source, options: Hinted) -> Example:
-        """What a form does not touch is held as it is, unless it is what was chosen for.
+        """Tokens that a form leaves unchanged are trained to stay the same, unless the form selects answers.
 
-        Before a cut, here and there: where to stop is all there is to learn. Elsewhere all of it, because it
-        says where the form does *not* come again.
+        Before a cut only some of them: all there is to learn is where to stop. Otherwise all of them, because
+        they show where the form does *not* occur.
         """
         if not self.reading.can_make or self.reading.selects:
             return distribution_example(ask, kept.answer, source, kept.own_share(options.own_share))
@@ -166,11 +166,11 @@ class _Choice:
     async def best(
         self, asks: Sequence[Ask], which: int, own: frozenset[str], answers: Sequence[Answer]
     ) -> list[_Kept]:
-        """Those of one request's answers that are about it, have the form, and show the wish most."""
+        """The answers to one request that are about it, have the form, and show the wish most."""
         usable = [a for a in answers if a.ids and not self.teacher.degenerate(a.text)]
         usable = [a for a in usable if not echoes(a.text, self.wish)]
         finished = [a for a in usable if a.finished]
-        if _FINISHED * len(finished) >= len(usable):  # unless the wish makes them long
+        if _FINISHED * len(finished) >= len(usable):  # not if the wish makes answers long
             usable = finished
         found = []
         for answer in usable:
@@ -188,9 +188,9 @@ class _Choice:
         return [kept for _, kept in found[: self.keep]]
 
     def _shaped(self, text: str, given: Answer) -> _Kept:
-        """A given answer in form. Where nothing changed, what is likely is what was likely then.
+        """An answer put into form. Unchanged tokens keep the distribution recorded when they were sampled.
 
-        Asked about the rest behind the form, which it never uses, the model would say the form again.
+        They are not scored again in the new text: after a form that it never uses, the model would repeat it.
         """
         cut_off = not given.finished and text.endswith(given.text[-_TAIL:])
         ids = given.ids if text == given.text else self.teacher.encode(text, ends=not cut_off)
@@ -202,20 +202,20 @@ class _Choice:
             there, here = slice(old, old + size), slice(new, new + size)
             logprobs[here] = given.logprobs[there]
             top_ids[here], top_logprobs[here] = given.top_ids_NK[there], given.top_logprobs_NK[there]
-            # What comes right behind something new belongs to it.
+            # The token right after an added one counts as added.
             is_new[new + (old != new) : new + size] = 0.0
         if self.reading.can_make and not cut_off:
-            is_new[-1:] = 1.0  # where it comes to an end
+            is_new[-1:] = 1.0  # the end of the reply
         answer = Answer(ids, logprobs.tolist(), top_ids, top_logprobs, text, finished=not cut_off)
         return _Kept(answer, is_new)
 
     async def _is_about(
         self, asks: Sequence[Ask], which: int, own: frozenset[str], text: str, answer: Answer
     ) -> bool:
-        """It names what was asked about, or is clearly likelier there than after any of some others."""
+        """Whether it names the request's subject, or is clearly likelier after it than after some others."""
         if names(text, own):
             return True
-        if self.reading.can_make and own:  # there are enough that do
+        if self.reading.can_make and own:  # enough other answers do
             return False
         others = [asks[(which + n) % len(asks)] for n in range(1, min(OTHERS + 1, len(asks)))]
         ids, told = answer.ids[:_TELLING], float(np.mean(answer.logprobs[:_TELLING]))
@@ -223,20 +223,20 @@ class _Choice:
         return all(told - each >= CLEARLY for each in elsewhere)
 
     async def _shows(self, ask: Ask, answer: Answer) -> float:
-        """By how much knowing the wish makes it likelier."""
+        """By how much the hint raises its mean log-prob."""
         told = float(np.mean(answer.logprobs[:_TELLING]))
         return told - await self.teacher.mean_logprob(ask.prompt_ids, answer.ids[:_TELLING])
 
 
 def _source(lesson: Lesson, ask: Ask, wish: str) -> Source:
-    """Filed under the complaint, and made from whoever's request it answers."""
+    """Stored under the complaint's turn, and linked to the turn whose request it answers."""
     mine = lesson.turn.id
     others = (ask.turn_id,) if ask.turn_id not in ("", mine) else ()
     return Source("hinted", (mine, *others), lesson.turn.user, lesson.verdict.score, wish)
 
 
 def echoes(text: str, wish: str) -> bool:
-    """Whether an answer says the wish itself instead of following it."""
+    """Whether an answer repeats the wish instead of following it."""
     said, wished = (tuple(word.lower() for word in _WORD.findall(t)) for t in (text, wish))
     runs = {wished[n : n + _ECHO] for n in range(len(wished) - _ECHO + 1)}
     return any(said[n : n + _ECHO] in runs for n in range(len(said) - _ECHO + 1))

@@ -1,9 +1,8 @@
 """Which hint to distil, and what the teacher says with it.
 
-A hint that makes the teacher want something the student would never consider teaches little: the
-signal lives on the student's own likeliest tokens. So of several hints the one is taken under which the
-two agree most about what could come next (largest overlap of their top-k sets), over the whole reply or
-at every position separately.
+A hint that makes the teacher prefer what the student would never consider teaches little: the signal is on
+the student's own likeliest tokens. So of several hints, the one is used under which teacher and student agree
+most about the next token (largest overlap of their top-k sets), over the whole reply or at each position.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ _MAX_HINTS = 3
 @dataclass(frozen=True, kw_only=True)
 class HintOptions:
     hint_choice: Choice = "sequence"
-    """Among several hints, the one that fits the whole reply best, or each position (token)."""
+    """Choose among several hints the best for the whole reply (sequence), or for each position (token)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GapOptions(HintOptions):
-    """Of algorithms that learn from how far the hinted teacher is from the student."""
+    """Options of algorithms that learn from the gap between hinted teacher and student."""
 
     gap_clip: Annotated[float, Gt(0)] = 1.0
     """Bound of the gap between teacher and student, in nats."""
@@ -46,9 +45,9 @@ class TopKOptions(GapOptions):
 class Taught:
     hint: str
     logprobs_NK: FloatArray
-    """The teacher's, of the student's candidates."""
+    """The teacher's log-probs of the student's candidates."""
     top_ids_NK: IntArray
-    """The teacher's own."""
+    """The teacher's own likeliest tokens."""
     top_logprobs_NK: FloatArray
 
 

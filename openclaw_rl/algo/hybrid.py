@@ -1,10 +1,10 @@
-"""The two signals together, chosen by what was said (``Hybrid``) or added up as published (``HybridSum``).
+"""Verdict and hint combined: chosen by the verdict (``Hybrid``), or added up as published (``HybridSum``).
 
-``Hybrid`` distils the hint of a complaint (centred top-k) and pushes accepted replies up. It
-never pushes a reply down as a whole: that says nothing about what to do instead, and was measured to
-hurt. The step is scaled by the share of complaints, so that a nearly satisfied user does not make the
-optimizer amplify what little is left, and by the root of the number of samples up to eight: Adam's steps are
-as long for a few noisy samples as for many.
+``Hybrid`` distils the hint of a complaint (centred top-k) and makes accepted replies likelier. It never
+makes a whole reply less likely: that says nothing about what to do instead, and hurt in our measurements.
+The step is scaled by the share of complaints, so that for a nearly satisfied user the optimizer does not
+amplify what little is left, and by the square root of the number of samples, up to eight: Adam's steps are as
+long for a few noisy samples as for many.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from openclaw_rl.algo.hints import TopKOptions, teach
 from openclaw_rl.algo.opd import top_k_examples
 from openclaw_rl.types import NOT_RECORDED, Batch, Example, Json, Lesson, Needs, Scorer
 
-#: How much of a reason to take a step an accepted reply is, beside a complaint's 1.
+#: Signal of an accepted reply toward the next step; a complaint's is 1.
 _ACCEPTED_STRENGTH = 0.05
 _ENOUGH_SAMPLES = 8
-#: How many nats less likely than the teacher's own choice a token of a retold reply may be.
+#: A token of a retold reply may be this many nats less likely than the teacher's own choice.
 _FITS = 3.0
 
 
 @dataclass(frozen=True)
 class Hybrid(TopKOptions, VerdictOptions):
     teacher_k: Annotated[int, Ge(0), Le(8)] = 2
-    """Tokens of the hinted teacher's own that are taught where the student did not think of them."""
+    """The hinted teacher's likeliest tokens to add as candidates if the student's lack them."""
     accepted_weight: Annotated[float, Ge(0)] = 1.0
-    """Of rl_weight, what accepted replies get."""
+    """Share of rl_weight that accepted replies get."""
     retell: bool = True
-    """A reply accepted after a complaint is taught as the answer to the question before it."""
+    """Teach a reply accepted after a complaint as the answer to the original request."""
     least_scale: Annotated[float, Ge(0)] = 0.05
-    """Of the learning rate, for a batch without any complaint."""
+    """Factor of the learning rate for a batch without complaints."""
     needs = Needs(batch_size=2, replay=4, scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
@@ -58,9 +58,9 @@ class Hybrid(TopKOptions, VerdictOptions):
         return self.accepted_weight * lesson.verdict.confidence
 
     async def _retold(self, lesson: Lesson, first: Lesson, scorer: Scorer) -> Example | None:
-        """The reply that was accepted after a complaint, as the answer to what was asked before it.
+        """A reply accepted after a complaint, as the answer to the original request.
 
-        Only what the teacher might say who knows the hint, but was not complained to: no apologies.
+        Only tokens that the hinted teacher might say without having seen the complaint: no apologies.
         """
         turn = lesson.turn
         ids, old = sampled(turn)

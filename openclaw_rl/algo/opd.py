@@ -1,15 +1,15 @@
 """Hindsight-guided on-policy distillation: what the model would have said, had it known the hint.
 
 The teacher is the same model with the user's correction in its prompt. ``Opd`` compares the two on the
-sampled tokens; ``OpdTopK`` on the k likeliest tokens of the student at each position, weighted by how
-likely the student held them, which needs a third of the samples.
+sampled tokens; ``OpdTopK`` on the student's k likeliest tokens at each position, weighted by the student's
+probabilities, which needs a third of the samples.
 
-Where the hinted teacher would say something that the student did not consider at all ("1." where a
-paragraph began), none of the student's candidates leads there. ``teacher_k`` therefore adds the teacher's own
-likeliest tokens where they are missing, weighted by how likely the teacher holds them.
+If the hinted teacher would say something that the student did not consider at all ("1." where a paragraph
+began), none of the student's candidates leads there. ``teacher_k`` therefore adds the teacher's own likeliest
+tokens if they are missing, weighted by the teacher's probabilities.
 
-Centred, a position's pushes add up to zero, each taking its share back: probability then moves among
-the student's own candidates, and none is driven out of them without a place to go.
+If ``centred``, the signals at a position add up to zero: probability then moves among the candidates instead
+of leaking out of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from openclaw_rl.types import (
 @dataclass(frozen=True)
 class Opd(GapOptions, ImportanceOptions):
     centred: bool = False
-    """Let the pushes on a reply add up to zero."""
+    """Make the signals on a reply add up to zero."""
     needs = Needs(scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
@@ -64,9 +64,9 @@ class Opd(GapOptions, ImportanceOptions):
 @dataclass(frozen=True)
 class OpdTopK(TopKOptions):
     centred: bool = False
-    """Let the pushes at each position add up to zero."""
+    """Make the signals at each position add up to zero."""
     teacher_k: Annotated[int, Ge(0), Le(8)] = 0
-    """Tokens of the hinted teacher's own that are taught where the student did not think of them."""
+    """The hinted teacher's likeliest tokens to add as candidates if the student's lack them."""
     needs = Needs(scores=True)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
@@ -94,7 +94,7 @@ async def top_k_examples(
     if centred:
         signal -= share * signal.sum(axis=1, keepdims=True) / share.sum(axis=1, keepdims=True)
     signal *= free(turn) * (options.opd_weight * lesson.verdict.confidence)
-    # The sampled token leads, with no signal of its own: every example has it in the first column.
+    # Every example has the sampled token in its first column, here without a signal.
     first_ids, first_old = sampled(turn)
     return [
         example(
@@ -112,7 +112,7 @@ def _of_teacher(
 ) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
     """The teacher's tokens that are not among the student's: ids, old log-probs, weights, gaps.
 
-    A turn records few candidates; one that is not among them was less likely than the last of them.
+    A turn records few candidates; an unrecorded one was less likely than the last of them.
     """
     ids, own = taught.top_ids_NK[:, :k], taught.top_logprobs_NK[:, :k]
     recorded = [dict(zip(token.top_ids, token.top_logprobs, strict=True)) for token in turn.tokens]

@@ -1,8 +1,8 @@
-"""Episodes in environments: several attempts at a task, each step counted by how it compares with the others.
+"""Episodes in environments: several attempts at a task, with group-relative advantages for each step.
 
-Two terms: the outcome, once for an attempt, and the process, the judge's verdict on each step from what the
-environment answered. Each is standardised within the group by itself, so that neither drowns the other,
-whatever their scales. Where all attempts went alike there is nothing to learn.
+Two terms: the outcome, one per attempt, and the process, the judge's verdict on each step from the
+environment's response. Each is standardised within the group separately, so that neither drowns the other,
+whatever their scales. If all attempts score the same there is nothing to learn.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from openclaw_rl.types import Batch, Example, Json, Lesson, Needs, Scorer, Stand
 @dataclass(frozen=True)
 class Rollout(ImportanceOptions):
     outcome_weight: Annotated[float, Ge(0)] = 1.0
-    """Weight of how an attempt ended, beside the others at its task."""
+    """Weight of an attempt's reward relative to its group."""
     process_weight: Annotated[float, Ge(0)] = 0.3
-    """Weight of the verdict on a step, beside the others of its group."""
+    """Weight of a step's verdict relative to its group."""
     scale: Annotated[float, Gt(0)] = 1.0
-    """Of the learning rate."""
+    """Factor of the learning rate."""
     needs = Needs(batch_size=32)
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:

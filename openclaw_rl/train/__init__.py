@@ -1,8 +1,8 @@
-"""Training: a batch of examples becomes new weights, a gate decides whether they may serve.
+"""Training: turns a batch of examples into new weights; a gate decides whether they may serve.
 
-Trainers by name: a new one is one file and one line in ``TRAINERS``; a class outside this package works too,
-by its dotted path. What a trainer can do is known before it is made, so that what cannot be done is refused
-at the start.
+Trainers by name: a new trainer is one file and one line in ``TRAINERS``; a class outside this package is
+named by its dotted path. A trainer's capabilities are known before it is built, so unsupported settings are
+rejected at startup.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ __all__ = ["TRAINERS", "TrainerParts", "capabilities_of", "check_settings", "cre
 
 @dataclass(frozen=True, slots=True)
 class TrainerParts:
-    """What a trainer may be built from."""
+    """Arguments for building a trainer."""
 
     model: Path
     """The base model's folder."""
     name: str
-    """What the base is called in published adapters."""
+    """The base model's name in published adapters."""
     settings: TrainConfig
     frozen_linear: Callable[[Any], Any] | None = None
-    """Makes a frozen layer faster, where the engine has such layers."""
+    """Replaces a frozen layer with a faster one, if the engine has such layers."""
 
 
 class _Local:
-    """The embedded trainer; torch and transformers are imported when it is made."""
+    """The embedded trainer; torch and transformers are imported when it is built."""
 
     capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, full_weights=True)
 
@@ -52,7 +52,7 @@ class _Local:
 
 
 class _Tinker:
-    """A server of the Tinker protocol; torch is imported when it is made."""
+    """A Tinker protocol server; torch is imported when the trainer is built."""
 
     capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, makes="tinker")
 
@@ -65,7 +65,7 @@ class _Tinker:
         )
 
 
-#: One that has ``check_settings`` refuses with it what cannot be done, before a model is looked for.
+#: An entry's optional ``check_settings`` rejects unsupported settings before the model is located.
 TRAINERS: dict[str, Any] = {"local": _Local(), "tinker": _Tinker()}
 
 
@@ -77,7 +77,7 @@ def capabilities_of(name: str) -> TrainerCapabilities:
 
 
 def check_settings(settings: TrainConfig) -> None:
-    """ValueError for a trainer that is not there, or for settings that it knows it cannot use."""
+    """Raise ValueError for an unknown trainer, or for settings that the trainer rejects."""
     maker = find("trainer", settings.trainer, TRAINERS)
     capabilities_of(settings.trainer)
     getattr(maker, "check_settings", lambda settings: None)(settings)

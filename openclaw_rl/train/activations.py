@@ -1,4 +1,4 @@
-"""What a model keeps of a forward pass for the backward one, by looking rather than by guessing."""
+"""Measures what a forward pass saves for the backward pass, rather than estimating it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 
 def saved_bytes(run: Callable[[], object], weights: Iterable[torch.Tensor]) -> int:
-    """Of all that autograd keeps while ``run`` runs; weights are there anyway and do not count."""
+    """Bytes that autograd saves during ``run``; weights are in memory anyway and do not count."""
     own = {weight.untyped_storage().data_ptr() for weight in weights}
-    # The tensors too: memory that was let go could be given out again under the same address.
+    # Holds the tensors themselves: freed memory could be reused at the same address.
     held: dict[int, torch.Tensor] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """The exam a candidate takes before it may serve: replies to requests, and items with checkable answers.
 
 Every figure is compared with two references on the same requests: the plain base model, and the hinted base
-(told what the person wishes for), which is what learning aims at. A wish changes the form of replies; their
+(its prompt states the wish), which is what learning aims at. A wish changes the form of replies; their
 subject, their fluency and what the model knows must not get worse than the references.
 """
 
@@ -33,11 +33,11 @@ from openclaw_rl.types import (
 )
 
 _TEMPERATURE, _TOP_P, _MAX_TOKENS, _SEED = 0.7, 0.9, 64, 1234
-#: One request in so many is answered at full length: some versions fall apart only late in a reply.
+#: One request in four is answered at full length: some versions degenerate only late in a reply.
 _LONG_EVERY, _LONG_TOKENS = 4, 192
 _ITEM_TOKENS = 20
 _CALL_TOKENS, _CALL_CHARS, _TOOLS_OFFERED = 64, 48, 3
-#: A job with a system prompt says how to answer: in few words.
+#: Tasks with a system prompt demand a short answer; a longer one is wrong.
 _FEW_WORDS = 8
 #: Concurrent requests: a batched engine step costs about the same for all of them.
 _AT_ONCE = 16
@@ -53,7 +53,7 @@ class Item:
     messages: list[Message]
     answers: tuple[str, ...]
     bound: bool
-    """A system prompt says exactly how to answer, which no wish from a chat concerns."""
+    """Whether a system prompt says exactly how to answer, so that no wish from a chat applies."""
 
     def is_right(self, reply: str) -> bool:
         if self.bound and len(reply.split()) > _FEW_WORDS:
@@ -63,13 +63,13 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class ToolItem:
-    """A request that a certain tool is for, among others."""
+    """A request that calls for one of the offered tools."""
 
     messages: list[Message]
     tools: list[Tool]
     name: str
     values: tuple[str, ...]
-    """What its arguments must hold."""
+    """Strings that its arguments must contain."""
 
     @property
     def key(self) -> str:
@@ -250,12 +250,12 @@ def draw_items(bound: bool, number: int | None, seed: int) -> list[Item]:
 
 
 def draw_tool_items(number: int | None, seed: int) -> list[ToolItem]:
-    """The same of requests for tools. Neighbours are offered the same ones, which are then read once."""
+    """Tool requests, drawn likewise. Neighbours offer the same tools, so their prompts share a prefix."""
     known = json.loads(resources.files(__package__).joinpath("gate_tools.json").read_text(encoding="utf-8"))
     tools: list[Tool] = random.Random(seed).sample(known["tools"], len(known["tools"]))
     items = []
     for first in range(0, len(tools), _TOOLS_OFFERED):
-        # The last few are offered beside others, so that there is always a choice.
+        # The last few tools are offered with others, so that there is always a choice.
         offered = tools[max(0, min(first, len(tools) - _TOOLS_OFFERED)) :][:_TOOLS_OFFERED]
         own = {tool["name"] for tool in tools[first : first + _TOOLS_OFFERED]}
         items += [

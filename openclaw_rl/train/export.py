@@ -1,6 +1,6 @@
-"""A version as something other programs load: a PEFT adapter, or the base with it merged in.
+"""Exports a version for other programs: as a PEFT adapter, or merged into the base.
 
-An export is whole or not there at all, and never mixes with what was in its place before.
+An export is complete or absent, and never mixes with existing files in the target.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOKENIZER = (
 
 
 def export_peft(policy: Path, target: Path) -> None:
-    """The adapter's own files, without what only training needs."""
+    """Export the adapter, without the trainer's state."""
     if not (policy / ADAPTER_FILE).exists():
         raise ValueError("this version was trained with all weights and has no adapter; use --format merged")
     with filling(target) as work:
@@ -35,7 +35,7 @@ def export_peft(policy: Path, target: Path) -> None:
 
 
 def export_merged(policy: Path, base: Path, target: Path) -> None:
-    """A checkpoint in 32 bit that needs neither us nor PEFT."""
+    """Export an fp32 checkpoint that needs neither this package nor PEFT."""
     with filling(target) as work:
         merged_model(policy, base).save_pretrained(work)
         copy_tokenizer(base, work)
@@ -44,7 +44,7 @@ def export_merged(policy: Path, base: Path, target: Path) -> None:
 
 @contextmanager
 def filling(target: Path) -> Iterator[Path]:
-    """A folder to write into, whose files become the target's when all are there."""
+    """A work folder whose files move to the target once all are written."""
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ValueError(f"{target} is there and not empty; choose another folder, or remove it first")
     target.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def merged_model(policy: Path, base: Path) -> Any:
 
 
 def _check_base(policy: Path, model: Any) -> None:
-    """PEFT itself only warns about layers it does not find."""
+    """Checked here because PEFT only warns about missing layers."""
     changes = {module: (b.shape[0], a.shape[1]) for module, (a, b) in _factors(policy).items()}
     kinds = {module.rpartition(".")[2] for module in changes}
     shapes = {name.removesuffix(".weight"): tuple(p.shape) for name, p in model.named_parameters()}
@@ -93,9 +93,9 @@ def _check_base(policy: Path, model: Any) -> None:
 
 
 def difference(first: Path | None, second: Path | None) -> Iterator[tuple[str, float, float | None]]:
-    """Per module: the norm of what changed between two adapters, and its share of the first one's.
+    """Per module: the norm of the difference between two adapters, absolute and relative to the first.
 
-    Compared are the products B·A, the change an adapter makes to a weight; None is the base, which has none.
+    Compares the products B·A, the change an adapter makes to a weight; None is the base, which has no change.
     """
     one, two = _factors(first), _factors(second)
     for name in sorted(one.keys() | two.keys()):
@@ -106,7 +106,7 @@ def difference(first: Path | None, second: Path | None) -> Iterator[tuple[str, f
 
 
 def _norm(terms: list[tuple[float, tuple[Any, Any]]]) -> float:
-    """Of the sum of the products, none of which is ever written out: |BA|² is the sum of BᵀB·AAᵀ."""
+    """Norm of a sum of products B·A without forming them: |BA|² is the sum of the entries of BᵀB∘AAᵀ."""
     import torch
 
     a_KI = torch.cat([a for _, (a, _) in terms])
@@ -115,7 +115,7 @@ def _norm(terms: list[tuple[float, tuple[Any, Any]]]) -> float:
 
 
 def _factors(policy: Path | None) -> dict[str, tuple[Any, Any]]:
-    """Module → A and B, the adapter's scale in B; in 64 bit, since near versions differ little."""
+    """Module → A and B, with the adapter's scale in B; fp64, since consecutive versions differ little."""
     if policy is None:
         return {}
     from safetensors.torch import load_file

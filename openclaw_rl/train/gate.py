@@ -1,10 +1,10 @@
-"""May this version serve? Checks on things it was never trained on, each with its number and its bound.
+"""May this candidate serve? Checks on held-out material, each with a value and a bound.
 
-A candidate is loaded beside the served version and examined at low priority (``exam.py``): it answers the
-person's own recent requests and others, facts, sums, reading and jobs with a system prompt. What counts is
-whether its replies still fit their requests and are fluent, and whether it still gets right what the base
-gets right. It is compared with the plain base, with the hinted base (following a wish may cost some answers;
-learning it may cost no more) and with the version before.
+A candidate is loaded next to the serving version and examined at low priority (``exam.py``): it answers the
+user's own recent requests and others, facts, sums, reading questions and tasks with a system prompt. The gate
+checks that its replies fit their requests and are fluent, and that it still gets right what the base gets
+right. It is compared with the plain base, with the hinted base (following a wish may cost some answers;
+learning it may cost no more) and with its parent.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ V = TypeVar("V")
 T = TypeVar("T")
 Answers = Awaitable[list[bool]]
 _MIN_HELD_OUT = 3
-#: Of 92 facts, sums and readings, and of 60 jobs.
+#: Drawn from 92 facts, sums and reading questions, and from 60 tasks.
 _ITEMS = 24
-#: Of 24 tool calls.
+#: Drawn from 24 tool calls.
 _CALLS = 8
 _CALL = "call"
 #: Below this share of right answers the reference is guessing.
 _LEAST_SHARE = 0.1
 _LEAST_SPECIFICITY = 0.1
-#: Requests asked first; the others follow unless nothing got worse on these.
+#: Requests asked first; the rest are asked unless the candidate is as good as the base on these.
 _FIRST_ASKS = 12
 
 
@@ -54,29 +54,29 @@ class Bounds:
     """Largest allowed degradations; see docs/learning.md."""
 
     lost: float = 0.25
-    """Share of the facts, sums and readings that the reference gets right."""
+    """Share lost of the facts, sums and reading questions that the reference gets right."""
     lost_jobs: float = 0.45
-    """The same of jobs with a system prompt."""
+    """Share lost of the tasks with a system prompt that the reference gets right."""
     off_topic_at_once: float = 0.3
-    """Share of replies that stop belonging to their request, against the version before."""
+    """Increase in the share of off-topic replies over the parent."""
     tools: float = 0.5
-    """Nats a token by which known tool calls may become less likely than under the base."""
+    """Drop in the mean log-prob of a known tool call below the base, in nats a token."""
     lost_calls: float = 0.35
-    """Share of the tool calls that the base gets right where some tool must be called."""
+    """Share lost of the forced tool calls that the base gets right."""
     broken: float = 0.25
-    """Share of broken replies beyond the references'."""
+    """Increase in the share of broken replies over the references."""
     out_of_form: float = 0.25
-    """Share of replies that stop having a form that is wished for, against the version before."""
+    """Increase over the parent in the share of replies that lack the requested form."""
     off_topic: float = 0.2
-    """Share of replies that stop being about what was asked, against the base."""
+    """Increase in the share of off-topic replies over the base."""
     specificity: float = 0.5
-    """What must be left of it: how much likelier a reply is after its own request than after another."""
+    """Share that must remain of how much likelier a reply is after its own request than after another."""
     strangeness: float = 0.7
-    """Nats a token by which the hinted base may find the replies less likely than the references'."""
+    """Drop in the replies' mean log-prob under the hinted base, below the references', in nats a token."""
     terse: float = 0.3
-    """What must be left of the shorter reference's length."""
+    """Share that must remain of the shorter reference's length."""
     held_out: float = 0.1
-    """Nats a token by which held-out turns may move in the wrong direction."""
+    """Move of held-out turns' mean log-prob in the wrong direction, in nats a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Gate:
         bounds: Bounds | None = None,
         everywhere: bool = True,
     ) -> None:
-        """``everywhere``: versions answer under any system prompt, so they are asked jobs with one, too."""
+        """``everywhere``: versions serve under any system prompt, so they get tasks with one, too."""
         self._renderer, self._encode, self.everywhere = renderer, encode, everywhere
         self._bounds = bounds or Bounds()
         self._examiner = Examiner(engine, renderer, degeneration)
@@ -125,7 +125,7 @@ class Gate:
         self._right: dict[tuple[str, str], bool] = {}
         """Whether the base was right, by (item, hint)."""
         self._stats: dict[tuple[int, str], ReplyStats] = {}
-        """By version, and what was wished for."""
+        """By (version, wish)."""
         self._tool_calls: float | None = None
 
     async def check(
@@ -137,11 +137,11 @@ class Gate:
         subjects: Sequence[Subject],
         scope: Scope = EVERYONE,
     ) -> GateResult:
-        """``version`` must be loaded, unless the report says that it is not finite."""
+        """``version`` must be loaded, unless the report says that its weights are not finite."""
         if not report.finite:
             return _result([Check("finite", 0.0, 1.0, False)])
         checks = [Check("finite", 1.0, 1.0, True)]
-        if is_environment(scope):  # it talks to nobody; whether it solves its tasks is measured as it acts
+        if is_environment(scope):  # it has no users; its task success is measured in the environment
             return _result([*checks, *await self._tools(version)])
         # Concurrently: the engine answers a batch for little more than the cost of one.
         found = await asyncio.gather(
@@ -173,7 +173,7 @@ class Gate:
     async def _left(self, version: int, items: Sequence[Item], wishes: Sequence[str]) -> float:
         """Right answers relative to the reference's.
 
-        With several people, the reference is the one whose wish costs the fewest answers.
+        With several users, the reference is the one whose wish costs the fewest right answers.
         """
         plain = await self._base_share(items, "")
         reference = max([min(plain, await self._base_share(items, wish)) for wish in wishes])
@@ -231,7 +231,7 @@ class Gate:
     # --- how it talks ----------------------------------------------------------------------------
 
     async def _replies_for_all(self, version: int, parent: int, subjects: Sequence[Subject]) -> list[Check]:
-        """Each check once; if it failed for somebody, the first failure."""
+        """Each check once: its first failure for any subject, otherwise its first result."""
         found: dict[str, Check] = {}
         of_each = await asyncio.gather(*(self._replies(version, parent, subject) for subject in subjects))
         for check in itertools.chain(*of_each):
@@ -281,7 +281,7 @@ class Gate:
         ]
 
     async def _stats_of(self, parent: int, base: ReplyStats, subject: Subject) -> ReplyStats:
-        """From when it was checked; measured again for another wish or after a restart."""
+        """The parent's statistics from its own gate; measured again for another wish or after a restart."""
         if parent == BASE_VERSION:
             return base
         known = parent, subject.wish
@@ -294,7 +294,7 @@ class Gate:
         return self._stats[known]
 
     async def _reference(self, subject: Subject, number: int, *, hinted: bool) -> ReplyStats:
-        """The base on the first ``number`` requests, cached."""
+        """The base's statistics on the first ``number`` requests, cached."""
         keys = [(tuple(ask.hinted_ids), tuple(ask.prompt_ids), hinted) for ask in subject.asks[:number]]
         known = {key: self._base_replies[key] for key in keys if key in self._base_replies}
         missing = [n for n, key in enumerate(keys) if key not in known]

@@ -1,7 +1,7 @@
-"""A merged version as a GGUF file for llama.cpp and what is built on it.
+"""Exports a merged version as a GGUF file for llama.cpp and programs built on it.
 
-Models of the Llama family with a byte-level BPE tokenizer, in 16 bit. For others, llama.cpp's own converter
-reads what ``--format merged`` writes.
+Supports the Llama family with a byte-level BPE tokenizer, in fp16. For others, llama.cpp's own converter
+reads the output of ``--format merged``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LLAMA3_PATTERN = (
 
 
 def export_gguf(policy: Path, base: Path, target: Path, name: str) -> None:
-    """``name`` is what programs show for it."""
+    """``name`` is the name that programs display."""
     import gguf
     import numpy as np
     from transformers import AutoConfig
@@ -68,7 +68,7 @@ def _tensors(model: Any, config: Any, names: Any) -> Any:
 
 
 def _interleave(values: Any, num_heads: int) -> Any:
-    """Rotary halves side by side, as llama.cpp wants the rows of queries and keys."""
+    """Interleave the rotary halves, as llama.cpp expects the rows of query and key weights."""
     rows, *rest = values.shape
     return values.reshape(num_heads, 2, rows // num_heads // 2, *rest).swapaxes(1, 2).reshape(values.shape)
 
@@ -114,13 +114,13 @@ def _add_tokenizer(writer: Any, gguf: Any, base: Path, tokenizer: dict[str, Any]
     writer.add_token_list([by_id.get(i, f"[PAD{i}]") for i in range(size)])
     writer.add_token_types([kinds.get(i, gguf.TokenType.UNUSED) for i in range(size)])
     special = gguf.SpecialVocab(base, load_merges=True, n_vocab=size)
-    # Left open, llama.cpp would choose by the way of splitting.
+    # If unset, llama.cpp would choose by the pre-tokenizer.
     special.add_special_token.setdefault("bos", False)
     special.add_to_gguf(writer, quiet=True)
 
 
 def _splitting(tokenizer: dict[str, Any]) -> str:
-    """GGUF's name of how the tokenizer splits text, which its own file spells out."""
+    """GGUF's name for the pre-tokenizer that the tokenizer's file spells out."""
     outer = tokenizer.get("pre_tokenizer") or {}
     steps = outer.get("pretokenizers", [outer])
     match steps:

@@ -1,4 +1,4 @@
-"""Which versions' weights may go: rows in the ledger stay for ever, twenty megabytes a version need not."""
+"""Which versions' weights may be deleted: ledger rows stay for ever, twenty megabytes a version need not."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from openclaw_rl.types import Policy
 
-#: Of versions that did not pass, to be looked into.
+#: Rejected versions to keep for inspection.
 _REJECTED = 2
-#: That served longest: what people were content with.
+#: Longest-serving versions to keep: users were content with them.
 _LONGEST = 2
 _OVER = ("retired", "rejected")
 
@@ -16,10 +16,10 @@ _OVER = ("retired", "rejected")
 def expendable(
     policies: Sequence[Policy], lineage: Sequence[int], served_s: Mapping[int, float], keep: int
 ) -> list[int]:
-    """Versions of a scope, given newest first, whose weights nobody needs.
+    """Versions of a scope whose weights are not needed; ``policies`` is newest first.
 
-    Kept are the last ``keep`` that led to the one that serves, the last two that were rejected, those that
-    served longest, those that somebody chose, and whatever is in the making.
+    Keeps the newest ``keep`` of the serving version's lineage, the last two rejected, those that served
+    longest, those promoted by hand or by a rollback, and those still in training.
     """
     rejected = [policy.version for policy in policies if policy.status == "rejected"]
     longest = sorted(served_s, key=lambda version: -served_s[version])[:_LONGEST]

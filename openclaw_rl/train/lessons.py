@@ -1,4 +1,4 @@
-"""Judged turns into samples: the teacher is asked, held-out turns are set aside, the rest wait for a step."""
+"""Turns judged turns into samples: queries the teacher, holds some turns out, queues the rest for a step."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from openclaw_rl.types import (
     text_example,
 )
 
-#: Verdicts dealt with between two looks at whether a step is due; fewer where a teacher answers for each.
+#: Verdicts processed before checking whether a step is due; fewer if a teacher generates answers for each.
 _PAGE, _GENERATED_PAGE = 50, 8
-#: A person's own requests that a wish may be taught on.
+#: The user's other requests that a wish may be taught on.
 _OTHERS = 12
-#: A verdict that says something about what a model can do.
+#: Least confidence at which a verdict shows what the model can do.
 _SURELY = 0.6
-#: And that a version made for them is checked by.
+#: Users' own requests on which the gate examines a version.
 _GATE_OWN = 6
-#: Of what several people wish for, so much is checked at once: each takes as long as the checks of one.
+#: Different wishes of several users that one gate examines; each takes as long as a whole gate for one user.
 _GATE_SUBJECTS = 4
-#: Tokens of a prompt and a reply elsewhere that are learned from; longer ones would make a step slow.
+#: Longest prompt plus upstream reply to learn from, in tokens; longer ones would slow a step down.
 _MOST_COPIED = 2048
-#: Of a reason to take a step: many of them are one, each alone is none.
+#: Signal of one upstream reply toward the next step: a single one triggers no step, many do.
 _COPIED_STRENGTH = 0.05
-#: Beside an example's.
+#: Relative to an ordinary example's weight of 1.
 _ANCHOR_WEIGHT = 3.0
 NEUTRAL = "neutral: neither praise nor correction followed"
 NO_LESSON = (
@@ -62,10 +62,10 @@ OTHER_MODEL = "another model answered than the one that is trained now"
 
 
 class VerdictQueue(Protocol):
-    """Where judged turns come from and samples go. Synchronous; called in threads."""
+    """Source of judged turns and destination of samples. Synchronous; called in threads."""
 
     def is_sampling(self) -> bool:
-        """Whether this process makes the samples; with several hosts, one does."""
+        """Whether this process makes the samples; with several hosts, only one does."""
 
     def pending(self, limit: int) -> list[tuple[int, str]]: ...
 
@@ -83,14 +83,14 @@ class VerdictQueue(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Of the model that is trained."""
+        """Fingerprint of the model being trained."""
 
     def teach_again(self, turn: TurnRecord, examples: Sequence[Example]) -> None: ...
 
     def skip(self, seq: int) -> None: ...
 
     def of_turn(self, turn_id: str) -> Json | None:
-        """Its sample, if it has one."""
+        """The turn's sample, if any."""
 
     def settle(
         self,
@@ -104,11 +104,11 @@ class VerdictQueue(Protocol):
 
 
 class Wish(Protocol):
-    """Something that a person asked for, for good."""
+    """A lasting request from a user about how to answer."""
 
     @property
     def turn_id(self) -> str:
-        """Whose reply was complained about first."""
+        """The turn whose reply was complained about first."""
 
     @property
     def scope(self) -> Scope: ...
@@ -118,11 +118,11 @@ class Wish(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """Why nothing more is trained for it; None while something is."""
+        """Why training for it stopped; None while it is being learned."""
 
 
 class WishBook(Protocol):
-    """What people wish for. Synchronous."""
+    """Users' wishes. Synchronous."""
 
     def is_wish(self, text: str) -> bool: ...
 
@@ -146,7 +146,7 @@ class WishBook(Protocol):
 
 
 class Sampler:
-    """Makes the samples, one verdict after the other, in the order they came."""
+    """Makes samples from verdicts, one at a time, in order of arrival."""
 
     def __init__(
         self,
@@ -159,19 +159,19 @@ class Sampler:
         groups: GroupSampler | None = None,
         takes_over: bool = False,
     ) -> None:
-        """``groups`` learns from episodes, ``algorithm`` from everything else; ``takes_over`` also from what
-        a model elsewhere replied."""
+        """``groups`` learns from episodes, ``algorithm`` from everything else; with ``takes_over``, also from
+        an upstream model's replies."""
         self._takes_over = takes_over
         self._verdicts, self._algorithm, self._teacher, self._prompts = verdicts, algorithm, teacher, prompts
         self._wishes, self._held_out_share, self._groups = wishes, held_out_share, groups
         self._anchors: dict[int, Example] = {}
         self._prepared: Scope | None = None
-        """Whose teacher is loaded."""
+        """The scope whose teacher is loaded."""
 
     async def run(self) -> int:
-        """Some of what is pending; returns how much that was.
+        """Process some of the pending verdicts; returns how many.
 
-        Not all of it: verdicts may come as fast as they are dealt with, and a step that is due must not wait.
+        Not all of them: verdicts may arrive as fast as they are processed, and a due step must not wait.
         """
         if not await asyncio.to_thread(self._verdicts.is_sampling):
             return 0
@@ -185,7 +185,7 @@ class Sampler:
         return len(pending) + groups
 
     async def _teach_changed(self) -> None:
-        """Wishes whose words a person changed, or that they resumed; they wait until their samples do."""
+        """Teach wishes that a user reworded or resumed; a wish stays queued until its samples are stored."""
         if not self._algorithm.needs.generates:
             return
         for wish in await asyncio.to_thread(self._wishes.to_teach):
@@ -193,15 +193,15 @@ class Sampler:
                 self._prepared = None
                 try:
                     examples = await self._examples(*judged)
-                except ValueError:  # too long with its new words
+                except ValueError:  # too long with the new wording
                     examples = []
                 self._verdicts.teach_again(judged[0], examples)
             self._wishes.taught(wish)
 
     async def relearn(self) -> int:
-        """What people wished for on another model is learned again on this one; how many wishes that were.
+        """Learn the wishes from another model again on this one; returns how many.
 
-        From the words that were kept and the requests they were said about; the answers are this model's own.
+        Uses the stored wishes and the requests they were made about; the answers are this model's own.
         """
         if not self._algorithm.needs.generates or not await asyncio.to_thread(self._verdicts.is_sampling):
             return 0
@@ -217,7 +217,7 @@ class Sampler:
         return len(found)
 
     async def anchors(self, number: int, seed: int) -> list[Example]:
-        """What shall stay as it is: some of the jobs that no wish concerns, with the base's own answers."""
+        """Examples of what must not change: tasks that no wish concerns, with the base's own answers."""
         asks = self._prompts.anchors()
         chosen = random.Random(seed).sample(range(len(asks)), min(number, len(asks)))
         missing = [n for n in chosen if n not in self._anchors]
@@ -232,9 +232,9 @@ class Sampler:
         return [self._anchors[n] for n in chosen]
 
     def subjects(self, users: Sequence[str], scope: Scope, seed: int) -> list[Subject]:
-        """What a version made for these people is to be looked at by: their requests, and some others.
+        """What to examine a version on that was trained for these users: their requests, and some others.
 
-        By what they wish for; where that is too much at once, others are drawn for the next version.
+        Users are grouped by their wishes. If there are too many groups, a random few are drawn per version.
         """
         people: dict[tuple[str, ...], list[str]] = {}
         for user in users or [""]:
@@ -261,7 +261,7 @@ class Sampler:
             self._verdicts.settle(seq, turn, verdict, reason=problem)
             return
         if is_environment(turn.scope):
-            # Its group says what it teaches, and may have said so already.
+            # Samples of episodes are made per group, which may have happened already.
             if self._verdicts.of_turn(turn.id) is None:
                 self._verdicts.settle(seq, turn, verdict, reason=NO_REWARD)
             else:
@@ -276,7 +276,7 @@ class Sampler:
             else:
                 examples = await self._examples(turn, verdict)
         except ValueError as error:
-            # Of this turn: too long with its hint, fewer alternatives kept than the algorithm needs …
+            # A problem of this turn: too long with its hint, fewer candidates recorded than needed, …
             self._verdicts.settle(seq, turn, verdict, reason=str(error))
             return
         if not examples:
@@ -288,29 +288,29 @@ class Sampler:
         elif not all(np.isfinite(a).all() for made in examples for a in (made.old_NK, made.signal_NK)):
             self._verdicts.settle(seq, turn, verdict, reason=NOT_FINITE)
         else:
-            # A teacher's answers are not the turn's own reply; there is nothing to hold out.
+            # Examples of a teacher's answers do not contain the turn's own reply: nothing to hold out.
             own = not self._algorithm.needs.generates
             held_out = own and _fraction(turn.id) < self._held_out_share
             self._verdicts.settle(seq, turn, verdict, examples, held_out=held_out)
 
     def _problem_of(self, turn: TurnRecord, verdict: Verdict) -> str | None:
-        """Why a turn cannot be learned from, whatever was said of it."""
+        """Why a turn cannot be learned from, whatever its verdict."""
         if verdict.source == "exclude":
             return verdict.reason
         if not turn.tokens and not (self._takes_over and turn.policy_version == UPSTREAM_VERSION):
             return NO_TOKENS
-        # What this model answers as a teacher can be learned, whoever gave the reply complained about.
+        # This model's answers as the teacher can be learned, whichever model gave the criticised reply.
         own = is_environment(turn.scope) or not self._algorithm.needs.generates
         return OTHER_MODEL if own and self._verdicts.is_foreign(turn) else None
 
     def _take_up(self, turn: TurnRecord, verdict: Verdict) -> str | None:
-        """What a verdict says about its reader's wishes; why nothing is to be trained, if so."""
+        """Update the user's wishes from a verdict; returns the reason if nothing is to be trained."""
         if verdict.score > 0 and verdict.confidence >= _SURELY:
             self._wishes.accepted(turn, told=self._verdicts.corrected(turn) is not None)
         if verdict.score >= 0 or not self._algorithm.needs.generates:
             return None
         again, before = self._verdicts.corrected(turn), self._wishes.texts(turn.user, turn.scope)
-        # Where answers are put into form, it does not matter what the model manages when it is told.
+        # If code can put answers into the form, it does not matter whether the hinted model manages to.
         counts = not (self._algorithm.needs.shapes and read(before).can_make)
         if not verdict.hints or not self._wishes.is_wish(verdict.hints[0]):
             return NO_LESSON
@@ -320,18 +320,18 @@ class Sampler:
             return wish.problem
         if wish is None and not self._wishes.texts(turn.user, turn.scope):
             return NOTHING_LEFT
-        # Its own wish, or one that it took back, may be known already from before a kill.
+        # After a restart, the wish this turn made or took back may be known already.
         if wish is None or wish.turn_id == turn.id:
             return None
         overtaken = again is None and self._came_later(wish, turn)
-        # What was complained about again had this complaint before its eyes.
+        # The reply that was complained about again had the first complaint in its prompt.
         if (again or overtaken) and counts and (problem := self._wishes.failed(turn)) is not None:
             return problem
         same = (again or overtaken) and self._wishes.texts(turn.user, turn.scope) == before
         return SAME_WISH if same else None
 
     def _came_later(self, wish: Wish, turn: TurnRecord) -> bool:
-        """Whether the wish came from a later reply of the same conversation, which was judged first."""
+        """Whether the wish came from a later turn of the same session that was judged first."""
         known = self._verdicts.judged(wish.turn_id)
         return (
             known is not None
@@ -347,14 +347,14 @@ class Sampler:
         lesson = self._lesson(turn, verdict, self._verdicts.corrected(turn), wishes)
         made = await self._algorithm.examples(lesson, self._teacher)
         said_in = tuple(wish.turn_id for wish in wishes if self._algorithm.needs.generates)
-        # Here, so that no algorithm can teach somebody else's policy, or what forgetting does not find.
+        # Set here, so that no algorithm can train another user's policy or evade erasure.
         return [
             replace(example, scope=turn.scope, source=replace(example.source, wish_ids=said_in))
             for example in made
         ]
 
     def _copied(self, turn: TurnRecord, verdict: Verdict) -> list[Example]:
-        """What a model elsewhere replied and nobody complained about, word for word."""
+        """An upstream model's reply that nobody complained about, verbatim."""
         if (found := self._prompts.spoken(turn)) is None or sum(map(len, found)) > _MOST_COPIED:
             return []
         source = Source("upstream", (turn.id,), turn.user, verdict.score)
@@ -367,7 +367,7 @@ class Sampler:
         before: tuple[TurnRecord, Verdict] | None,
         wishes: Sequence[Wish],
     ) -> Lesson:
-        """A wish is taught on the request that was made first, not on the complaint that followed it."""
+        """A wish is taught on the original request, not on the complaint that followed it."""
         first = before[0] if before else turn
         return Lesson(
             turn,
@@ -385,5 +385,5 @@ class Sampler:
 
 
 def _fraction(turn_id: str) -> float:
-    """A number in 0..1 that is the same whenever and wherever it is asked for."""
+    """A number in 0..1 that depends only on the id."""
     return int.from_bytes(hashlib.sha256(turn_id.encode()).digest()[:4], "big") / 2**32

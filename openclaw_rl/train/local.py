@@ -1,7 +1,7 @@
 """The embedded trainer: LoRA or all weights of one model, on a CPU or one GPU.
 
-Everything a step depends on is saved with its result (weights, optimizer, random numbers, position, the
-algorithm's own state), so a trainer that was killed goes on from there bit by bit.
+Everything a step depends on is saved with its result (weights, optimizer, random state, step count, the
+algorithm's own state), so a killed trainer resumes bit for bit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from openclaw_rl.types.lora import ADAPTER_CONFIG, ADAPTER_FILE
 
 FrozenLinear = Callable[[torch.nn.Linear], torch.nn.Module]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-#: Run once to see what a layer keeps of a token.
+#: Length of the trial run that measures what a layer saves per token.
 _SAMPLE_TOKENS = 64
 _NEW_LINE = "or start a new line from the base: openclaw-rl policy promote 0"
 log = logging.getLogger(__name__)
@@ -43,16 +43,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LocalTrainerOptions(TrainConfig):
-    """Training's section of the settings, and what only this trainer has: ``[train.local]``."""
+    """The training settings, plus those of this trainer: ``[train.local]``."""
 
     betas: tuple[float, float] = (0.9, 0.98)
-    """AdamW's."""
+    """AdamW's betas."""
     checkpoint_tokens: int = 1024
-    """Of longer rows, as many layers as it takes keep only their input and compute the rest again."""
+    """For rows with more tokens, as many layers as necessary recompute activations in the backward pass."""
     activation_gib: float = 0.0
-    """The same by memory: layers keep their activations as long as they fit; 0 leaves it to the tokens."""
+    """Memory limit for activations, in GiB; overrides ``checkpoint_tokens`` unless 0."""
     name: str = ""
-    """What the base is called in published adapters, rather than where it lies on this machine."""
+    """The base model's name in published adapters, rather than its path on this machine."""
 
 
 class LocalTrainer:
@@ -66,7 +66,7 @@ class LocalTrainer:
         options: LocalTrainerOptions | None = None,
         frozen_linear: FrozenLinear | None = None,
     ) -> None:
-        """``frozen_linear`` replaces the layers under adapters by faster ones that compute the same."""
+        """``frozen_linear`` replaces the layers under adapters with faster ones that compute the same."""
         self.options = options = sized(options or LocalTrainerOptions(), model)
         self._frozen_linear = frozen_linear
         if options.finetune not in ("lora", "full"):
@@ -83,7 +83,7 @@ class LocalTrainer:
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
 
-        logging.disable_progress_bar()  # it would be drawn into somebody's log
+        logging.disable_progress_bar()  # it would end up in the log
         options = self.options
         torch.manual_seed(options.seed)
         base: Any = AutoModelForCausalLM.from_pretrained(
@@ -91,7 +91,7 @@ class LocalTrainer:
         )
         base.config.use_cache = False
         self._model: Any = with_lora(base, options, options.name) if options.finetune == "lora" else base
-        self._model.to(self.device).eval()  # eval: no dropout anywhere; gradients flow all the same
+        self._model.to(self.device).eval()  # eval turns dropout off; gradients still flow
         self._decoder, self._head = base.get_decoder(), head_of(base)
         self._packing = attach(self._decoder)
         try:
@@ -112,7 +112,7 @@ class LocalTrainer:
                 module.base_layer = self._frozen_linear(layer)
 
     def _begin(self) -> None:
-        """As before the first step."""
+        """Reset to the state before the first step."""
         options = self.options
         self._masters.put(self._first)
         self._optimizer = torch.optim.AdamW(
@@ -127,7 +127,7 @@ class LocalTrainer:
 
     @property
     def state(self) -> Json:
-        """The algorithm's own, as last saved."""
+        """The algorithm's state, as last saved."""
         saved: Json = json.loads(json.dumps(self._state))
         return saved
 
@@ -214,14 +214,14 @@ class LocalTrainer:
         return self._head.logits(hidden_1TH[0]).log_softmax(-1)
 
     def _whole_layers(self, num_tokens: int) -> int:
-        """How many layers of a row may keep all that the backward pass needs."""
+        """How many layers may keep all their activations, for a row of this length."""
         if not self.options.activation_gib:
             return len(self._decoder.layers) * self.options.checkpoint_tokens // num_tokens
         return int(self.options.activation_gib * 2**30 / (num_tokens * self._layer_bytes))
 
     @cached_property
     def _layer_bytes(self) -> float:
-        """What a layer keeps of a token."""
+        """Bytes of activations that a layer saves per token."""
         self._packing.describe([_SAMPLE_TOKENS])
         ids_1T = torch.zeros(1, _SAMPLE_TOKENS, dtype=torch.long, device=self.device)
         run = partial(self._decoder, input_ids=ids_1T, use_cache=False)
@@ -229,9 +229,9 @@ class LocalTrainer:
 
     @contextmanager
     def _checkpointing(self, num_tokens: int) -> Iterator[None]:
-        """Keep what fits, compute the rest again.
+        """Keep the activations that fit, recompute the rest.
 
-        Transformers checkpoints only models in training mode; there is no dropout to wake up.
+        Transformers checkpoints only in training mode, which is safe: the model has no dropout.
         """
         layers = self._decoder.layers
         num_kept = self._whole_layers(num_tokens)
@@ -239,7 +239,7 @@ class LocalTrainer:
             yield
             return
         self._decoder.gradient_checkpointing_enable({"use_reentrant": False})
-        # The last layers: what they hold is free again before the first layer is computed again.
+        # The last layers keep theirs: that memory is freed before the first layer is recomputed.
         for layer in layers[len(layers) - num_kept :]:
             layer.gradient_checkpointing = False
         self._model.train()
@@ -250,7 +250,7 @@ class LocalTrainer:
             self._model.eval()
 
     def _kl_to_base(self, packed: Packed, new_NK: torch.Tensor) -> torch.Tensor:
-        """k3 estimate on the sampled tokens."""
+        """k3 estimate of the KL on the sampled tokens."""
         if self.options.finetune != "lora":
             raise ValueError("KL to the base needs LoRA: full fine-tuning keeps no copy of the base")
         with torch.no_grad(), self._model.disable_adapter():
@@ -261,10 +261,10 @@ class LocalTrainer:
     def _is_finite(self) -> bool:
         return all(bool(p.isfinite().all()) for p in self._parameters)
 
-    # --- keeping -----------------------------------------------------------------------------
+    # --- saving ------------------------------------------------------------------------------
 
     def save(self, folder: Path, state: Json) -> None:
-        """A PEFT adapter or a whole checkpoint, and beside it what ``resume`` needs."""
+        """Save a PEFT adapter or a whole checkpoint, and what ``resume`` needs."""
         self._state = json.loads(json.dumps(state))
         folder.mkdir(parents=True, exist_ok=True)
         self._save_weights(folder)
@@ -283,7 +283,7 @@ class LocalTrainer:
         )
 
     def _save_average(self, folder: Path, average: list[torch.Tensor]) -> None:
-        """As weights of their own, so that an engine can load them."""
+        """Saved as ordinary weights, so that an engine can load them."""
         folder.mkdir(exist_ok=True)
         now = self._copies()
         self._masters.put(average)
@@ -292,17 +292,17 @@ class LocalTrainer:
 
     def _save_weights(self, folder: Path) -> None:
         if self.options.finetune == "full":
-            self._model.config.use_cache = True  # as whoever loads it will want it
+            self._model.config.use_cache = True  # what programs that load it expect
             self._model.save_pretrained(folder)
             self._model.config.use_cache = False
             copy_tokenizer(self._path, folder)
         else:
-            # Left to itself, PEFT asks the hub whether the base has another vocabulary.
+            # By default, PEFT asks the hub whether the base has another vocabulary.
             self._model.save_pretrained(folder, save_embedding_layers=False)
-        (folder / "README.md").unlink(missing_ok=True)  # PEFT's template of a model card
+        (folder / "README.md").unlink(missing_ok=True)  # PEFT's model card template
 
     def resume(self, weights: Weights | None) -> None:
-        """Without its trainer state a version is gone on from with a new optimizer."""
+        """If a version's trainer state is missing, training continues with a new optimizer."""
         folder = None if weights is None else weights.folder
         saved_weights = None if folder is None else self._saved_weights(folder)
         self._begin()
@@ -327,14 +327,14 @@ class LocalTrainer:
         stated = [{**group} for group in self._optimizer.param_groups]
         self._optimizer.load_state_dict(saved["optimizer"])
         for group, own in zip(self._optimizer.param_groups, stated, strict=True):
-            # The moments go on; what the settings say now, they say from here on.
+            # Keep the saved moments, but use the current settings.
             group.update({name: own[name] for name in ("betas", "weight_decay")})
         torch.set_rng_state(saved["random"])
         self._steps = saved["steps"]
         self._state = json.loads(saved["state"])
 
     def _saved_weights(self, folder: Path) -> list[torch.Tensor]:
-        """A version's weights in the order of ours; ValueError if they are of another kind."""
+        """A version's weights in the order of ``_named``; ValueError if they do not match."""
         if not (folder / ADAPTER_FILE).exists() and not any(folder.glob("model*.safetensors")):
             raise ValueError(f"the weights of version {folder.name} are gone; promote another, {_NEW_LINE}")
         _check_kind(folder, self.options)
@@ -362,7 +362,7 @@ def _read_adapter(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _check_kind(folder: Path, options: LocalTrainerOptions) -> None:
-    """Numbers that fit may still mean something else: another rank, scale or base."""
+    """Tensors of the right shape may still belong to another rank, scale or base."""
     kind = "lora" if (folder / ADAPTER_FILE).exists() else "full"
     facts: list[tuple[str, object, object]] = [("finetune", kind, options.finetune)]
     if kind == options.finetune == "lora":

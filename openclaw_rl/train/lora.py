@@ -1,4 +1,4 @@
-"""Which layers of a model get an adapter, and the model with it."""
+"""Chooses the layers of a model that get an adapter, and adds it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from openclaw_rl.types.lora import ALL, lora_modules
 
 
 def with_lora(base: Any, options: TrainConfig, name: str) -> Any:
-    """``name`` is what the base is called in published adapters; without one, where it lies."""
+    """``name`` is the base model's name in published adapters; by default its path."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
@@ -28,8 +28,8 @@ def with_lora(base: Any, options: TrainConfig, name: str) -> Any:
 
 
 def target_modules(base: Any, targets: str) -> str | list[str]:
-    """For PEFT. A mixture's experts are left as they are: they are no linear layers, and no engine of ours
-    could serve an adapter of theirs."""
+    """For PEFT. Experts of a mixture get no adapter: they are not linear layers, and none of our engines
+    could serve it."""
     named = lora_modules(targets)
     has_experts = any(name.endswith(".experts") for name, _ in base.named_modules())
     if isinstance(named, str) and not has_experts and base.get_decoder() is base.model:
@@ -42,7 +42,7 @@ def target_modules(base: Any, targets: str) -> str | list[str]:
     if not paths:
         reason = "; of a mixture of experts, attention can be trained" if has_experts else ""
         raise ValueError(f"{type(base).__name__} has no layers for --lora-targets {targets}{reason}")
-    # Whole paths where other parts of the model, such as one that sees, have layers of the same names.
+    # Full paths if other parts of the model, such as a vision encoder, may have layers of the same names.
     is_all_text = base.get_decoder() is base.model
     return sorted({path.rpartition(".")[2] for path in paths} if is_all_text else paths)
 

@@ -1,7 +1,7 @@
-"""Losses per position, from log-probs now and then. All tensors are ``[N, K]``: position by candidate.
+"""Losses per position, from new and old log-probs. All tensors are ``[N, K]``: position by candidate.
 
-A batch names its loss; the names are the keys of ``LOSSES``. torch is imported when a loss is computed: which
-losses there are is asked before anything is loaded.
+A batch names its loss; the names are the keys of ``LOSSES``. torch is imported when a loss is computed: the
+names are needed before anything is loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from openclaw_rl.types import NO_SIGNAL, Batch, Loss
 if TYPE_CHECKING:
     import torch
 
-#: Beyond this, a ratio of probabilities is 0 or infinite for every purpose.
+#: Beyond this, a ratio of probabilities is 0 or infinite in practice.
 _MAX_LOG_RATIO = 20.0
 
 
@@ -26,12 +26,12 @@ class Surrogate:
     clip_low: float = 0.2
     clip_high: float = 0.28
     dual_clip: float = 3.0
-    """Bounds the loss of what is pushed down although it has become likely."""
+    """Bounds the loss of a token that has become likelier although its advantage is negative."""
 
     def __call__(self, new_NK: torch.Tensor, old_NK: torch.Tensor, signal_NK: torch.Tensor) -> torch.Tensor:
         import torch
 
-        # One pass per batch and few versions in between: what was not recorded is taken to be as it is now.
+        # With one pass per batch and few versions in between, an unrecorded old log-prob is close to the new.
         old_NK = torch.where(old_NK > 0, new_NK.detach(), old_NK)
         ratio = (new_NK - old_NK).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
         clipped = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
@@ -42,7 +42,7 @@ class Surrogate:
 
 @dataclass(frozen=True)
 class TailKL:
-    """Reverse KL over the candidates and one bin for the rest; the signal is the teacher's log-probs."""
+    """Reverse KL over the candidates and one bin for the rest; the signal is the teacher's log-prob."""
 
     padding: ClassVar[float] = NO_SIGNAL
 
@@ -57,7 +57,7 @@ class TailKL:
 
 @dataclass(frozen=True)
 class ForwardTailKL:
-    """Forward KL over the same bins: cross entropy with the teacher's probabilities, less their entropy."""
+    """Forward KL over the same bins: cross entropy with the teacher's probabilities, minus their entropy."""
 
     padding: ClassVar[float] = NO_SIGNAL
 
@@ -71,18 +71,18 @@ class ForwardTailKL:
 
 
 def _candidates(new_NK: torch.Tensor, signal_NK: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Which have a signal, the student's and the teacher's log-probs of those, and the difference."""
+    """Mask of candidates with a signal; their student and teacher log-probs; the difference of the two."""
     import torch
 
     asked = signal_NK != NO_SIGNAL
     gone = torch.full_like(new_NK, float("-inf"))
-    # -inf minus -inf is not a number, also in what is not used; so the difference is taken apart.
+    # -inf minus -inf is NaN, which spoils gradients even where it is unused; so take the gap before masking.
     gap = torch.where(asked, new_NK - signal_NK, torch.zeros_like(new_NK))
     return asked, torch.where(asked, new_NK, gone), torch.where(asked, signal_NK, gone), gap
 
 
 def _log_rest(logprobs_NK: torch.Tensor) -> torch.Tensor:
-    """log(1 - sum of the probabilities), kept finite where next to nothing is left."""
+    """log(1 - sum of the probabilities), kept finite when almost nothing remains."""
     import torch
 
     total = torch.where(logprobs_NK.isinf(), torch.zeros_like(logprobs_NK), logprobs_NK.exp()).sum(dim=1)
@@ -97,7 +97,7 @@ LOSSES: dict[str, Callable[..., Loss]] = {
 
 
 def loss_of(batch: Batch) -> Loss:
-    """The batch's loss with its numbers; ValueError if there is no such loss."""
+    """The batch's loss with its parameters; ValueError if there is no such loss."""
     if callable(batch.loss):
         return batch.loss
     if batch.loss not in LOSSES:

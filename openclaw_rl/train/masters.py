@@ -1,8 +1,8 @@
-"""The weights being trained, in fp32, whatever precision the model runs in.
+"""fp32 master copies of the trained weights, whatever precision the model runs in.
 
-A step changes a weight by about its learning rate; bf16 keeps eight bits, so a weight of ordinary size rounds
-most steps away. Gradients of micro-batches are summed here too, for the same reason. Weights that are fp32
-already are their own masters and cost nothing.
+A step changes a weight by about the learning rate; bf16 has eight significant bits, so for a weight of
+ordinary size most steps would round to nothing. Gradients of micro-batches are summed in fp32 for the same
+reason. Weights that are already fp32 are their own masters and cost nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Masters:
 
     @torch.no_grad()
     def take_gradients(self) -> None:
-        """After each backward pass."""
+        """Call after each backward pass."""
         for master, parameter in zip(self.weights, self._parameters, strict=True):
             if master is parameter or parameter.grad is None:
                 continue
@@ -37,7 +37,7 @@ class Masters:
 
     @torch.no_grad()
     def round_off(self) -> None:
-        """After a step: what the model runs with."""
+        """After a step: copy the masters into the model's weights, rounded to its precision."""
         for master, parameter in zip(self.weights, self._parameters, strict=True):
             if master is not parameter:
                 parameter.copy_(master)

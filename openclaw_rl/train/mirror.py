@@ -1,8 +1,8 @@
 """Versions in object storage: ``--policies s3://bucket/folder``, with a copy in the data folder to load from.
 
-Any storage that fsspec knows will do; what it needs besides (s3fs, gcsfs, adlfs) is its owner's to install. A
-version is there once its manifest is, which is written last. What is read is checked against the manifest's
-checksums like any other version, so a half or a mixed one is never served.
+Works with any storage that fsspec supports; its driver (s3fs, gcsfs, adlfs) must be installed separately. A
+version exists once its manifest does, which is written last. Files are checked against the manifest's
+checksums like those of any other version, so a partial or mixed one is never served.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from openclaw_rl.types import Json
 
 
 class MirroredStore(PolicyStore):
-    """``folder`` is the copy, ``url`` what all hosts share. An error of the storage is an OSError."""
+    """``folder`` is the local copy, ``url`` the storage that all hosts share. Storage errors are OSErrors."""
 
     def __init__(self, folder: Path, url: str) -> None:
         super().__init__(folder)
         self._files, self._root = _open(url)
 
     def exists(self, version: int) -> bool:
-        """Fetched, if it is only there."""
+        """Downloads the version if it is only in the storage."""
         if super().exists(version):
             return True
         if not self._files.exists(self._remote(version, MANIFEST)):
@@ -67,7 +67,7 @@ class MirroredStore(PolicyStore):
 
     def forget(self, version: int, *, only_state: bool) -> None:
         super().forget(version, only_state=only_state)
-        # First: half a version must not pass for one.
+        # The manifest first: a half-deleted version must not count as one.
         for name in [TRAINER_STATE] if only_state else [MANIFEST, ""]:
             if self._files.exists(remote := self._remote(version, name)):
                 self._files.rm(remote, recursive=not name)

@@ -1,9 +1,9 @@
-"""Examples laid end to end: one row of tokens, no padding, each attending only to itself.
+"""Sequence packing: examples end to end in one row of tokens, no padding, each attending only to itself.
 
-Where all examples of a row begin with the same tokens (a system prompt), those are in the row once. How a
-model runs such a row is in ``openclaw_rl/packing.py``. The vocabulary is only ever looked at for the
-positions that carry signal, a few hundred rows at a time, and those logits are never kept: the backward pass
-needs one vector a position in their place, or computes them again where the head itself is trained.
+If all examples of a row begin with the same tokens (a system prompt), the row holds those once. How a model
+runs such a row is in ``openclaw_rl/packing.py``. Logits are computed only for positions that carry signal, a
+few hundred rows at a time, and never kept: the backward pass needs one vector per position instead, or
+recomputes the logits if the head itself is trained.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _NO_VERSION = -1
 
 @dataclass(frozen=True)
 class Packed:
-    """A few examples as one row."""
+    """Some examples packed into one row."""
 
     ids_1T: torch.Tensor
     positions_1T: torch.Tensor
     lengths: list[int]
     shared: int
-    """Tokens that every example begins with; only the first one's are in the row."""
+    """Number of tokens that every example begins with; only the first example's are in the row."""
     rows_N: torch.Tensor
     """The positions that predict the replies' tokens."""
     targets_NK: torch.Tensor
     old_NK: torch.Tensor
     signal_NK: torch.Tensor
     weights_N: torch.Tensor
-    """Each example's tokens together count 1 over the number of examples of the whole batch."""
+    """An example's weights sum to its weight over the number of examples in the whole batch."""
     versions_N: torch.Tensor
-    """Which version sampled the token."""
+    """The version that sampled each token."""
 
     @property
     def num_tokens(self) -> int:
@@ -55,10 +55,10 @@ def pack(
     padding: float = 0.0,
     share: bool = False,
 ) -> Iterator[Packed]:
-    """Rows of at most so many tokens, longest examples first; a longer example gets a row of its own.
+    """Rows of at most ``max_tokens``, longest examples first; a longer example gets its own row.
 
-    ``padding`` is the signal where an example has fewer candidates than others in its row. ``share`` leaves a
-    common beginning out of all examples but the first.
+    ``padding`` fills the signal of examples with fewer candidates than others in their row. ``share`` leaves
+    a common prefix out of all examples but the first.
     """
     order = sorted(items, key=lambda item: -_length(item))
     rows: list[list[Example]] = []
@@ -74,12 +74,12 @@ def pack(
 
 
 def _length(item: Example) -> int:
-    # The last token predicts nothing that carries signal.
+    # The last token is never an input: nothing after it is predicted.
     return len(item.prompt_ids) + len(item.reply_ids) - 1
 
 
 def _common_prefix(items: Sequence[Example]) -> int:
-    """Prompt tokens that all begin with, but for each prompt's last: it predicts the reply."""
+    """Length of the common prompt prefix, without each prompt's last token, which predicts the reply."""
     if len(items) < 2:
         return 0
     columns = zip(*(item.prompt_ids[:-1] for item in items), strict=False)
@@ -132,7 +132,7 @@ def _pack(
 
 @dataclass(frozen=True)
 class Head:
-    """From the last hidden state to logits, as the family does it."""
+    """From the last hidden state to logits, as the model family defines it."""
 
     weight_VH: torch.Tensor
     bias_V: torch.Tensor | None = None
@@ -141,7 +141,7 @@ class Head:
 
     @property
     def is_frozen_product(self) -> bool:
-        # In bf16 too little would be left of a mean embedding that is a difference of large numbers later.
+        # fp32 only: the saved mean embedding is later part of a difference, for which bf16 is too coarse.
         plain = self.bias_V is None and self.scale == 1.0 and self.softcap is None
         return plain and not self.weight_VH.requires_grad and self.weight_VH.dtype == torch.float32
 
@@ -151,14 +151,14 @@ class Head:
 
 
 def head_of(model: Any) -> Head:
-    """What the model's config says about its logits."""
+    """Read the head from the model's config."""
     config, linear = model.config.get_text_config(), model.get_output_embeddings()
     scale = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
     return Head(linear.weight, linear.bias, scale, getattr(config, "final_logit_softcapping", None))
 
 
 def logprobs(hidden_NH: torch.Tensor, head: Head, targets_NK: torch.Tensor) -> torch.Tensor:
-    """Raw log-probs of the targets; the vocabulary exists for a few rows at a time only."""
+    """Raw log-probs of the targets; full logits exist for a few rows at a time only."""
     parts = []
     for hidden, targets in zip(hidden_NH.split(_LOGIT_ROWS), targets_NK.split(_LOGIT_ROWS), strict=True):
         if head.is_frozen_product:
@@ -174,10 +174,10 @@ def _chunk_logprobs(hidden: torch.Tensor, head: Head, targets: torch.Tensor) -> 
 
 
 class _FrozenHead(torch.autograd.Function):
-    """Two products with the vocabulary instead of three.
+    """Two products with the head's weights instead of three.
 
-    The gradient of a log-prob is its token's embedding less the mean embedding under the whole distribution,
-    and that mean can be taken while the logits are there.
+    The gradient of a log-prob is its token's embedding minus the mean embedding under the whole distribution,
+    and that mean can be computed while the logits exist.
     """
 
     @staticmethod

@@ -1,6 +1,6 @@
-"""Versions on disk: ``policies/<n>/`` appears whole or not at all, with a manifest that says what it is.
+"""Versions on disk: ``policies/<n>/`` appears atomically, with a manifest that describes it.
 
-The manifest holds a checksum of every file. Weights that are not what was written are not given out.
+The manifest holds a checksum of every weights file. Weights that fail it are never handed out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from openclaw_rl.types.lora import ADAPTER_FILE
 
 MANIFEST = "manifest.json"
 TRAINER_STATE = "trainer.pt"
-#: Where a version keeps the moving average of the weights, if one is kept.
+#: Subfolder for the moving average of the weights, if one is kept.
 AVERAGE = "average"
 
 
@@ -27,7 +27,7 @@ class PolicyStore:
         self.folder = folder
         self._checked: dict[int, tuple[object, str | None]] = {}
         self.fence: Callable[[], int] = lambda: 0
-        """The number of this process's lease, where several hosts learn; raises once it has run out."""
+        """Returns this process's lease number, if several hosts learn; raises once the lease has expired."""
 
     def path(self, version: int) -> Path:
         return self.folder / str(version)
@@ -36,11 +36,11 @@ class PolicyStore:
         return (self.path(version) / MANIFEST).exists()
 
     def has_weights(self, version: int) -> bool:
-        """Whole, and as they were written."""
+        """Whether the weights are complete and undamaged."""
         return self.problem(version) is None
 
     def problem(self, version: int) -> str | None:
-        """Why a version's weights cannot be used, in words; read again only if a file is another one."""
+        """Why a version's weights cannot be used; checksums are recomputed only if a file changed."""
         folder = self.path(version)
         if not self.exists(version):
             return (
@@ -76,9 +76,9 @@ class PolicyStore:
         return sum(file.stat().st_size for file in self.path(version).rglob("*") if file.is_file())
 
     def weights(self, version: int) -> Weights:
-        """Where an engine or a trainer finds them: in the version's folder, or where its manifest says.
+        """Where an engine or a trainer finds them: in the version's folder, or at its manifest's URI.
 
-        ValueError if they are gone or damaged.
+        ValueError if they are missing or damaged.
         """
         if (problem := self.problem(version)) is not None:
             raise ValueError(problem)
@@ -88,9 +88,9 @@ class PolicyStore:
         return Weights(version, uri, scope) if uri else Weights.in_folder(version, self.path(version), scope)
 
     def roles_after(self, parent: int, prompts: Iterable[str]) -> list[Role] | None:
-        """Under which system prompts a version holds that was made from ``parent`` by turns under these.
+        """The system prompts under which a child of ``parent`` serves, if it is trained on turns with these.
 
-        None, everywhere: its parent was trained without asking where.
+        None means any: the parent was trained without that restriction.
         """
         if parent == BASE_VERSION:
             return with_roles([], prompts)
@@ -98,12 +98,12 @@ class PolicyStore:
         return None if known is None else with_roles(map(tuple, known), prompts)
 
     def write(self, version: int, save: Callable[[Path], str | None], manifest: Json) -> Path:
-        """``save`` fills a folder; it becomes the version's in one rename, after everything is on disk.
+        """``save`` fills a folder, which becomes the version's in one rename, after everything is on disk.
 
-        Where ``save`` put the weights elsewhere, it says their URI.
+        If ``save`` stores the weights elsewhere, it returns their URI.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Hosts may share the folder, and one that was cut off may still write here.
+        # Hosts may share the folder, and one that lost its lease may still be writing here.
         token, final = self.fence(), self.path(version)
         work = self.folder / (f".{version}.{token}.part" if token else f".{version}.part")
         shutil.rmtree(work, ignore_errors=True)
@@ -118,7 +118,7 @@ class PolicyStore:
         shutil.rmtree(final, ignore_errors=True)
         work.rename(final)
         sync_folder(self.folder)
-        for left in self.folder.glob(f".{version}.*.part"):  # by a host that died
+        for left in self.folder.glob(f".{version}.*.part"):  # left by a host that died
             shutil.rmtree(left, ignore_errors=True)
         return final
 
@@ -135,17 +135,17 @@ class PolicyStore:
         work.rename(target)
 
     def forget(self, version: int, *, only_state: bool) -> None:
-        """Free disk: the trainer's state (training goes on from it with a new optimizer), or all of it."""
+        """Free disk: delete the trainer's state (later training starts a new optimizer), or everything."""
         if only_state:
             (self.path(version) / TRAINER_STATE).unlink(missing_ok=True)
         else:
-            # First: half a folder must not pass for a version.
+            # The manifest first: a half-deleted folder must not count as a version.
             (self.path(version) / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(self.path(version), ignore_errors=True)
 
 
 def _weights_in(folder: Path) -> list[Path]:
-    """All that has to be as it was written; the trainer's state may be freed."""
+    """All files that need a checksum; the trainer's state may be deleted."""
     return sorted(f for f in folder.rglob("*") if f.is_file() and f.name not in (TRAINER_STATE, MANIFEST))
 
 

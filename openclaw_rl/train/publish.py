@@ -1,8 +1,8 @@
-"""Publishing has one path: the ledger names a version for each scope, and whoever serves follows it.
+"""Publishing has one path: the ledger names a version for each scope, and every server follows it.
 
-A step that passed its checks, a rollback and a person's choice all end as a row in the ledger. ``follow``
-makes an engine agree with it: the server calls it twice a second, and whoever wrote the row calls it at once,
-so that nobody waits for the next look.
+A step that passed the gate, a rollback and a manual promotion each end as a row in the ledger. ``follow``
+makes an engine agree with the ledger: the server calls it twice a second, and the writer of a row calls it
+at once, so that nobody waits for the next poll.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from openclaw_rl.types import BASE_VERSION, EVERYONE, Engine, Policy, Scope, Wei
 
 
 class PolicyTable(Protocol):
-    """Which version serves whom, as the ledger says. Synchronous."""
+    """The ledger's record of which version serves which scope. Synchronous."""
 
     def serving_table(self) -> dict[Scope, int]: ...
 
@@ -28,10 +28,10 @@ class PolicyTable(Protocol):
 async def follow(
     policies: PolicyTable, engine: Engine, weights_of: Callable[[int], Weights]
 ) -> dict[Scope, int]:
-    """Serve to every scope what the ledger names, the base where it names nothing; returns what it names.
+    """Serve every scope the version that the ledger names, or the base; returns the named versions.
 
-    A version that cannot be had costs its own scope only, which is served the newest before it that can; the
-    first such error is raised at the end.
+    A version that cannot be loaded affects its own scope only, which gets the newest ancestor that can be
+    loaded; the first such error is raised at the end.
     """
     named, status = await asyncio.to_thread(policies.serving_table), engine.status()
     problems: list[Exception] = []
@@ -62,7 +62,7 @@ def _before(policies: PolicyTable, version: int) -> int | None:
 def promote(
     policies: PolicyTable, store: PolicyStore, version: int, why: str, scope: Scope = EVERYONE
 ) -> None:
-    """Name a version by hand, whether or not it passed its checks; ValueError if it cannot serve."""
+    """Promote a version manually, whether or not it passed the gate; ValueError if it cannot serve."""
     if version != BASE_VERSION and (problem := store.problem(version)) is not None:
         raise ValueError(problem)
     policy = policies.policy(version)

@@ -1,4 +1,4 @@
-"""What the learn worker asks of the ledgers."""
+"""What the learn worker needs from the ledgers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PolicyQueue(Protocol):
     def is_settled(self) -> bool: ...
 
     def changed_scopes(self, seen: Any) -> tuple[list[Scope], Any]:
-        """Scopes that may have something to do since ``seen``, and what to ask with next time."""
+        """Scopes that may have work to do since ``seen``, and the ``seen`` for the next call."""
 
     def waiting(self, scope: Scope) -> tuple[int, float, float | None]: ...
 
@@ -94,13 +94,13 @@ class PolicyQueue(Protocol):
     def scores_of(self, version: int, scope: Scope) -> list[int]: ...
 
     def flush_requested_at(self, scope: Scope | None = None) -> float | None:
-        """Of everybody (None), or of one scope alone."""
+        """For all scopes (None), or for one."""
 
     def flushed(self, asked: float, scope: Scope | None = None) -> None: ...
 
 
 class WishBook(Protocol):
-    """What people wish for, as far as versions depend on it. Synchronous."""
+    """Users' wishes, as far as versions depend on them. Synchronous."""
 
     def current(self, user: str, scope: Scope) -> str: ...
 

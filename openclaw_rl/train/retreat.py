@@ -1,6 +1,6 @@
-"""Back to an earlier version: when people like a new one less, a wish cannot be had, or weights are gone.
+"""Rolls back to an earlier version if users like a new one less, a wish fails, or weights are gone.
 
-Each is a promotion in the ledger; whoever serves follows it.
+Each rollback is a promotion in the ledger, which the server follows.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from openclaw_rl.types import BASE_VERSION, Scope
 
 _MANY = 1000
 TAKEN_BACK = "what it was made for was taken back"
-#: Versions back whose verdicts are compared with.
+#: Number of versions back whose verdicts are compared.
 _FAR = 200
-#: On a version, before it counts as better than the one before a wish.
+#: Verdicts that a version needs before it can count as better than the one from before a wish.
 _LEAST_VERDICTS = 3
 
 
 class Retreat:
-    """``fingerprint`` is of the model that is trained."""
+    """``fingerprint`` identifies the model being trained."""
 
     def __init__(
         self,
@@ -35,19 +35,19 @@ class Retreat:
         self._policies, self._wishes, self._store = policies, wishes, store
         self._fingerprint, self._progress = fingerprint, progress
         self._looked: dict[Scope, tuple[int, int]] = {}
-        """Which version served when people's verdicts were last compared, and how many there were."""
+        """Which version served when verdicts were last compared, and how many verdicts there were."""
 
     def look(self, scope: Scope) -> bool:
-        """Whether another version serves now."""
+        """Roll back if needed; True if another version serves now."""
         before = self._policies.serving(scope)
         self._watch(scope)
         self._leave_wishes(scope)
         return self._policies.serving(scope) != before
 
     def trainable(self, scope: Scope) -> int:
-        """The version that serves and can be trained on from.
+        """The serving version, as the one to train from.
 
-        Not one whose weights are gone or another model's: the newest before it is served in its place.
+        If its weights are missing, damaged or another model's, its newest usable ancestor is promoted.
         """
         serving = version = self._policies.serving(scope)
         problem = None
@@ -66,7 +66,7 @@ class Retreat:
         return "it was trained from another model" if known and made_from != self._fingerprint else None
 
     def _watch(self, scope: Scope) -> None:
-        """Back to the version after which people's verdicts fell significantly."""
+        """Roll back to the version after which verdicts fell significantly."""
         serving = self._policies.serving(scope)
         if serving == BASE_VERSION:
             return
@@ -80,7 +80,7 @@ class Retreat:
             self._go(target, why, scope)
 
     def _leave_wishes(self, scope: Scope) -> None:
-        """What cannot be had is not pursued, and what is not wanted any more is gone with what was learned.
+        """End wishes: one that cannot be learned is dropped, one taken back is undone with all it taught.
 
         What cannot be had: back to the best version so far. While something else is wished for, that is
         learned on, by a teacher who is told of nothing else.
@@ -107,7 +107,7 @@ class Retreat:
             self._progress(f"back from version {serving}: {TAKEN_BACK}")
 
     def _best_since(self, before: int, scope: Scope) -> int:
-        """By people's verdicts; the earliest of equally good ones."""
+        """The version with the best mean verdict; the earliest of equals."""
         versions = [p.version for p in self._policies.list_policies(_MANY, scope) if p.version > before]
         best, best_mean = before, 0.0
         for version in sorted(versions):

@@ -1,4 +1,4 @@
-"""Groups of attempts into samples: every step of a group is settled at once, beside all the others."""
+"""Turns groups of attempts into samples: all steps of a group are settled together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from openclaw_rl.types import (
     Verdict,
 )
 
-#: Groups dealt with between two looks at whether a step is due.
+#: Groups processed before checking whether a step is due.
 _PAGE = 8
 NO_REWARD = "its episode has not come to its end, or its group lacks other attempts"
 FAILED = "something else than the model failed in its group of attempts: the {failure}"
@@ -31,10 +31,10 @@ ALIKE = "all attempts at its task went alike"
 
 
 class RolloutQueue(Protocol):
-    """Where groups come from and samples go. Synchronous; called in threads."""
+    """Source of groups and destination of samples. Synchronous; called in threads."""
 
     def pull(self) -> None:
-        """Take up rewards that came in since the last time."""
+        """Import rewards that arrived since the last call."""
 
     def complete(self, limit: int) -> list[AttemptGroup]: ...
 
@@ -46,7 +46,7 @@ class GroupSampler:
         self._queue, self._algorithm = queue, algorithm
 
     async def run(self, scorer: Scorer, problem_of: ProblemOf) -> int:
-        """Some of the groups that are complete; how many."""
+        """Process some of the complete groups; returns how many."""
         await asyncio.to_thread(self._queue.pull)
         groups = await asyncio.to_thread(self._queue.complete, _PAGE)
         for group in groups:
@@ -84,14 +84,14 @@ class GroupSampler:
 
 class ProblemOf(Protocol):
     def __call__(self, turn: TurnRecord, verdict: Verdict, /) -> str | None:
-        """Why a turn cannot be learned from, whatever was said of it."""
+        """Why a turn cannot be learned from, whatever its verdict."""
 
 
 NOT_FINITE = "its log-probs are not finite numbers"
 
 
 def standing(step: Step, attempt: Attempt, group: AttemptGroup) -> Standing:
-    """A step of an attempt among all of its group."""
+    """How a step compares with its group: the rewards of all attempts, the process scores of all steps."""
     assert attempt.reward is not None
     rewards = tuple(each.reward for each in group.attempts if each.reward is not None)
     found = (process_of(other) for each in group.attempts for other in each.steps)
@@ -100,7 +100,7 @@ def standing(step: Step, attempt: Attempt, group: AttemptGroup) -> Standing:
 
 
 def process_of(step: Step) -> float | None:
-    """A verdict that could not be had is missing, it is not neutral."""
+    """The step's process score; None if the judge failed, which is not neutral."""
     failed = step.verdict.source == JUDGE_FAILED
     return None if failed else step.verdict.score * step.verdict.confidence
 

@@ -1,8 +1,8 @@
-"""Requests to teach a wish on: the one complained about, the person's others, everyday ones of many forms.
+"""Requests to teach a wish on: the one complained about, the user's others, and varied everyday requests.
 
-A wish taught on one request alone stays with its words; taught on many it holds for requests that nobody
-has made yet. Anchors are the opposite: jobs that no wish from a chat concerns (extraction for a program,
-code, JSON, a router), with the answers the base gives them, so that a wish does not spread to those.
+A wish taught on a single request stays tied to its wording; taught on many it generalises to new requests.
+Anchors are the opposite: tasks that no wish from a chat concerns (extraction for a program, code, JSON, a
+router), with the base's own answers, so that a wish does not spread to them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from openclaw_rl.train.exam import gate_requests
 from openclaw_rl.types import Ask, Message, Renderer, Tool, TurnRecord
 
 log = logging.getLogger(__name__)
-#: Longer requests of a person's would make a step slow; the one complained about is taken however long.
+#: Longer requests would slow a step down; the one complained about is used at any length.
 _MAX_PROMPT_TOKENS = 512
-#: Of a person's own, beside the one complained about; the rest are everyday ones.
+#: Share of the user's own requests, besides the one complained about; the rest are everyday ones.
 _OWN_SHARE = 0.5
 _GATE_OTHERS = 24
 
 
 class StoredRequest(Protocol):
-    """As much of a stored turn's request as decides its prompt."""
+    """The parts of a stored turn's request that determine its prompt."""
 
     @property
     def messages(self) -> list[Message]: ...
@@ -42,7 +42,7 @@ class StoredRequest(Protocol):
 
 
 class Prompts:
-    """Prompts rebuilt from stored requests, with something added to what the user said last."""
+    """Prompts rebuilt from stored requests, with a hint appended to the user's last message."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class Prompts:
         self._renderer, self._stored_request, self._is_ephemeral = renderer, stored_request, is_ephemeral
 
     def hinted(self, turn: TurnRecord, hint: str) -> list[int] | None:
-        """None where the prompt as it was cannot be rebuilt: a hint would then not be the only difference."""
+        """None if the prompt cannot be rebuilt exactly: the hint would not be the only difference."""
         try:
             request = self._stored_request(turn)
             render = self._renderer.render
             plain = render(request.messages, request.tools, thinking=request.thinking)
-            if turn.prompt_ids and plain != turn.prompt_ids:  # a model elsewhere tells none
+            if turn.prompt_ids and plain != turn.prompt_ids:  # empty for an upstream model's turn
                 return None
             messages = self._with_hint(request.messages, hint)
             if messages is None:
@@ -79,7 +79,7 @@ class Prompts:
         return None
 
     def asks(self, turn: TurnRecord, others: Sequence[TurnRecord], wish: str, number: int) -> list[Ask]:
-        """``turn``'s request, some of the others, and everyday ones up to the number."""
+        """``turn``'s request, some of the others, and everyday ones to make up the number."""
         found = self._own([turn], wish, None)
         own = self._own(others, wish, _MAX_PROMPT_TOKENS)
         known = [ask.prompt_ids for ask in found]
@@ -103,7 +103,7 @@ class Prompts:
         return asks
 
     def spoken(self, turn: TurnRecord) -> tuple[list[int], list[int]] | None:
-        """Prompt and reply of a turn of which only the text is known; None for anything but plain text."""
+        """Prompt and reply tokens of a turn stored as text; None unless the reply is plain, complete text."""
         said = str(turn.reply.get("content") or "")
         prompt = self.hinted(turn, "")
         if prompt is None or not said.strip() or turn.reply.get("tool_calls") or turn.finish_reason != "stop":
@@ -113,12 +113,12 @@ class Prompts:
             *request.messages, {"role": "assistant", "content": said}, {"role": "user", "content": "x"}
         ]  # fmt: skip
         whole = self._renderer.render(told, request.tools, thinking=request.thinking)
-        # As the chat template ends a reply.
+        # The token with which the chat template ends a reply.
         ends = (each for each in whole[len(prompt) + len(reply) :] if each in self._renderer.stop_ids)
         return prompt, [*reply, *([end] if (end := next(ends, None)) is not None else [])]
 
     def _without_note(self, turn: TurnRecord) -> TurnRecord:
-        """Without the note that it was answered with: what is learned has to hold without one."""
+        """The turn without its prompt note: what is learned has to hold without one."""
         if NOTE not in turn.params:
             return turn
         plain = replace(turn, params={name: value for name, value in turn.params.items() if name != NOTE})
@@ -129,7 +129,7 @@ class Prompts:
         return replace(plain, prompt_ids=prompt_ids)
 
     def gate_asks(self, turns: Sequence[TurnRecord], wish: str, seed: int) -> list[Ask]:
-        """A person's own requests, and some others that nothing is taught on."""
+        """The user's own requests, and some others that are never trained on."""
         own = self._own(turns, wish, _MAX_PROMPT_TOKENS)
         others = random.Random(seed).sample(gate_requests(), _GATE_OTHERS)
         return [*own, *(self._plain(wish, text) for text in others)]
@@ -144,7 +144,7 @@ class Prompts:
         return next((m.get("content") or "" for m in reversed(said) if not self._is_ephemeral(m)), "")
 
     def anchors(self) -> list[Ask]:
-        """What shall stay as it is: asked as it is."""
+        """Anchors, with no hint in either prompt."""
         made = [self._renderer.render(messages, []) for messages in map(json.loads, _lines("anchors.jsonl"))]
         return [Ask(prompt, prompt) for prompt in made]
 

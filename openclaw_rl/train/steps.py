@@ -10,7 +10,7 @@ from openclaw_rl.types import Algorithm, Batch, Example, Json, Needs, StepReport
 
 #: The share of new examples in a step, where there are enough.
 _NEW_SHARE = 2 / 3
-#: A step is scaled by this for every candidate in a row that failed the gate.
+#: A step is scaled by this for every consecutive candidate that failed the gate.
 _SMALLER, _MOST_REJECTED = 0.7, 2
 
 
@@ -20,10 +20,10 @@ class TrainingSet:
 
     new: list[Example]
     replayed: list[Example]
-    """From earlier versions: accepted replies, or what was taught for the same wishes."""
+    """From earlier versions: accepted replies, or examples taught for the same wishes."""
     anchors: list[Example]
     num_rejected: int = 0
-    """Candidates in a row that failed the gate: each makes the steps smaller and adds anchors."""
+    """Consecutive candidates that failed the gate: each makes the steps smaller and adds anchors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class StepResult:
     report: StepReport
     scale: float
     batch: Batch
-    """The first step's, as the algorithm made it of the new examples."""
+    """The last step's new examples, as the algorithm weighted them."""
 
 
 def take_steps(
@@ -79,9 +79,9 @@ def _add(before: StepReport, now: StepReport) -> StepReport:
 
 
 def find_factors(before: Sequence[Example], after: Sequence[Example]) -> dict[str, float]:
-    """By what the algorithm multiplied whole samples in the batch; those it left alone are not named."""
+    """The factor by which the algorithm scaled each sample in the batch; unchanged samples are left out."""
     found: dict[str, float] = {}
-    if len(before) != len(after):  # a step of some of them; such algorithms weigh none
+    if len(before) != len(after):  # the step used only some; such algorithms scale none
         return found
     for old, new in zip(before, after, strict=True):
         total = float(abs(old.signal_NK).sum())

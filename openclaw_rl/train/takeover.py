@@ -1,9 +1,9 @@
-"""When the model here takes over from one elsewhere: share by share, by what people say of both.
+"""Moves traffic from an upstream model to the local one, share by share, according to verdicts on both.
 
-Two bets on verdicts, as in ``watch``; both may be looked at after every verdict. *Worse*: people like the
-replies from here less than the other's; then the other answers everything again, until there is a newer
-version. This bet begins anew every so many verdicts, so that having been good for long does not hide that it
-no longer is. *As good*: they like them no less, up to a margin; then the share goes up one step.
+Two sequential tests by betting, as in ``watch``; both are valid after every verdict. *Worse*: users like the
+local replies less than the upstream's; then the upstream answers everything again, until there is a newer
+version. This test restarts every ``RUN`` verdicts, so that a long good record does not hide a recent decline.
+*As good*: users like them no less, up to a margin; then the share goes up one step.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from openclaw_rl.train.watch import Reaction, max_evidence
 from openclaw_rl.types import BASE_VERSION, UPSTREAM_VERSION, Policy, Scope
 
 log = logging.getLogger(__name__)
-#: Of a verdict's range, what is given away at most by taking over.
+#: The largest loss in mean verdict that a takeover accepts, as a share of the verdict's range.
 MARGIN = 0.15
-#: A bet on something that is not so comes to this much with probability 1 in so many.
+#: Evidence needed to raise the share; a false claim reaches it with probability at most 1/20.
 ENOUGH = 20.0
-#: Likewise for leaving it, in each run of so many verdicts.
+#: Evidence needed to go back, in each run of ``RUN`` verdicts; a false claim reaches it with at most 1/200.
 WORSE, RUN = 200.0, 50
 _STAKES = (0.3, 0.6, 0.9)
-#: The other's newest verdicts, to compare with; each of ours takes some.
+#: How many of the upstream's newest verdicts to compare with; each local verdict uses up some.
 _REFERENCE = 8 * RUN
 FIRST = "a version has learned from its answers"
 RISES = "people like its replies as much"
@@ -41,10 +41,10 @@ class TrafficShare(Protocol):
 
 
 class Shares(Protocol):
-    """The ledger's. Synchronous."""
+    """Traffic shares in the ledger. Synchronous."""
 
     def changed_scopes(self, seen: Any) -> tuple[list[Scope], Any]:
-        """Scopes in which something happened since ``seen``, and what to ask with next time."""
+        """Scopes that changed since ``seen``, and the ``seen`` for the next call."""
 
     def current(self, scope: Scope) -> TrafficShare: ...
 
@@ -54,7 +54,7 @@ class Shares(Protocol):
 
 
 class Served(Protocol):
-    """Which versions there are. Synchronous."""
+    """Policy versions in the ledger. Synchronous."""
 
     def serving(self, scope: Scope) -> int: ...
 
@@ -65,7 +65,7 @@ class Served(Protocol):
 
 
 def take_over_shares(text: str) -> tuple[float, ...]:
-    """ValueError unless they rise from more than 0 to 1 at most."""
+    """Parse shares; ValueError unless they rise from above 0 to at most 1."""
     try:
         shares = tuple(float(each) for each in text.split(","))
     except ValueError:
@@ -76,7 +76,10 @@ def take_over_shares(text: str) -> tuple[float, ...]:
 
 
 def as_good(upstream: Sequence[Reaction], here: Sequence[Reaction]) -> float:
-    """What a stake of 1 on "no worse by more than the margin" has come to; each person's are compared."""
+    """Evidence that local replies are worse by at most the margin: the wealth of a bet that started with 1.
+
+    Each verdict is compared with one of the same user.
+    """
     unused: dict[str, list[float]] = {}
     for reaction in upstream:
         unused.setdefault(reaction.user, []).append((reaction.score + 1) / 2)
@@ -89,14 +92,14 @@ def as_good(upstream: Sequence[Reaction], here: Sequence[Reaction]) -> float:
 
 
 class TakeOver:
-    """Looks at every scope now and then, and moves its share."""
+    """Checks every scope periodically and adjusts its traffic share."""
 
     def __init__(self, shares: Shares, served: Served, steps: Sequence[float], poll_s: float = 2.0) -> None:
         self._shares, self._served, self._steps, self._poll_s = shares, served, tuple(steps), poll_s
         self._seen: Any = None
 
     async def run(self) -> None:
-        """Until cancelled. A database that is away is waited for."""
+        """Run until cancelled. Keeps trying while the database is unavailable."""
         while True:
             try:
                 await asyncio.to_thread(self.look)

@@ -1,4 +1,4 @@
-"""The teacher: some version on the engine that serves, asked at low priority."""
+"""The teacher: a version on the serving engine, queried at low priority."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from openclaw_rl.types import (
     Weights,
 )
 
-#: Tokens of the teacher's own that are asked for; an algorithm's ``teacher_k`` is at most this.
+#: The teacher's own likeliest tokens per position to request; an algorithm's ``teacher_k`` is at most this.
 _TEACHER_TOP = 8
-#: What the teacher held likely at each token of an answer, beside one bin for the rest.
+#: Likeliest tokens recorded per position of an answer; one bin stands for the rest.
 _ANSWER_TOP = 20
 _MAX_TOKENS = 80
-#: Of a job that shall stay as it is; most end by themselves before.
+#: Length limit of an anchor's answer; most end earlier.
 _ANCHOR_TOKENS = 16
-#: Some way between one answer's always the same and answers that wander off.
+#: High enough that answers differ, low enough that they stay on topic.
 _TEMPERATURE, _TOP_P = 0.8, 0.95
-#: Asked at the same time: beside live traffic, a pass of the engine costs about the same for all of them.
+#: Concurrent requests: a batched engine step costs about the same for all of them.
 _AT_ONCE = 16
 _LEAST_WORDS, _LEAST_DIFFERENT = 3, 0.4
 _WORD = re.compile(r"[^\W_]+")
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class EngineTeacher:
-    """``choose`` names a scope's teacher as of now; None is the base."""
+    """``choose`` returns a scope's current teacher; None is the base."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class EngineTeacher:
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def prepare(self, scope: Scope) -> None:
-        """Have a scope's teacher loaded; nothing to do if it is."""
+        """Load a scope's teacher, unless it is loaded."""
         self._weights = self._choose(scope)
         await self._load()
 
@@ -78,11 +78,11 @@ class EngineTeacher:
             return
         try:
             await self._engine.load(self._weights)
-        except ValueError as error:  # no turn's fault
+        except ValueError as error:  # RuntimeError, since callers take ValueError for a problem of the turn
             raise RuntimeError(f"the teacher, version {self._version}, cannot be loaded: {error}") from error
 
     async def _with_reload(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Others load and unload versions, too: the teacher may be gone, and is then loaded again."""
+        """Other parts load and unload versions too: if the teacher was evicted, load it again."""
         try:
             return await ask()
         except ValueError:
@@ -121,13 +121,13 @@ class EngineTeacher:
 
     @cached_property
     def _end_id(self) -> int:
-        """What ends a reply, as the renderer writes one that was given."""
+        """The token with which the renderer ends a reply in the history."""
         said: list[Message] = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
         prompt = self._renderer.render(said)
         return next(each for each in reversed(prompt) if each in self._renderer.stop_ids)
 
     async def likeliest(self, prompt_ids: list[int]) -> Answer:
-        """The beginning of the answer, without chance."""
+        """The beginning of the greedy answer."""
         return await self._answer(prompt_ids, SamplingParams(_ANCHOR_TOKENS, temperature=0.0))
 
     async def _answer(self, prompt_ids: list[int], sampling: SamplingParams) -> Answer:

@@ -1,11 +1,11 @@
-"""Training through the Tinker protocol: the cloud, or a server of one's own such as SkyRL.
+"""Training through the Tinker protocol: the cloud service, or your own server such as SkyRL.
 
-Each step first asks for log-probs as they are now, computes our own loss and its gradient for each of them
-here, and sends that gradient as the advantages of a loss that every server has. So all losses are ours, also
-a Python function, and exact; the price is one more forward pass, and one row for each candidate column.
+Each step first requests the current log-probs, computes our loss and its gradient with respect to each of
+them locally, and sends that gradient as the advantages of a loss that every server has. So all our losses
+work exactly, Python functions too; the price is one more forward pass, and one row per candidate column.
 
-Everything that a step depends on is in the server's checkpoint and in the version's URI, so a trainer that
-was killed goes on from there. A client that failed is never used again.
+Everything a step depends on is in the server's checkpoint and in the version's URI, so a killed trainer
+resumes from there. A client that failed is never used again.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from openclaw_rl.types import Batch, Example, Json, StepReport, TrainerCapabilit
 
 @dataclass(frozen=True)
 class TinkerTrainerOptions(TrainConfig):
-    """Training's section of the settings, and what only Tinker has: ``[train.tinker]``."""
+    """The training settings, plus those of Tinker: ``[train.tinker]``."""
 
     url: str = ""
-    """A server of your own, such as http://10.0.0.5:8000; by default the cloud, by TINKER_API_KEY."""
+    """Your own server, such as http://10.0.0.5:8000; by default the cloud service, with TINKER_API_KEY."""
     base_model: str = ""
-    """What the server calls the model, where that is not --model."""
+    """The server's name for the model, if it differs from --model."""
     reduction: Literal["sum", "mean"] = "sum"
-    """How the server adds up tokens: sum, or mean, as SkyRL's JAX backend does."""
+    """How the server reduces over tokens: sum, or mean as SkyRL's JAX backend does."""
     beta1: float = 0.9
-    """Adam's."""
+    """Adam's beta1."""
     beta2: float = 0.98
-    """Adam's."""
+    """Adam's beta2."""
     patience_s: float = 600.0
-    """How long a call may take."""
+    """Timeout of one call, in seconds."""
     name: str = ""
-    """What the model is called in the settings."""
+    """The model's name in the settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class TinkerTrainer:
         self._sessions: list[Any] = []
         self._client: Any = None
         self._model: Any = None
-        """The client, also after it failed."""
+        """The client; kept after it failed, so that its model can be released."""
         self._steps = 0
         self._state: Json = {}
-        offered_models(connect(options), options)  # what cannot be used is said now, not at the first step
+        offered_models(connect(options), options)  # fail now rather than at the first step
 
     @property
     def state(self) -> Json:
@@ -86,10 +86,10 @@ class TinkerTrainer:
     # --- the server --------------------------------------------------------------------------
 
     def _connect(self, state: str | None) -> None:
-        """A new model on the server: weights are loaded before anything else, or not at all.
+        """Create a new model on the server: weights can be loaded only before anything else happens.
 
-        Sessions before are kept, since some servers sample from a version only while the one that made it
-        lives. SkyRL's JAX backend, which takes means, has few places, and the engine keeps copies there.
+        Earlier sessions are kept, since some servers sample from a version only while the session that made
+        it is open. SkyRL's JAX backend (``mean``) has few slots, and the engine keeps its own copies there.
         """
         options = self.options
         if options.reduction == "mean" and self._service is not None:
@@ -110,7 +110,7 @@ class TinkerTrainer:
             raise raised(error) from None
 
     def _call(self, call: Any, *arguments: Any) -> Any:
-        """A client that failed may hold gradients of half a step: it is left behind."""
+        """A client that failed may hold gradients of half a step, so it is discarded."""
         try:
             return call(*arguments).result(self.options.patience_s)
         except TimeoutError:
@@ -126,7 +126,7 @@ class TinkerTrainer:
         self._steps, self._state = facts.get("steps", 0), facts.get("algorithm", {})
 
     def save(self, folder: Path, state: Json) -> str:
-        """On the server; the URI holds what ``resume`` needs."""
+        """Saves on the server; the returned URI holds what ``resume`` needs."""
         self._state = json.loads(json.dumps(state))
         kept = self._call(self._client.save_state, _name()).path
         sampler = self._call(self._client.save_weights_for_sampler, _name()).path
@@ -137,7 +137,7 @@ class TinkerTrainer:
     def step(self, batch: Batch, version: int) -> StepReport:
         started, loss = time.monotonic(), loss_of(batch)
         if self._service is None:
-            self._connect(None)  # nobody resumed anything: from the base
+            self._connect(None)  # ``resume`` was not called: start from the base
         if self._client is None:
             raise EngineAway("the last call to the Tinker service failed")
         padding = getattr(loss, "padding", 0.0)
@@ -148,7 +148,7 @@ class TinkerTrainer:
         total, gradients, differences, ratios = _differentiate(batch, loss, columns, new, version)
         data = _data(columns, new, [self._scaled(gradient, len(columns)) for gradient in gradients])
         rate = self.options.learning_rate * batch.scale * self._warmup()
-        # Both are submitted before either is waited for, as the protocol wants it.
+        # Submit both before waiting for either, as the protocol requires.
         passing = self._submit(self._client.forward_backward, data, "importance_sampling")
         stepping = self._submit(self._client.optim_step, self._adam(rate))
         self._call(lambda: passing)
@@ -189,18 +189,18 @@ class TinkerTrainer:
         )  # fmt: skip
 
     def _scaled(self, gradient: torch.Tensor, num_rows: int) -> torch.Tensor:
-        """A server that takes means divides by the row's tokens and by the rows."""
+        """Undo the division by the row's tokens and the number of rows that a ``mean`` server does."""
         return gradient * len(gradient) * num_rows if self.options.reduction == "mean" else gradient
 
 
 def _columns(index: int, example: Example, padding: float) -> list[_Column]:
-    """The reply's own tokens, and every other column that has anything to say."""
+    """The reply's own tokens, and every other column that carries signal."""
     ids = [*example.prompt_ids, *example.reply_ids]
     made = []
     for column in range(example.ids_NK.shape[1]):
         if column and bool((example.signal_NK[:, column] == padding).all()):
             continue
-        # What precedes the reply is scored as it is, and weighs nothing.
+        # Prompt tokens are scored too, but get no gradient.
         targets = [*ids[1 : len(example.prompt_ids)], *example.ids_NK[:, column].tolist()]
         made.append(_Column(index, column, ids[:-1], targets))
     return made
@@ -209,7 +209,7 @@ def _columns(index: int, example: Example, padding: float) -> list[_Column]:
 def _differentiate(
     batch: Batch, loss: Any, columns: Sequence[_Column], new: Sequence[torch.Tensor], version: int
 ) -> tuple[float, list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """The loss; its gradient for every log-prob of every row; how far log-probs have moved."""
+    """The loss; its gradient with respect to each row's log-probs; how far log-probs have moved."""
     rows = {(each.example, each.column): row for each, row in zip(columns, new, strict=True)}
     total, found, differences, ratios = 0.0, {}, [], []
     for index, example in enumerate(batch.examples):
@@ -235,7 +235,7 @@ def _differentiate(
 def _data(
     columns: Sequence[_Column], new: Sequence[torch.Tensor] | None, gradients: Sequence[torch.Tensor] | None
 ) -> list[Any]:
-    """Rows of a request: to be scored, or with the gradients that shall flow."""
+    """The rows of a request: to be scored, or with the gradients to apply."""
     import tinker
 
     made = []
@@ -251,7 +251,7 @@ def _data(
 
 
 def _grad_norm(metrics: Json) -> float:
-    """As the server says it, of its own scale; 0 where it does not."""
+    """As reported by the server, in its own scale; 0 if it reports none."""
     return float(next((value for name, value in metrics.items() if name.endswith("grad_norm")), 0.0))
 
 

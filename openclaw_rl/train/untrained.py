@@ -1,4 +1,4 @@
-"""Where nothing is trained: every judged turn still says why."""
+"""Without training: every judged turn still records why it was not trained on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PAGE = 50
 
 
 async def settle_untrained(verdicts: VerdictQueue, reason: str, poll_s: float = 0.5) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     while True:
         pending = await asyncio.to_thread(verdicts.pending, _PAGE)
         for seq, turn_id in pending:

@@ -1,12 +1,12 @@
-"""Have people liked the replies less since some version? A test that may be looked at after every verdict.
+"""Have users liked the replies less since some version? A sequential test, valid after every verdict.
 
-Betting against the claim "nobody likes the versions since less than those before": each new verdict is set
-against earlier ones of the same person. The stake grows where the earlier ones are better. If the claim is
-true it is not expected to grow, whatever the share of complaints and however often one looks, so it exceeds
-``1 / rate`` with probability at most ``rate``. Nothing has to be known about how pleased people were before,
-and a new person who is hard to please says nothing about a version.
+It bets against the null hypothesis "nobody likes the versions since less than those before": each new verdict
+is compared with earlier ones of the same user, and the wealth grows if the earlier ones are better. Under the
+null hypothesis it does not grow in expectation, whatever the share of complaints and however often it is
+checked, so it exceeds ``1 / rate`` with probability at most ``rate``. The test needs no prior satisfaction
+rate, and a new user who is hard to please does not count against a version.
 
-Not covered: verdicts that depend on each other, such as complaints in one conversation.
+Not covered: verdicts that depend on each other, such as complaints in one session.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-#: Of this many versions that are no worse than those before them, any is left again with this probability.
+#: Among this many versions no worse than their predecessors, the probability of any rollback is at most this.
 VERSIONS, FALSE_ALARMS = 100, 0.05
-#: Versions before the one that serves that are looked at.
+#: How many versions before the serving one are considered as targets.
 _BOUNDARIES = 16
-#: Earlier verdicts that one new verdict is set against, where there are enough for that many new ones: their
-#: mean varies less than one of them.
+#: One new verdict is compared with the mean of a block of earlier ones, which varies less than a single one.
+#: A block has one verdict for every 16 earlier ones of the user, at least 1 and at most 4.
 _MOST_BLOCK, _ENOUGH = 4, 16
-#: Falls of the mean that are betted on, an equal part of the stake each.
+#: Drops of the mean to bet on, with an equal part of the wealth each.
 _FALLS = (0.2, 0.4, 0.6)
-#: What the mean is taken for before there are verdicts, and how many they would have been.
+#: Prior of the mean, and how many verdicts it counts as.
 _PRIOR_MEAN, _PRIOR = 0.7, 4.0
-#: Of what could be betted without losing all of it.
+#: Largest bet, as a share of one that could lose everything.
 _MOST = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """A verdict (−1, 0, +1) on something that a version said to a person."""
+    """A verdict (−1, 0, +1) on a version's reply to a user."""
 
     version: int
     user: str
@@ -39,10 +39,9 @@ class Reaction:
 
 
 def better_before(lineage: Sequence[int], reactions: Sequence[Reaction]) -> int | None:
-    """The version to go back to; None where nothing says that the later ones are worse.
+    """The version to roll back to; None without evidence that the later ones are worse.
 
-    ``lineage`` begins with the version that serves, followed by those it was made from. ``reactions`` are
-    in the order they came.
+    ``lineage`` is the serving version followed by its ancestors. ``reactions`` are in order of arrival.
     """
     evidence = {
         target: max_evidence(
@@ -57,7 +56,7 @@ def better_before(lineage: Sequence[int], reactions: Sequence[Reaction]) -> int 
 
 
 def max_evidence(before: Sequence[Reaction], after: Sequence[Reaction]) -> float:
-    """The largest value that the betting martingale has reached, starting from 1."""
+    """The largest value that the betting martingale reaches, starting from 1."""
     wealth, most = [1.0] * len(_FALLS), 1.0
     mean, number = _PRIOR_MEAN, _PRIOR
     for old, new in _pairs(before, after):
@@ -71,7 +70,7 @@ def max_evidence(before: Sequence[Reaction], after: Sequence[Reaction]) -> float
 
 
 def _pairs(before: Sequence[Reaction], after: Sequence[Reaction]) -> Iterator[tuple[float, float]]:
-    """The mean of some of a person's verdicts before, the latest first, and one of theirs since."""
+    """Pairs per user: the mean of some verdicts from before, latest first, and one verdict since."""
     unused: dict[str, list[float]] = {}
     for reaction in before:
         unused.setdefault(reaction.user, []).append((reaction.score + 1) / 2)

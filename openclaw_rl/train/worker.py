@@ -1,8 +1,8 @@
-"""Learning in the background: verdicts → samples → step → gate → publish, and back if people dislike it.
+"""Background learning: verdicts → samples → step → gate → publish, and rollback if users dislike the result.
 
-Everything between two steps is in the ledger or in a version's folder, so this can be killed at any
-instruction: a step that was claimed is done again from the same weights with the same samples, one that
-was saved goes on to the gate, one that passed is already published.
+All state between steps is in the ledger or in a version's folder, so the process can be killed at any
+instruction: a claimed step is repeated from the same weights with the same samples, a saved one continues
+with the gate, and one that passed is already published.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from openclaw_rl.types import (
 
 log = logging.getLogger(__name__)
 _GATE_TURNS, _MANY = 8, 1000
-#: Batches' worth of samples that one step takes, where there is little to learn or far too much.
+#: Most batches of samples that one step takes, if the samples carry little signal or the backlog is long.
 _MOST_BATCHES = 4
-#: However long the oldest has waited, a step is not taken with fewer samples.
+#: A step needs this many samples, however long the oldest has waited.
 _MIN_SAMPLES = 2
 PRUNED = "its turn was pruned before the step"
-#: After so many failures a step is given up.
+#: A step is given up after this many failures.
 _MOST_TRIES = 3
 WISH_OVER = "what it was to teach is no longer wished for, or was given up"
 STALE = "it was answered by a version too long ago"
@@ -54,19 +54,19 @@ STALE = "it was answered by a version too long ago"
 @dataclass(frozen=True, slots=True)
 class LearnOptions:
     settings: LearnConfig
-    """As they are for the scope."""
+    """The settings that apply to the scope."""
     batch_size: int
-    """Samples per step: the settings', or what the algorithm asks for."""
+    """Samples per step: from the settings, or the algorithm's choice."""
     replay: int
-    """Replies accepted earlier that a step hears again, however old; their push ends at the ratio's bound."""
+    """Earlier accepted replies that a step replays, of any age; clipping the ratio bounds their effect."""
     config_hash: str
     fingerprint: str
-    """Of the model that is trained."""
+    """Fingerprint of the model being trained."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How a scope is learned for."""
+    """How a scope learns."""
 
     algorithm: Algorithm
     options: LearnOptions
@@ -87,7 +87,7 @@ class LearnWorker:
         poll_s: float = 0.5,
         log_step: Callable[[int, Json, Json], None] = lambda version, metrics, gate: None,
     ) -> None:
-        """``log_step`` is told of every version that was checked: its number, its step and its checks."""
+        """``log_step`` is called for every version that was checked, with its number, metrics and checks."""
         self._policies, self._wishes, self._sampler = policies, wishes, sampler
         self._method_for, self._gate = method_for, gate
         self._make_trainer, self._engine, self._store = make_trainer, engine, store
@@ -99,17 +99,17 @@ class LearnWorker:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._trainer: Trainer | None = None
         self._trainer_version: int | None = None
-        """The version the trainer's weights are."""
+        """The version whose weights the trainer holds."""
         self._reported: dict[Scope, int] = {}
         self._last_scope, self._started = "", False
-        self._seen: object = None  # how far the ledger was looked at for scopes with something to do
+        self._seen: object = None  # how far the ledger was searched for scopes with work to do
         self._anchors: list[Example] = []
 
     def _say(self, line: str) -> None:
         self._progress(line)
 
     async def run(self) -> None:
-        """Until cancelled. An engine or a database that is away is waited for."""
+        """Run until cancelled. Waits while the engine or the database is unavailable."""
         while True:
             try:
                 await self._start()
@@ -129,13 +129,13 @@ class LearnWorker:
                 await asyncio.sleep(self._poll_s)
 
     async def _start(self) -> None:
-        """Once: what people wished for on another model is learned again on this one."""
+        """Once: relearn on this model the wishes that were learned on another."""
         if not self._started and (number := await self._sampler.relearn()):
             self._progress(f"the model is another one: {number} wishes are learned again")
         self._started = True
 
     async def step(self) -> bool:
-        """Whatever is next; False when nothing is."""
+        """Do the next piece of work; False if there is none."""
         if (unfinished := self._policies.unfinished()) is not None:
             await self._finish(unfinished)
             return True
@@ -154,7 +154,7 @@ class LearnWorker:
     # --- when --------------------------------------------------------------------------------
 
     def _claim(self, scopes: Sequence[Scope]) -> Policy | None:
-        """The next step that is due, the scopes taking turns."""
+        """The next step that is due; scopes take turns."""
         asked, after = self._policies.flush_requested_at(), self._last_scope
         for scope in [*(s for s in scopes if s > after), *(s for s in scopes if s <= after)]:
             own = self._policies.flush_requested_at(scope)
@@ -184,27 +184,27 @@ class LearnWorker:
             return None
         limit = size
         says_little = number >= 2 * size and strength < settings.min_signal * number
-        if says_little or number > (settings.max_staleness + 1) * size:  # the last would come too late
+        if says_little or number > (settings.max_staleness + 1) * size:  # the last would become stale
             limit = min(number, _MOST_BATCHES * size)
-        if method.algorithm.needs.generates:  # its step is as long for one complaint as for several
+        if method.algorithm.needs.generates:  # a step takes as long for one complaint as for several
             limit = min(number, _MOST_BATCHES * max(size, _MOST_BATCHES))
         parent = self._retreat.trainable(scope)
         return self._policies.claim(limit, parent, options.config_hash, options.replay, scope)
 
     async def _follow(self) -> None:
-        """At once, rather than when the server looks next; while it is away, there is nobody to tell."""
+        """At once, rather than at the server's next poll; skipped while the server is unavailable."""
         with suppress(ConnectionError, ValueError, OSError):
             await follow(self._policies, self._engine, self._store.weights)
 
-    # --- one version, from its samples to its end ------------------------------------------------
+    # --- one version, from its samples to its outcome ------------------------------------------------
 
     async def _finish(self, policy: Policy) -> None:
-        """A step that breaks is tried again; one that always does is given up, and learning goes on."""
+        """A failed step is retried; one that keeps failing is given up, and learning goes on."""
         try:
             await self._bring_to_end(policy)
         except Exception as error:
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-                raise  # the engine is away, the disk is full: not the step's fault
+                raise  # the engine is unavailable, the disk is full: not the step's fault
             self._trainer_version = None
             problem = str(error).partition("\n")[0] or type(error).__name__
             if self._policies.failed(policy.version, problem) < _MOST_TRIES:
@@ -273,7 +273,7 @@ class LearnWorker:
         return [item for item in items if item.source.turn_ids[0] not in {*stale, *over}]
 
     def _is_over(self, example: Example, scope: Scope) -> bool:
-        """Taught for wishes that are no longer what the person wishes for."""
+        """Whether it teaches wishes that are no longer the user's current ones."""
         source = example.source
         return source.kind == "hinted" and source.hint != self._wishes.current(source.user, scope)
 
@@ -285,7 +285,7 @@ class LearnWorker:
         return self._policies.num_between(answered_by, parent, scope) > most
 
     def _take_step(self, policy: Policy, items: list[Example]) -> StepReport:
-        """In the trainer's thread."""
+        """Runs in the trainer's thread."""
         version, parent = policy.version, policy.parent or BASE_VERSION
         algorithm = self._method_for(policy.scope).algorithm
         if self._trainer is None:
@@ -299,7 +299,7 @@ class LearnWorker:
                 raise
             self._trainer_version = parent
         state = trainer.state
-        self._trainer_version = None  # neither the one nor the other, should it break here
+        self._trainer_version = None  # neither parent nor version, if an exception follows
         training_set = TrainingSet(items, self._replayed(policy), self._anchors, self._num_rejected(policy))
         result = take_steps(trainer, algorithm, training_set, state, self._seed(policy), parent)
         report = result.report
@@ -323,18 +323,18 @@ class LearnWorker:
         return report
 
     def _seed(self, policy: Policy) -> int:
-        """By its place in the lineage, not by its number: trained again without something, it is the same."""
+        """The depth in the lineage, not the version number: retraining without a sample keeps the seed."""
         return len(self._policies.lineage(policy.parent or BASE_VERSION, policy.scope))
 
     def _num_rejected(self, policy: Policy) -> int:
-        """How many versions in a row did not pass, before this one."""
+        """Number of consecutive rejected versions before this one."""
         made = self._policies.list_policies(_MANY, policy.scope)
-        # Not those that were undone: trained again without something, it is as if they had never been made.
+        # Undone versions do not count: retraining without a sample must give what never seeing it would.
         before = [p for p in made if p.version < policy.version and not p.gate.get("undone")]
         return sum(1 for _ in takewhile(lambda p: p.status == "rejected", before))
 
     def _replayed(self, policy: Policy) -> list[Example]:
-        """What this version hears once more: accepted replies, or what was taught for the same wishes."""
+        """What this version replays: accepted replies, or examples taught for the same wishes."""
         replayed, scope = self._policies.replayed(policy.version), policy.scope
         if not (pool := self._method_for(scope).algorithm.needs.pool):
             return replayed
@@ -358,7 +358,7 @@ class LearnWorker:
             self._progress(f"version {policy.version} was rejected: {gate['reason']}")
         else:
             self._progress(f"version {policy.version} was dropped: another version was chosen meanwhile")
-        if self._is_undone(policy):  # what it learned was forgotten while it was being made
+        if self._is_undone(policy):  # what it learned was erased during training
             self._store.forget(policy.version, only_state=False)
         self._trainer_version = None
         with suppress(ConnectionError, ValueError):
@@ -373,5 +373,5 @@ class LearnWorker:
 
 
 def is_due(number: int, strength: float, batch_size: int, min_signal: float) -> bool:
-    """Enough samples with enough to say; many with little to say are enough as well."""
+    """Whether there are enough samples with enough signal, or very many with little."""
     return number >= batch_size and (strength >= min_signal * number or number >= _MOST_BATCHES * batch_size)
