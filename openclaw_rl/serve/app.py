@@ -1,7 +1,7 @@
-"""The HTTP surface: every dialect, and the routes by which people and scripts look in.
+"""The HTTP API: every dialect, and the routes for inspection, feedback and policies.
 
-Routes only translate. Whatever goes wrong inside a request becomes one JSON error that says
-what to do; prompts and keys never reach a log.
+Routes only translate. Any failure inside a request becomes one JSON error that says what to do;
+prompts and keys are never logged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from openclaw_rl.serve.wishes import wish_routes
 from openclaw_rl.types import EVERYONE, Json
 from openclaw_rl.users import Users
 
-#: Of an answer's headers, what pages of other origins may read.
+#: Response headers that pages of other origins may read.
 _EXPOSED = (
     "x-session-id", "x-request-id", "x-policy-version", "x-schema-relaxed", "x-schema-valid",
     "x-schema-violations",
@@ -141,14 +141,14 @@ def create_app(
 
     @app.post("/v1/flush", tags=["feedback"])
     async def flush(request: Request) -> Json:
-        """The owner's reaches all that waits, anybody else's what waits for their own policy."""
+        """Judge and train what is waiting now: for the owner everything, for others their own policy's."""
         mine = {} if limited_to(request) is None else {"scope": own_scope(request, gateway)}
         await inspection.record_event(None, "flush", mine)
         return {"status": "ok"}
 
     @app.get("/v1/policies", tags=["look in"])
     def policies(request: Request, scope: str | None = None) -> Json:
-        """The owner sees everybody's, unless one is named."""
+        """Without a scope, the owner sees the policies of all scopes."""
         everybodys = scope is None and limited_to(request) is None
         return inspection.policies(None if everybodys else visible_scope(request, gateway, scope))
 
@@ -198,7 +198,7 @@ def create_app(
     app.include_router(reward_routes(inspection, gateway))
     app.add_middleware(SessionUrl)
     if origins := _names(settings.allow_origin):
-        # Outermost: a browser asks without a key whether it may send one.
+        # Outermost: browsers send the preflight request without a key.
         app.add_middleware(
             CORSMiddleware,
             allow_origins=origins,
@@ -210,7 +210,7 @@ def create_app(
 
 
 class Feedback(WellFormed):
-    """A person's own word about a reply; it outranks every vote."""
+    """Explicit feedback on a reply; it overrides the judge."""
 
     id: str
     rating: Literal["up", "down"] | None = None
@@ -227,11 +227,11 @@ class Feedback(WellFormed):
 
 
 def _model(name: str) -> Json:
-    """In the words of OpenAI and of Anthropic at once; their clients skip what they do not know."""
+    """In OpenAI's and Anthropic's format at once; their clients ignore unknown fields."""
     openai = {"id": name, "object": "model", "created": 0, "owned_by": "openclaw-rl"}
     return {**openai, "type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
 
 
 def _names(text: str) -> list[str]:
-    """With commas or spaces between them."""
+    """Names separated by commas or spaces."""
     return text.replace(",", " ").split()
