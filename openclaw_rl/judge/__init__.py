@@ -1,7 +1,7 @@
-"""Judges: from a turn and what followed it to a verdict with hints.
+"""Judges: from a turn and its next state to a verdict with hints.
 
-``create_judge`` is the way in. A new judge is one file and one line in ``JUDGES``; a class outside this
-package works too, by its dotted path. Whatever the judge, the deterministic rules come first and win.
+``create_judge`` is the entry point. A new judge is one file and one line in ``JUDGES``; a class outside this
+package works too, by its dotted path. For every judge, the deterministic rules run first and take precedence.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class JudgeParts:
-    """What a judge may be built from; each takes what it needs."""
+    """What judges are built from; each uses what it needs."""
 
     settings: JudgeConfig = JudgeConfig()
     engine: Engine | None = None
     encode: Callable[[str], list[int]] | None = None
-    """Plain text to ids, without any special tokens."""
+    """Plain text to token ids, without special tokens."""
     renderer: Renderer | None = None
     model: str = ""
-    """Which local model to load where there is no engine and the settings name none."""
+    """The local model to load if there is no engine and the settings name no model."""
     load: Callable[[str], Loaded] | None = None
     """Loads another local model; the judge that called it closes the engine."""
 
 
 class RulesJudge:
-    """Only the rules; a turn that none of them covers stays unjudged."""
+    """Only the rules; a turn that no rule covers stays unjudged."""
 
     def __init__(self, rules: tuple[Rule, ...] = RULES) -> None:
         self._rules = rules
@@ -58,11 +58,11 @@ class RulesJudge:
         return _with_hints(verdict, case)
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to release."""
 
 
 class RuleFirstJudge:
-    """Rules, then the votes of another judge; hints accompany both."""
+    """The rules, then the votes of another judge; both give hints."""
 
     def __init__(self, votes: Judge, rules: tuple[Rule, ...] = RULES) -> None:
         self.votes, self._rules = votes, rules
@@ -102,9 +102,9 @@ JUDGES: dict[str, Callable[[JudgeParts], Judge]] = {
 
 
 def create_judge(name: str, parts: JudgeParts) -> Judge:
-    """The judge called ``name``, or the class at a path 'pkg.module:Class', behind the rules.
+    """The judge called ``name``, or the class at a path 'pkg.module:Class', run after the rules.
 
-    A class of your own is called with the parts, or with nothing if it takes no argument.
+    A custom class is called with the parts, or without arguments if it takes none.
     """
     judge: Judge = create("judge", name, JUDGES, parts)
     return judge if isinstance(judge, (RulesJudge, RuleFirstJudge)) else RuleFirstJudge(judge)

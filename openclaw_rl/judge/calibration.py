@@ -1,8 +1,8 @@
-"""Multinomial logistic regression in numpy: evidence in, class probabilities out.
+"""Multinomial logistic regression in numpy, from evidence to class probabilities.
 
-Features are standardised with the training mean and deviation; weights are fitted by Newton-like
-steps with an L2 penalty, deterministically, so the same cases give the same file. Where features come
-in groups (countable evidence, a state of many dimensions), a group weighs the same whatever its size.
+Features are standardised with the training mean and standard deviation. Weights are fitted by Newton-like
+steps with an L2 penalty, deterministically, so the same cases give the same file. If features come in groups
+(countable evidence, a hidden state), each group has the same weight whatever its size.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Calibration:
     bias_C: Array
 
     def probabilities(self, features: Sequence[float]) -> tuple[float, float, float]:
-        """Of +1, 0 and −1."""
+        """The probabilities of +1, 0 and −1."""
         x_F = np.asarray(features, dtype=np.float64)
         if x_F.shape != self.mean_F.shape:
             raise ValueError(f"{len(x_F)} features for a calibration of {len(self.mean_F)}")
-        # A feature far outside what was seen in fitting must not decide alone.
+        # Clipped, so that a feature far outside the training range does not decide alone.
         z_F = np.clip((x_F - self.mean_F) / self.scale_F, -3.5, 3.5)
         p_C = _softmax((z_F @ self.weights_FC + self.bias_C)[None])[0]
         return float(p_C[0]), float(p_C[1]), float(p_C[2])
@@ -51,7 +51,7 @@ class Calibration:
 def fit(
     features: Sequence[Sequence[float]], labels: Sequence[int], penalty: float, groups: Sequence[int] = ()
 ) -> Calibration:
-    """Classes weigh the same, however many cases each has; so do groups, given by their sizes."""
+    """Classes have equal weight, however many cases each has; so do groups, given by their sizes."""
     x_NF = np.asarray(features, dtype=np.float64)
     y_N = np.array([CLASSES.index(label) for label in labels])
     mean_F, scale_F = x_NF.mean(axis=0), np.maximum(x_NF.std(axis=0), 0.05)
@@ -60,7 +60,7 @@ def fit(
     target_NC = np.eye(len(CLASSES))[y_N]
     counts_C = np.maximum(target_NC.sum(axis=0), 1)
     weight_N = (len(y_N) / (len(CLASSES) * counts_C))[y_N]
-    # The best weights lie in the span of the cases; with more features than cases that is far smaller.
+    # The optimal weights lie in the span of the cases, far smaller if there are more features than cases.
     basis_FR = np.linalg.svd(z_NF, full_matrices=False)[2].T
     z1_NR = np.hstack([z_NF @ basis_FR, np.ones((len(z_NF), 1))])
     decay_R = np.full(z1_NR.shape[1], penalty)

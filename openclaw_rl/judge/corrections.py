@@ -1,7 +1,7 @@
-"""Which of a user's sentences say how a reply should differ, and what may be said of a tool's error.
+"""Finds the sentences in which a user says how a reply should differ, and describes tool errors.
 
-A question, a new task, and what is personal or secret are left out: a hint is learned from and kept. A tool's
-own words never become a hint, whoever wrote them; what went wrong is said in words of ours.
+Questions, new tasks and anything personal or secret are left out, since hints are stored and trained on. A
+tool's own text never becomes a hint, whoever wrote it; errors are described by fixed sentences.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _FORMS = {
     name: re.compile("|".join(f"(?:{form})" for form in forms), re.IGNORECASE)
     for name, forms in read_patterns("corrections").items()
 }
-#: A sentence ends where none is being quoted.
+#: The end of a sentence does not count inside quotes.
 _PIECE = re.compile(
     r"\"[^\"\n]{0,200}\"|「[^」\n]{0,200}」|“[^”\n]{0,200}”|(?<!\w)'[^'\n]{1,200}'(?!\w)|(?P<end>[.!?…]+(?=\s)|[。！？]+|\n+)|.",
     re.DOTALL,
 )
 _CONTENT = re.compile(r"[^\W\d_]{4,}|\d+")
-#: New words that make a request a new one.
+#: This many new words make a request a new task.
 _NEW_WORDS = 2
 _FAILED = "The tool call failed"
 _FAILURES = {
@@ -35,7 +35,7 @@ _FAILURES = {
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text; one that is quoted inside another belongs to it."""
+    """The sentences of a text; a quoted sentence belongs to the one around it."""
     found, now = [], ""
     for piece in _PIECE.finditer(text):
         now += piece.group()
@@ -46,21 +46,21 @@ def sentences(text: str) -> list[str]:
 
 
 def corrects(sentence: str, request: str) -> bool:
-    """Whether a sentence may be about the reply to ``request``, and may be kept."""
+    """Whether a sentence may be about the reply to ``request``, and may be stored."""
     if is_personal(sentence):
         return False
     return not _asks_for_something_else(sentence, request)
 
 
 def is_personal(text: str) -> bool:
-    """Whether a text holds what is nobody else's business: names, addresses, numbers, secrets."""
+    """Whether a text contains private data: names, addresses, numbers, secrets."""
     return bool(_FORMS["personal"].search(text))
 
 
 def asks_again(request: str, said: str) -> bool:
-    """Whether somebody who asked for the one and then said the other wants the first done again.
+    """Whether a user who sent ``request`` and then ``said`` wants the request answered again.
 
-    Not if they go on to something else, even if they complain before.
+    False if they also ask for something else, even after a complaint.
     """
     if said.split()[-len(request.split()) :] == request.split():
         return True
@@ -74,13 +74,13 @@ def _asks_for_something_else(sentence: str, request: str) -> bool:
 
 
 def failure_in_words(line: str) -> str:
-    """What a tool's error line says, in words of ours."""
+    """A fixed sentence that describes a tool's error line."""
     why = next((words for sign, words in _FAILURES.items() if re.search(sign, line, re.I)), None)
     return f"{_FAILED}: {why}." if why else f"{_FAILED}."
 
 
 def is_failure_in_words(text: str) -> bool:
-    """Whether a hint is such a sentence of ours, and so nobody's wish."""
+    """Whether a hint is such a fixed sentence, and so not a user's wish."""
     return text.startswith(_FAILED)
 
 
@@ -91,7 +91,7 @@ def _is_new_task(sentence: str, request: str) -> bool:
 
 
 def _unquoted(sentence: str) -> str:
-    """A quoted question at the end is not one that is asked."""
+    """Without quotations: a quoted question is not a question of the user."""
     return re.sub(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']+'(?!\w)", "…", sentence)
 
 

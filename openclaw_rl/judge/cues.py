@@ -1,7 +1,7 @@
-"""Countable signs: what a user's words, a tool's result and the fit between them give away.
+"""Countable cues in a user's words, in tool results, and in how they match the request.
 
-Every sign is a number with a name; their weights are fitted on labelled cases, none decides alone.
-A user's signs are taken from the user's own words only, never from tool results or quotations.
+Every cue is a named number. Weights are fitted on labelled cases; no cue decides alone. A user's cues come
+from the user's own words only, never from tool results or quotations.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _count(name: str, text: str) -> float:
 
 
 def _shows_text(exchange: Exchange) -> bool:
-    """Several lines out of a file or a page: the words in them are about something else."""
+    """Whether the result is several lines of a file or page, whose words say nothing about the call."""
     reads = any(_count("readers", name) for name, _ in exchange.calls)
     return reads and any("\n" in text.strip() for text in exchange.results)
 
@@ -108,7 +108,7 @@ def _stems(text: str) -> set[str]:
 
 
 def _overlap(first: str, second: str) -> float:
-    """The share of the first text's content words that the second has too."""
+    """The share of the first text's content words that also occur in the second."""
     stems = _stems(first)
     return len(stems & _stems(second)) / len(stems) if stems else 0.0
 

@@ -1,8 +1,8 @@
-"""Undoing disguises: look-alike letters, letters apart, encoded words, walls of padding.
+"""Undoes obfuscation: look-alike letters, spaced-out letters, encoded words, padding.
 
-``reveal`` gives a text as a person reads it; honest text comes back as it was. ``hidden_forms`` gives the
-readings of a line that only a machine would try (rotated, reversed, digits for letters), so that an order
-can be recognised in them without changing what is shown.
+``reveal`` returns a text as a person reads it; ordinary text is unchanged. ``hidden_forms`` returns decodings
+of a line that only a machine would try (ROT13, reversed, digits for letters), so that an instruction can be
+recognised in them without changing the text.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 _INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\u00ad\U000e0000-\U000e007f]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-#: Letters of other blocks that only imitate the ordinary ones; superscripts and fractions stay.
+#: Letters of other Unicode blocks that imitate ordinary ones; superscripts and fractions stay.
 _STYLED = re.compile(r"[\uff01-\uff5e\U0001d400-\U0001d7ff\u24b6-\u24e9\U0001f130-\U0001f149]")
-#: Lines through and under letters.
+#: Combining lines through and under letters.
 _STRUCK = re.compile(r"[\u0330-\u0338]")
 _TWINS = str.maketrans(
     "АВЕКМНОРСТУХаеорсухіјѕԁһΑΒΕΖΗΙΚΜΝΟΡΤΥΧο",
@@ -38,7 +38,7 @@ def reveal(text: str) -> str:
     text = _MIXED.sub(lambda found: found.group().translate(_TWINS), _STRUCK.sub("", text))
     text = _APART.sub(lambda found: found.group().replace(" ", ""), text)
     text = _ENCODED.sub(lambda found: " " if _is_encoded(found.group()) else found.group(), text)
-    # Behind a wall of nothing, or of the same thing, nobody goes on talking to an assistant.
+    # No user continues after a large gap or a long run of repetitions: what follows a gap is dropped.
     before, gap, _ = text.partition(found.group() if (found := _GAP.search(text)) else "\0")
     text = before if gap and before.strip() else text
     return _AGAIN.sub(" ", text)

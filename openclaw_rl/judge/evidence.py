@@ -1,12 +1,12 @@
-"""What a small language model thinks, in numbers: label log-probs after a few examples.
+"""Evidence from a small language model: label log-probs after a few examples.
 
-A small model cannot follow a judge's instructions, but the log-probs of label words after a
-handful of solved examples separate the classes well once they are calibrated. Each few-shot set
-is a constant prefix, which the engine keeps, so a call costs the tokens of the case alone.
+A small model cannot follow a judge's instructions, but the log-probs of label words after a handful of
+solved examples separate the classes well once they are calibrated. Each few-shot set is a constant prefix
+that the engine caches, so a call costs only the tokens of the case.
 
-``chat`` asks the same model how an assistant would go on after the user's words: it thanks,
-apologises, or simply answers. ``states`` are the model's own states in a middle layer where it is about
-to say so; they know more than its words, if the engine shows them.
+``chat`` measures how an assistant would continue after the user's words: it thanks, apologises, or simply
+answers. ``states`` are the model's hidden states in a middle layer at these positions; they hold more
+information than the log-probs, if the engine exposes them.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from openclaw_rl.types import Engine, Renderer, ScoreRequest, Scores
 Encode = Callable[[str], list[int]]
 _TOP_K = 1000
 _NUM_KNOWN = 512
-#: Ways in which an assistant begins after praise, after a complaint, after the next question.
+#: How an assistant typically starts after praise, after a complaint, after the next question.
 CONTINUATIONS = ("You're welcome", "I'm glad", "I apologize", "I'm sorry", "Sure, here", "You're right")
 
 
 class Evidence:
-    """Asks an engine; knows nothing about verdicts."""
+    """Queries an engine; knows nothing about verdicts."""
 
     def __init__(self, engine: Engine, encode: Encode, renderer: Renderer, layer: int) -> None:
-        """``layer`` (from 0) is the one whose states are read."""
+        """``layer`` (from 0) is the layer whose hidden states are read."""
         self._engine, self._encode, self._renderer, self._layer = engine, encode, renderer, layer
-        # Kernels round differently with what else is in a pass; the same text must get the same verdict.
+        # Cached: kernels round differently with the batch, and the same text must get the same verdict.
         self._known: dict[tuple[tuple[int, ...], int, int], Scores] = {}
 
     async def words(self, kind: str, number: int, exchange: Exchange) -> list[float]:
-        """Log-probs of the set's words at the place of the label, minus their mean.
+        """Log-probs of the set's words at the label position, minus their mean.
 
-        The labels themselves are among the words; their neighbours make the picture sharper.
+        The words include the labels and related words, which add information.
         """
         word_ids = [self._encode(" " + word)[0] for word in few_shot_set(kind, number).words]
         scores = await self._score_label(kind, number, exchange)
@@ -51,20 +51,20 @@ class Evidence:
         """Mean log-prob of each stock continuation, minus their mean."""
         prompt = self._chat_prompt(exchange)
         first, *others = [self._encode(text) for text in CONTINUATIONS]
-        values = [await self._mean_logprob(prompt, first)]  # fills the cache that the others reuse
+        values = [await self._mean_logprob(prompt, first)]  # fills the prefix cache for the others
         values += await asyncio.gather(*(self._mean_logprob(prompt, ids) for ids in others))
         mean = sum(values) / len(values)
         return [value - mean for value in values]
 
     async def states(self, kind: str, number: int, exchange: Exchange) -> list[list[float]]:
-        """Where the label, an assistant's next turn or a summary would begin; empty if not shown."""
+        """Hidden states where the label, an assistant's next turn or a summary would start; may be empty."""
         if not self._engine.capabilities.hidden_states:
             return []
         prompts = [self._chat_prompt(exchange)]
         for prefix, text in state_prompts(kind, number, exchange):
             prompts.append([*self._encode(prefix), *self._encode(text)])
         scores = [await self._score_label(kind, number, exchange)]
-        # What the token is does not matter: the state is the one that predicts it.
+        # Which token is appended does not matter: the state is the one that predicts it.
         scores += [await self._score([*ids, ids[0]], len(ids), 0) for ids in prompts]
         return [one.hidden for one in scores if one.hidden is not None]
 

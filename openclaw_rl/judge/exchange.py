@@ -1,7 +1,7 @@
-"""A case as text: what was asked, what was answered, what came next, each guarded and short.
+"""A case as text: request, reply and next state, each neutralised and shortened.
 
 The structure of the next state is always kept (one entry per message, in order, with its role);
-only long texts lose their middle.
+only the middle of long texts is cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from openclaw_rl.types import JudgeCase, Message
 
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _QUOTE = re.compile(r"^[^\S\n]*>.*$", re.MULTILINE)
-#: Agents without tool messages put a tool's output into the user's; what people add has a tag of its own.
+#: Agents without tool messages put a tool's output into user messages; text that people add has its own tag.
 _OUTPUT = re.compile(
     r"^[^\S\n]*(?:\[\w+(?: for [^\n]{0,300})?\] Result:|(?:Observation|Tool (?:output|result)s?"
     r"|Command output|Function (?:output|result)s?):|"
@@ -28,7 +28,7 @@ _FEEDBACK = re.compile(r"<(feedback|user_message|answer)>(.*?)</\1>", re.DOTALL)
 
 
 def text_of(message: Message) -> str:
-    """The message's text; parts other than text are named, not shown."""
+    """The message's text; other content parts appear as their type."""
     content: Any = message.get("content") or ""
     if isinstance(content, str):
         return content
@@ -37,7 +37,7 @@ def text_of(message: Message) -> str:
 
 
 def shorten(text: str, max_chars: int) -> str:
-    """One line with head and tail; the end of a text often holds its point."""
+    """One line with the head and the tail, since the end of a text often holds its point."""
     line = " ".join(text.split())
     if len(line) <= max_chars:
         return line
@@ -46,12 +46,12 @@ def shorten(text: str, max_chars: int) -> str:
 
 
 def own_words(text: str) -> str:
-    """A user's text without code and quotations of others."""
+    """A user's text without code and quotations."""
     return _QUOTE.sub(" ", _CODE.sub(" ", text))
 
 
 def split_output(message: Message) -> tuple[str, str]:
-    """What a person says in a message, and what a tool does."""
+    """(A person's text, a tool's output) in a message."""
     text = text_of(message)
     if message.get("role") != "user":
         return "", text
@@ -63,7 +63,7 @@ def split_output(message: Message) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Exchange:
-    """The guarded texts of one case."""
+    """The neutralised texts of one case."""
 
     case: JudgeCase
 
@@ -85,7 +85,7 @@ class Exchange:
 
     @cached_property
     def results(self) -> list[str]:
-        """Whatever is not a person's word: tool results and other observations."""
+        """Everything that no person wrote: tool results and other observations."""
         states = self.case.next_state or []
         outputs = [(message, split_output(message)[1]) for message in states]
         return [
@@ -101,13 +101,13 @@ class Exchange:
 
     @cached_property
     def notices(self) -> list[str]:
-        """Of reactions, in users' messages: about whatever message they name."""
+        """Notices of reactions in user messages; each is about the message that it names."""
         users = [message for message in self.case.next_state or () if message.get("role") == "user"]
         return [notice for message in users for notice in split_notices(split_output(message)[0])[1]]
 
     @property
     def has_user(self) -> bool:
-        """Whether a person said something; an output in a user's message is none of theirs."""
+        """Whether a person said something; a tool's output in a user message does not count."""
         users = [split_output(m) for m in self.case.next_state or () if m.get("role") == "user"]
         return any(bool(split_notices(said)[0]) if said else not output for said, output in users)
 

@@ -1,6 +1,6 @@
-"""Ratings that a user writes out: thumbs, marks out of ten, stars, and common ways to say them.
+"""Explicit ratings in a user's message: thumbs, marks out of ten, stars, and common ways to write them.
 
-Only unmistakable forms count. Praise and complaints in ordinary words are left to the votes.
+Only unambiguous forms count. Praise and complaints in ordinary words are left to the votes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PADDING = re.compile(r"\b(?:thanks?(?: you)?|thx|please|danke|merci|gracias|gra
 
 
 def rating_in(text: str) -> int | None:
-    """+1, −1, or None where nothing is rated or the ratings contradict each other."""
+    """+1, −1, or None if there is no rating or ratings contradict each other."""
     text = text.replace("’", "'").strip()
     found = {score for score in (_whole(text), _marks(text)) if score}
     found |= {1} if _rated(_POSITIVE, text) else set()
@@ -39,7 +39,7 @@ def _whole(text: str) -> int | None:
 
 
 def _rated(pattern: re.Pattern[str], text: str) -> bool:
-    """A thumb that is talked about ("add a 👍 button") rates nothing."""
+    """A thumb that is only mentioned ("add a 👍 button") is no rating."""
     return any(not _talked_about(text, match) for match in pattern.finditer(text))
 
 

@@ -1,9 +1,9 @@
-"""What was fitted to one model, and recognising that model by its own numbers.
+"""Calibrations fitted to a model, and recognising that model by its log-probs.
 
-A calibration belongs to the model it was fitted to and to no other. Names and widths do not tell models
-apart, so each file keeps the log-probs its model gave to one fixed text; only a model that gives the same
-(kernels differ a little) is judged with it. Beside the files of the package there may be files of your own,
-one folder per model, in ``judge`` inside the cache folder; ``evals.fit_judge`` writes them.
+A calibration is valid only for the model it was fitted to. Names and widths do not identify a model, so each
+file holds the log-probs that its model gives to a fixed text; it is used only for a model that gives the same
+(kernels differ a little). Besides the package's files, there may be your own, one folder per model in
+``judge`` in the cache folder; ``evals.fit_judge`` writes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIGNATURE_TEXT = (
     "The user asked how to boil an egg. The assistant said: put it into boiling water for six minutes. "
     "Then the user wrote: thanks, that was exactly what I needed! The assistant answered: You're welcome."
 )
-#: Mean difference of log-probs. Kernels of one model stay far below, other models far above it.
+#: Mean difference of log-probs. Different kernels of one model stay far below it, other models far above.
 _TOLERANCE = 0.1
 
 
@@ -33,10 +33,10 @@ _TOLERANCE = 0.1
 class Fitted:
     model: str
     layer: int
-    """The layer (from 0) whose states ``full`` was fitted to."""
+    """The layer (from 0) whose hidden states ``full`` was fitted to."""
     signature: tuple[float, ...]
     plain: dict[str, list[Calibration]]
-    """By kind of next state, one per vote, without states."""
+    """Kind of next state -> one calibration per vote, without hidden states."""
     full: dict[str, list[Calibration]]
 
 
@@ -55,7 +55,7 @@ def _calibrations(data: dict[str, Any]) -> dict[str, list[Calibration]]:
 
 
 def own_folder(model: str) -> Path:
-    """Where the files fitted to a model of your own are kept."""
+    """The folder for files fitted to your own model."""
     name = "".join(character if character.isalnum() or character in "-._" else "_" for character in model)
     return default_cache_dir() / "judge" / name.strip("._")
 
@@ -73,7 +73,7 @@ def is_same_model(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 async def recognise(engine: Engine, encode: Callable[[str], list[int]]) -> Fitted | None:
-    """What was fitted to the engine's base model; None if nothing was."""
+    """The calibration fitted to the engine's base model, or None."""
     found = await signature(engine, encode)
     own = sorted(path.parent for path in (default_cache_dir() / "judge").glob("*/probe.json"))
     known = (read_fitted(folder) for folder in (PACKAGE, *own))

@@ -1,15 +1,15 @@
-"""What a judge is shown is data: nothing written inside it may speak to the judge.
+"""Protects judges against prompt injection: what a judge reads is data, never instructions.
 
-``neutralise`` returns a text with everything taken out that addresses a judge instead of the
-assistant: control tokens, markup that imitates a prompt's delimiters, verdict lines, fake
-dialogue, orders to ignore instructions. A cut runs from the clause where it starts to the end of
-its sentence, so what a person honestly wrote before it still counts. It is idempotent.
+``neutralise`` removes everything from a text that addresses a judge instead of the assistant: control
+tokens, markup that imitates a prompt's delimiters, verdict lines, fake dialogue, orders to ignore
+instructions. A cut runs from the start of the clause to the end of its sentence, so that a person's own words
+before it still count. It is idempotent.
 
-``fence`` wraps data for a model that reads instructions: JSON text between markers that carry a
-random number, which text written beforehand cannot contain.
+``fence`` wraps data for a model that follows instructions: JSON text between markers with a random number,
+which text written beforehand cannot contain.
 
-Not done here: recognising every possible attack. Text that merely praises, in the role of a user,
-is indistinguishable from a user's praise; that is why the role decides what may count as feedback.
+Not every possible attack is recognised. Text in the role of a user that merely praises cannot be told from a
+user's praise; that is why the role decides what counts as feedback.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def _any_of(name: str, flags: int = 0) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{form})" for form in _PATTERNS[name]), re.IGNORECASE | flags)
 
 
-#: Whole blocks first: what stands between a control token and its end was never said by anyone.
+#: Removed first, as a whole: no one wrote the text between a control token and its end.
 _BLOCK = _any_of("blocks", re.DOTALL)
 _TOKEN = _any_of("tokens")
-#: A line that plays another part of the dialogue or of the judge's own examples.
+#: A line that imitates another role of the dialogue or of the judge's own examples.
 _PLAYED = _any_of("played")
-#: Where another message or dialogue pretends to begin: what stands after it is nobody's word.
+#: Where a fake message or dialogue starts; the text after it is ignored.
 _STAGED = _any_of("staged", re.MULTILINE)
-#: Markup and data a person pastes; in a tool result it may be the answer.
+#: Markup and data that a person pastes; in a tool result it may be the answer and stays.
 _PASTED = _any_of("pasted", re.DOTALL)
 _ATTACKS = _any_of("attacks")
-#: In a tool result or a reply nobody is entitled to an opinion of the assistant's work.
+#: Removed from tool results and replies, which must not rate the assistant's work.
 _SELF_PRAISE = _any_of("self_praise")
 _ORDERS = re.compile(r"system|developer|admin|note to|message|instruction", re.IGNORECASE)
 _BARE = re.compile(r"\W*(?:\+ ?1|[-−–] ?1)\W*")
@@ -55,12 +55,12 @@ _CLAUSE_START = re.compile(r"[,;:—–(\[\"“”|]|\s-\s|\b(?:and|so|but|pleas
 
 
 def neutralise(text: str, role: str = "user") -> str:
-    """``text`` without anything that is meant for a judge; of a very long one, its head and its tail."""
-    if len(text) > _MAX_CHARS:  # no judge is shown more, and the time to search grows faster than the text
+    """``text`` without anything addressed to a judge; a very long one is cut to its head and tail."""
+    if len(text) > _MAX_CHARS:  # judges read no more, and search time grows faster than the text
         text = f"{text[: _MAX_CHARS // 2]}\n{text[-_MAX_CHARS // 2 :]}"
     if role == "user" and _BARE.fullmatch(text.strip()):
-        return text.strip()  # a message that is nothing but ``+1`` is a person's rating
-    for _ in range(8):  # taking something out can join what was split to hide it
+        return text.strip()  # a message of only ``+1`` is a user's rating
+    for _ in range(8):  # a removal can join parts that were split to hide them
         cleaned = _neutralise_once(text, role)
         if cleaned == text:
             break
@@ -71,7 +71,7 @@ def neutralise(text: str, role: str = "user") -> str:
 def _neutralise_once(text: str, role: str) -> str:
     text = reveal(text)
     text = _before_the_stage(_PASTED.sub("\n", text)) if role == "user" else _COMMENT.sub(" ", text)
-    # A line break, so that what follows cannot pass for the rest of an honest sentence.
+    # Replaced by a line break, so that what follows does not read as the rest of the sentence.
     text = _TOKEN.sub("\n", _BLOCK.sub("\n", text))
     lines = [kept for line in text.split("\n") if (kept := _neutralise_line(line, role)) is not None]
     return "\n".join(lines).strip()
@@ -84,13 +84,13 @@ def _before_the_stage(text: str) -> str:
 
 
 def _neutralise_line(line: str, role: str) -> str | None:
-    """None for a line that is dropped altogether; an empty line stays one."""
+    """None for a line that is dropped; an empty line stays empty."""
     if not line.strip():
         return ""
     if (played := _PLAYED.match(line)) and (role != "tool" or _is_verdict_or_order(played)):
         if not _ORDERS.search(played.group()[: played.start("rest") - played.start()]):
             return None
-        # An order ends with its sentence; what a person wrote after it still counts.
+        # An order ends with its sentence; text after it still counts.
         _, _, line = played["rest"].partition(". ")
     if _BARE.fullmatch(line):
         return None
@@ -99,7 +99,7 @@ def _neutralise_line(line: str, role: str) -> str | None:
 
 
 def _is_verdict_or_order(played: re.Match[str]) -> bool:
-    """Tool results are full of ``answer: 42``; only what looks like talk to the judge goes."""
+    """Tool results are full of ``answer: 42``; only lines that address the judge are dropped."""
     head = played.group()[: played.start("rest") - played.start()].lower()
     words = (
         "verdict",
@@ -134,6 +134,6 @@ def _cut(sentence: str, role: str) -> str:
 
 
 def fence(value: object) -> tuple[str, str]:
-    """(marker, block): the value as JSON between two lines that only this call knows."""
+    """(marker, block): the value as JSON between two lines with a random marker."""
     marker = f"DATA-{secrets.token_hex(8)}"
     return marker, f"<<{marker}\n{json.dumps(value, ensure_ascii=False, indent=1)}\n{marker}>>"

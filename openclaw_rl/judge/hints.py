@@ -1,8 +1,8 @@
 """Hints: how the reply should have differed, in the user's words.
 
-``verbatim_hints`` takes them from a case without a model's help. ``filter_hints`` keeps out what is
-trivial, contradictory, unsafe or no correction, whoever proposed it. What a tool wrote never becomes a
-hint: of its error, only a sentence of ours says that the call failed.
+``verbatim_hints`` extracts them from a case without a model. ``filter_hints`` removes hints that are trivial,
+contradictory, unsafe or no correction, whatever their source. A tool's text never becomes a hint; for its
+errors, a fixed sentence says that the call failed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EMPTY_WORDS = frozenset(
     )
     for word in line.split()
 )
-#: A remark about the reply that was given; beside a question that has no reply yet it only misleads.
+#: A remark about the given reply; next to a request without a reply it only misleads.
 _REMARK = re.compile(
     r"^(?:(?:no|ugh|hmm|sorry|oh),? )?(?:"
     r"(?:that|this|it)(?:'s| is| was| sounds?| looks?)\b[^?,;:\d\"]{0,20}\b(?:too|much|long|short|brief|"
@@ -57,10 +57,10 @@ _OPPOSITES = tuple(
 
 
 def verbatim_hints(case: JudgeCase) -> tuple[str, ...]:
-    """The user's own correcting sentences, else that the call of a tool failed.
+    """The user's own correcting sentences, or else that a tool call failed.
 
-    Where they say what they want, what they say about the reply they got is left out: the teacher reads
-    the hint beside the question alone, and answers "That was too long" with an apology.
+    If the user says what they want, remarks about the given reply are left out: the teacher sees the hint
+    with the request only, and would answer "That was too long" with an apology.
     """
     exchange = Exchange(case)
     spoken = _correcting_sentences(exchange.user_text, exchange.request)
@@ -68,19 +68,19 @@ def verbatim_hints(case: JudgeCase) -> tuple[str, ...]:
 
 
 def failures(case: JudgeCase) -> list[str]:
-    """That calls failed, in words of ours."""
+    """Fixed sentences for the tool calls that failed."""
     tools = [message for message in case.next_state or () if message.get("role") == "tool"]
     lines = [line for message in tools if (line := error_in(message)) is not None]
     return list(dict.fromkeys(failure_in_words(line) for line in lines))
 
 
 def filter_hints(hints: Sequence[str], case: JudgeCase) -> tuple[str, ...]:
-    """Up to three different hints that are worth learning from; where nobody said a word, only our own."""
+    """Up to three different hints worth training on; if no user said anything, only our fixed sentences."""
     exchange = Exchange(case)
     said, failed = own_words(exchange.user_text), failures(case)
     if exchange.results and not said.strip():
         return tuple(hint for hint in hints if hint in failed)[:MAX_HINTS]
-    # Beside a tool's words, those of the request are no proof that a person wants something.
+    # With tool results, words of the request do not prove that the hint came from the user.
     source = " ".join([said, *([] if exchange.results else [exchange.request]), *failed])
     kept: list[str] = []
     correcting = [" ".join(s for s in sentences(h) if corrects(s, exchange.request)) for h in hints]
@@ -96,14 +96,14 @@ def is_trivial(hint: str) -> bool:
 
 
 def is_safe(hint: str) -> bool:
-    """Nothing dangerous or private, nothing addressed to a judge, no more than three sentences' worth."""
+    """Nothing dangerous or private, nothing addressed to a judge, at most 400 characters."""
     if len(hint) > _MAX_CHARS or _UNSAFE.search(hint):
         return False
     return neutralise(hint).split() == hint.split()
 
 
 def is_grounded(hint: str, source: str) -> bool:
-    """Enough of the hint's words come from the user, not from elsewhere."""
+    """Whether enough of the hint's words come from the source."""
     words = {word[:5] for word in _WORD.findall(hint.lower()) if word not in _EMPTY_WORDS and len(word) > 3}
     known = {word[:5] for word in _WORD.findall(source.lower())}
     return not words or len(words & known) / len(words) >= _MIN_GROUNDED
@@ -119,7 +119,7 @@ def contradict(first: str, second: str) -> bool:
 
 
 def complains(case: JudgeCase) -> bool:
-    """Whether the user's next words show any sign of a complaint; after a cut reply many go on regardless."""
+    """Whether the next user message shows signs of a complaint; after a cut-off reply many users just go on."""
     return any(_is_telling(sentence) for sentence in sentences(own_words(Exchange(case).user_text)))
 
 

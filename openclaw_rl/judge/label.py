@@ -1,13 +1,13 @@
 """``LabelJudge``: verdicts from a small model by label log-probs and a fitted calibration.
 
-Each vote scores the case after another few-shot set and has its own calibration, since scoring the
-same prompt twice gives the same numbers. The evidence of a vote is the label log-probs, how an
-assistant would go on (for user messages), countable signs, and the model's states in a middle layer.
-``probe.json`` holds the weights for all of it; ``calibration.json`` those without the states, for engines
-that do not show them. Which model they belong to: ``fitted.py``. Both are fitted on the train half by
+Each vote scores the case after a different few-shot set and has its own calibration, since scoring the
+same prompt twice gives the same numbers. A vote's evidence is the label log-probs, how an assistant would
+continue (for user messages), countable cues, and the model's hidden states in a middle layer. ``probe.json``
+holds the weights for all of it, ``calibration.json`` those without hidden states, for engines that do not
+expose them. ``fitted.py`` checks which model they belong to. Both are fitted on the train half by
 ``python -m openclaw_rl.evals.fit_judge``.
 
-A turn without a next state is marked untrainable: nothing here was fitted to judge a reply alone.
+A turn without a next state is marked untrainable: nothing was fitted to judge a reply alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def kind_of(exchange: Exchange) -> str:
-    """A user's word decides wherever there is one; else the tool results do."""
+    """A user's message decides if there is one; otherwise the tool results do."""
     return "user" if exchange.has_user else "tool"
 
 
@@ -48,7 +48,7 @@ async def features(evidence: Evidence, exchange: Exchange, numbers: list[int]) -
 
 
 async def states(evidence: Evidence, exchange: Exchange, numbers: list[int]) -> list[list[list[float]]]:
-    """The model's states for each of the given few-shot sets."""
+    """The model's hidden states for each of the given few-shot sets."""
     return [await evidence.states(kind_of(exchange), number, exchange) for number in numbers]
 
 
@@ -63,9 +63,9 @@ class LabelJudge:
         settings: JudgeConfig = JudgeConfig(),
         fitted: Fitted | None = None,
     ) -> None:
-        """``encode`` gives the ids of plain text, without any special tokens.
+        """``encode`` returns the token ids of plain text, without special tokens.
 
-        ``fitted`` must belong to the engine's model; by default it is the default model's.
+        ``fitted`` must belong to the engine's model; the default is the default model's.
         """
         num_votes = settings.majority_vote_n
         if num_votes > NUM_SETS:
@@ -113,7 +113,7 @@ class LabelJudge:
             full = [[*row, *chain.from_iterable(state)] for row, state in zip(rows, shown, strict=True)]
             if len(full[0]) == len(self._fitted.full[kind][0].mean_F):
                 return self._calibrated(self._fitted.full[kind], full)
-            log.warning("the engine shows no states of the model that was fitted; judging without them")
+            log.warning("the engine exposes no hidden states of the fitted model; judging without them")
             self._uses_states = False
         return self._calibrated(self._fitted.plain[kind], rows)
 
@@ -123,4 +123,4 @@ class LabelJudge:
         ]
 
     async def close(self) -> None:
-        """The engine belongs to the caller."""
+        """Does not close the engine, which belongs to the caller."""

@@ -1,8 +1,7 @@
-"""What people say about a reply in other languages than English, where their words leave no doubt.
+"""Unambiguous reactions to a reply in languages other than English.
 
-The votes come from a small model that has read little but English. Common ways to praise, to complain and to
-ask on are therefore told by tables of their own, one for each language; what they do not know is left to the
-votes.
+The votes come from a small model that was trained mostly on English. Tables for each language therefore
+recognise common praise, complaints and follow-up questions; everything else is left to the votes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _ENGLISH = re.compile(
     r"yes|now|then|so|if|do|does|did|use|more|less|thanks|thank|an|a|be|super|top|perfect|excellent)\b",
     re.IGNORECASE,
 )
-#: Their script names them; Japanese before Chinese, which it borrows from.
+#: Recognised by their script; Japanese is checked before Chinese, whose characters it uses.
 _BY_SCRIPT = ("japanese", "chinese", "russian")
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|«[^»]*»|„[^“”]*[“”]|「[^」]*」")
 _QUESTION = re.compile(r"[?？]\W*$")
@@ -26,7 +25,7 @@ _QUESTION = re.compile(r"[?？]\W*$")
 
 @cache
 def _signs() -> dict[str, dict[str, re.Pattern[str]]]:
-    """By language: its words, complaints, praise, and how its questions begin."""
+    """Language -> its common words, complaints, praise, and how its questions begin."""
     table: dict[str, dict[str, re.Pattern[str]]] = {}
     for section, forms in read_patterns("languages").items():
         language, _, name = section.rpartition("_")
@@ -36,12 +35,12 @@ def _signs() -> dict[str, dict[str, re.Pattern[str]]]:
 
 
 def by_script(text: str) -> str | None:
-    """The language, where its letters are no other's."""
+    """The language, if its script identifies it."""
     return next((name for name in _BY_SCRIPT if _signs()[name]["words"].search(text)), None)
 
 
 def language_of(text: str) -> str | None:
-    """The language of a text, if it is one that we know signs of; None for English and for doubt."""
+    """The language of a text, if there is a table for it; None for English and if in doubt."""
     if (language := by_script(text)) is not None:
         return language
     signs = _signs()
@@ -55,7 +54,7 @@ def language_of(text: str) -> str | None:
 
 
 def reaction(text: str) -> int | None:
-    """+1, 0 or −1 where the words leave no doubt; None for English, and where they do."""
+    """+1, 0 or −1 if the words are unambiguous; None otherwise, and for English."""
     bare = _QUOTED.sub(" ", text.replace("’", "'"))
     if (language := language_of(bare)) is None:
         return None
@@ -68,6 +67,6 @@ def reaction(text: str) -> int | None:
 
 
 def complains(text: str) -> bool:
-    """Whether there is a sign of a complaint in the text's own language."""
+    """Whether the text contains a complaint in its language; False for English."""
     language = language_of(text)
     return language is not None and bool(_signs()[language]["complaint"].search(text))

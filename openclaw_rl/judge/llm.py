@@ -1,8 +1,8 @@
-"""Judges that ask a model which follows instructions; ``EndpointJudge`` reaches it over HTTP.
+"""Judges that prompt an instruction-following model; ``EndpointJudge`` calls it over HTTP.
 
-m votes at temperature 0.6, each a structured answer with its reasoning; strict majority; then, where
-the turn was not good, one more call for hints. A call that fails or an answer that cannot be parsed
-is a missing vote; if all are missing, JudgeError says why. Calls and tokens are counted.
+m votes at temperature 0.6, each a structured answer with its reasoning; strict majority; then, if the
+verdict is not positive, one more call for hints. A failed call or an answer that cannot be parsed is a
+missing vote; if all are missing, JudgeError says why. Calls and tokens are counted.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _THINKING_END = re.compile(r"</(?:think|thinking|reasoning)>", re.IGNORECASE)
 _THINKING_START = re.compile(r"<(?:think|thinking|reasoning)>", re.IGNORECASE)
 _VERDICT = re.compile(r"[\"']verdict[\"']\s*:\s*[\"']?\s*([+−-]?1|0)(?![\d.])")
 _CONTEXT_MESSAGES = 6
-#: A verdict without a next state rests on the reply alone.
+#: Confidence factor for a verdict without a next state, which rests on the reply alone.
 _ALONE = 0.5
 _CONNECT_S = 10.0
-#: The variable that holds the endpoint's key.
+#: The environment variable with the endpoint's key.
 API_KEY = "OPENCLAW_RL_JUDGE_API_KEY"
 
 
 @dataclass(slots=True)
 class Usage:
-    """What an endpoint was asked so far: the cost, in its own units."""
+    """Calls and tokens so far."""
 
     num_calls: int = 0
     num_failed: int = 0
@@ -46,16 +46,16 @@ class Usage:
 
 
 class NoAnswer(Exception):
-    """A vote that could not be had; says why."""
+    """The model gave no answer; says why."""
 
 
 class AskingJudge:
-    """Verdicts and hints from a model that follows instructions; a subclass brings the question to it."""
+    """Verdicts and hints from an instruction-following model; subclasses implement the call."""
 
     message_chars = 6000
     temperature = 0.6
     max_calls = 8
-    """At the same time."""
+    """Maximum number of concurrent calls."""
 
     def __init__(self, settings: JudgeConfig = JudgeConfig()) -> None:
         self._settings = settings
@@ -63,7 +63,7 @@ class AskingJudge:
         self.usage = Usage()
 
     async def complete(self, prompt: str, text: str) -> str:
-        """The model's answer to ``text``, made of the prompt file of that name; NoAnswer if none came."""
+        """The model's answer to ``text``, made from the prompt file ``prompt``; NoAnswer if it fails."""
         raise NotImplementedError
 
     async def evaluate(self, case: JudgeCase) -> Verdict:
@@ -86,7 +86,7 @@ class AskingJudge:
         )
 
     async def hints(self, case: JudgeCase) -> tuple[str, ...]:
-        """What the model extracts, filtered; the user's own words where it cannot answer."""
+        """The hints that the model extracts, filtered; the user's own words if it gives no answer."""
         try:
             answer = parse_hints(await self._ask("hints", case))
         except NoAnswer:
@@ -110,17 +110,17 @@ class AskingJudge:
 
 
 class EndpointJudge(AskingJudge):
-    """Judge protocol over HTTP; no rules of its own."""
+    """The Judge protocol over HTTP; has no rules of its own."""
 
     max_tokens = 1024
 
     def __init__(self, settings: JudgeConfig) -> None:
-        """The key is read from the environment; without one none is sent."""
+        """The key, if any, is read from the environment."""
         if not settings.judge_url or not settings.judge_model:
             raise ValueError("the endpoint judge needs --judge-url and --judge-model")
         super().__init__(settings)
         key = os.environ.get(API_KEY)
-        # Hints are asked for after the votes: each of the two calls gets half of the time.
+        # Hints are requested after the votes: each of the two calls gets half of the time.
         self._timeout_s = settings.judge_timeout_s / 2
         self._client = httpx.AsyncClient(
             base_url=settings.judge_url.rstrip("/") + "/",
@@ -136,7 +136,7 @@ class EndpointJudge(AskingJudge):
             "max_tokens": self.max_tokens,
         }
         try:
-            # A stream that trickles never times out by itself.
+            # httpx's timeouts never fire if the response trickles in.
             async with asyncio.timeout(self._timeout_s):
                 response = await self._client.post("chat/completions", json=body)
             response.raise_for_status()
@@ -185,7 +185,7 @@ def _after_thinking(text: str) -> str | None:
 
 
 def _shown(case: JudgeCase, max_chars: int) -> dict[str, Any]:
-    """The case as data: enough context, the reply, and the whole next state with its roles."""
+    """The case as data: recent context, the reply, and the whole next state with its roles."""
     state = case.next_state
     return {
         "request": [_message(message, max_chars) for message in case.messages[-_CONTEXT_MESSAGES:]],

@@ -1,8 +1,8 @@
-"""Judges on a local engine, for whatever model it holds.
+"""Judges on a local engine, for any model.
 
-``ModelJudge`` looks at the model first: labels where something was fitted to exactly this model, else the
-model's own answers, and the log says which. ``AnswerJudge`` asks an instruct model as an endpoint is
-asked, with the answer held to its form by a grammar; how well it judges depends on the model alone.
+``ModelJudge`` checks the model first: it uses the label judge if there is a calibration for exactly this
+model, otherwise ``AnswerJudge``, and logs which. ``AnswerJudge`` prompts an instruct model like an endpoint,
+with a grammar that constrains the answer; how well it judges depends on the model alone.
 """
 
 from __future__ import annotations
@@ -87,17 +87,17 @@ class AnswerJudge(AskingJudge):
         return "".join(parts) + detokenizer.finish()
 
     async def close(self) -> None:
-        """The engine belongs to the caller."""
+        """Does not close the engine, which belongs to the caller."""
 
 
 Loaded = tuple[Engine, Callable[[str], list[int]], Renderer]
 
 
 class ModelJudge:
-    """Chooses once, before the first case; what fails then is tried again at the next one."""
+    """Chooses a judge once, before the first case; if that fails, the next case tries again."""
 
     def __init__(self, load: Callable[[], Loaded], owns: bool, settings: JudgeConfig = JudgeConfig()) -> None:
-        """``load`` may take its time, it runs in a thread; an engine that is owned is closed in the end."""
+        """``load`` may be slow and runs in a thread; with ``owns``, ``close`` closes the engine."""
         self._load, self._owns, self._settings = load, owns, settings
         self._choosing = asyncio.Lock()
         self._loaded: Loaded | None = None
@@ -122,11 +122,11 @@ class ModelJudge:
         except (RuntimeError, OSError, ValueError) as error:
             raise JudgeError(f"the judging model is not there: {error}") from error
         if fitted is not None:
-            log.info("judging by labels, as fitted to %s", fitted.model)
+            log.info("using the label judge with the calibration for %s", fitted.model)
             return LabelJudge(engine, encode, renderer, self._settings, fitted)
         log.warning(
             "no calibration was fitted to the judging model, and another model's is not used: "
-            "the model is asked for its verdict instead. "
+            "asking the model for verdicts instead. "
             "`python -m openclaw_rl.evals.fit_judge --model MODEL` fits one"
         )
         return AnswerJudge(engine, renderer, self._settings)

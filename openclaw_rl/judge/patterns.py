@@ -1,6 +1,6 @@
-"""Tables of regular expressions in text files: ``[section]`` lines, then one expression a line.
+"""Reads tables of regular expressions from text files: ``[section]`` lines, then one expression per line.
 
-``{NAME}`` in an expression stands for the alternatives of the section ``[NAME]``, in capitals.
+``{NAME}``, in capitals, expands to the alternatives of the section ``[NAME]``.
 Lines that begin with ``#`` are comments.
 """
 

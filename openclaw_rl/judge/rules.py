@@ -1,4 +1,4 @@
-"""Deterministic rules, in one ordered table; the first that speaks wins over every vote.
+"""Deterministic rules in one ordered table; the first one that applies overrides the votes.
 
 Each rule is a small class with a name and ``apply(case) -> Verdict | None``. A new rule is one
 class and one line in ``RULES``.
@@ -26,7 +26,7 @@ class Rule(Protocol):
 
 
 class DegenerateReply:
-    """Nothing can be learned from an empty reply, one character, or endless repetition."""
+    """An empty reply, a single character, or endless repetition; not trained on."""
 
     name = "degenerate"
 
@@ -50,7 +50,7 @@ class ExplicitFeedback:
 
 
 class OnlyNotices:
-    """Nothing followed but notices of reactions on other messages."""
+    """The next state consists only of notices of reactions to other messages."""
 
     name = "only_notices"
 
@@ -62,7 +62,7 @@ class OnlyNotices:
 
 
 class ToolError:
-    """A tool result that is an error, by its structure; what it talks about does not matter."""
+    """A tool result that is an error by its structure; text that mentions errors does not count."""
 
     name = "tool_error"
 
@@ -74,7 +74,7 @@ class ToolError:
 
 
 class RepeatedCall:
-    """The same call with the same arguments as in the turn right before."""
+    """The same tool call with the same arguments as in the previous turn."""
 
     name = "repeated_call"
 
@@ -93,7 +93,7 @@ class RepeatedCall:
 
 
 class AskedAgain:
-    """The user repeats the request, word for word or in others that add nothing: it was not answered."""
+    """The user repeats the request, literally or in words that add nothing: it was not answered."""
 
     name = "asked_again"
 
@@ -106,15 +106,15 @@ class AskedAgain:
         return _verdict(self.name, -1, 0.8, "the user asked the same thing again")
 
     def _adds_nothing(self, exchange: Exchange) -> bool:
-        """It asks for something, by words that carry the request before it, and by no other."""
+        """Whether it asks for something with exactly the content words of the previous request."""
         said = stems(own_words(exchange.user_text))
         return len(said) > 1 and said == stems(exchange.request) and asks(exchange.user_text)
 
 
 class WantedWords:
-    """The user says which words replies shall begin or end with, and this one does not.
+    """The user says which words replies should begin or end with, and this reply does not.
 
-    The words may be anything, "Have a nice day" too: what they mean says nothing about the reply.
+    The words may be anything, such as "Have a nice day": their meaning is no feedback on the reply.
     """
 
     name = "wanted_words"
@@ -131,7 +131,7 @@ class WantedWords:
 
 
 class OtherLanguage:
-    """Praise, a complaint or the next question in a language of which the voting model has read little."""
+    """Praise, a complaint or the next question in a language that the voting model knows poorly."""
 
     name = "other_language"
 
@@ -144,7 +144,7 @@ class OtherLanguage:
 
 
 class CutOff:
-    """Ended by the token limit instead of by the model, unless the client chose it or praises the reply."""
+    """Ended by the token limit, unless the client set the limit or the user praises the reply."""
 
     name = "cut_off"
 
@@ -155,7 +155,7 @@ class CutOff:
 
 
 class Regenerated:
-    """Asked again without a word: a weak sign, so it counts little."""
+    """The request was sent again without comment: a weak signal with low confidence."""
 
     name = "regenerated"
 
@@ -193,7 +193,7 @@ def apply_rules(case: JudgeCase, rules: tuple[Rule, ...] = RULES) -> Verdict | N
 
 
 def user_rating(case: JudgeCase) -> int | None:
-    """+1 or −1 if the user's next message holds an explicit rating; contradictory ones say nothing."""
+    """+1 or −1 if the user's next message has an explicit rating; None if ratings contradict each other."""
     exchange = Exchange(case)
     if (said := rating_in(own_words(exchange.user_text))) is not None:
         return said
@@ -202,7 +202,7 @@ def user_rating(case: JudgeCase) -> int | None:
 
 
 def degeneration(text: str, case: JudgeCase | None = None) -> str | None:
-    """What is degenerate about a text, in words; None for an ordinary one."""
+    """What is degenerate about a text; None for an ordinary one."""
     stripped = text.strip()
     if not stripped:
         return "the reply is empty"
@@ -252,7 +252,7 @@ def _call_keys(message: Message) -> list[tuple[str, str]]:
 
 
 def _canonical(arguments: Any) -> str:
-    """Arguments compare by value: white space and the order of keys do not count."""
+    """Arguments are compared by value: white space and key order do not matter."""
     try:
         value = json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:

@@ -1,4 +1,4 @@
-"""The labelled cases that come with the package, and the prompts made of them."""
+"""The labelled cases in the package, and the prompts made from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openclaw_rl.types import JudgeCase
 
 NUM_SETS = 3
 CONTEXT_CHARS, STATE_CHARS = 140, 280
-#: Read for the model's state at their end only: no examples, another wording.
+#: Only the hidden state at their end is read: no examples, different wording.
 _PLAIN = {
     "user": "User: {request}\nAssistant: {reply}\nUser: {next}\n\nIn short, the user is",
     "tool": "Task: {request}\nAction: {reply}\nResult: {next}\n\nIn short, the action was",
@@ -22,7 +22,7 @@ _PLAIN = {
 
 @dataclass(frozen=True, slots=True)
 class FewShotSet:
-    """A template with its labels (for +1, 0, −1), the words to listen for, and solved examples."""
+    """A template with its labels (for +1, 0, −1), the words to score, and solved examples."""
 
     labels: tuple[str, str, str]
     words: tuple[str, ...]
@@ -50,13 +50,13 @@ def fill(template: str, exchange: Exchange) -> str:
 
 
 def read_cases(name: str) -> list[dict[str, Any]]:
-    """The labelled cases that come with the package: ``train``, ``test`` or ``injection``."""
+    """Labelled cases from the package: ``train``, ``test`` or ``injection``."""
     text = (files("openclaw_rl.judge") / "cases" / f"{name}.jsonl").read_text("utf-8")
     return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
 def case_of(row: dict[str, Any]) -> JudgeCase:
-    """One labelled line as a case; ``reply`` may be a text or a message."""
+    """One labelled row as a case; ``reply`` may be a text or a message."""
     reply = row["reply"]
     message = {"role": "assistant", "content": reply} if isinstance(reply, str) else dict(reply)
     state = row.get("next_state")
@@ -71,7 +71,7 @@ def case_of(row: dict[str, Any]) -> JudgeCase:
 
 @cache
 def few_shot_set(kind: str, number: int, name: str = "") -> FewShotSet:
-    """Set ``number`` (from 1) for next states that end with a ``user`` or hold only ``tool`` results.
+    """Set ``number`` (from 1) for next states with a ``user`` message or with only ``tool`` results.
 
     ``name`` is the file with labels, words, introduction and template, if not the set's own.
     """
@@ -91,7 +91,7 @@ def few_shot_set(kind: str, number: int, name: str = "") -> FewShotSet:
 
 
 def state_prompts(kind: str, number: int, exchange: Exchange) -> list[tuple[str, str]]:
-    """(constant prefix, text) of prompts that show the reply beside the reaction."""
+    """(constant prefix, text) of prompts that show both the reply and the reaction."""
     prompts = [("", fill(_PLAIN[kind], exchange))]
     if kind == "user":  # the label prompts for tool results already show the reply
         shots = few_shot_set(kind, number, "context_user")

@@ -1,7 +1,7 @@
-"""Is a tool result an error? Decided by structure: flags, error keys, exit codes, the forms in which
-programs report that they failed. A page, a log or a manual that talks about errors is not one.
+"""Detects tool results that are errors, by structure: flags, error keys, exit codes, and the line formats
+in which programs report failures. A page, a log or a manual that mentions errors is not an error.
 
-The line that says what went wrong is returned, since it is a fact of the environment that a hint may use.
+The line that describes the error is returned, since it is a fact that a hint may use.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _STATUS_KEYS = ("status", "status_code", "statusCode", "code", "http_status")
 _STATUS_WORDS = frozenset(
     {"error", "failed", "failure", "fail", "exception", "denied", "rejected", "timeout"}
 )
-#: A document may hold error lines; in an output of this many lines they must be at its edges.
+#: A document may contain error lines; in an output longer than this, only the lines at its edges count.
 _SHORT_LINES, _EDGE_LINES = 12, 4
-#: Tools that show text written by others: an error line in their text is the text's.
+#: Tools that show text written by others: an error line in it belongs to the text.
 _READERS = re.compile(
     r"read|cat\b|view|search|grep|fetch|browse|docs?|get_page|open_url|memory|log", re.IGNORECASE
 )
 
 
 def error_in(message: Message) -> str | None:
-    """The line that tells the error, or None."""
+    """The line that describes the error, or None."""
     text = text_of(message).strip()
     if message.get("is_error") is True or message.get("isError") is True:
         return _one_line(text) or "flagged as an error"
@@ -45,7 +45,7 @@ def _line_error(text: str, is_reader: bool) -> str | None:
     if len(lines) > _SHORT_LINES:
         lines = lines[:_EDGE_LINES] + lines[-_EDGE_LINES:]
     found = [line for line in lines if _LINES.fullmatch(line)]
-    # A reader's own failure stands alone, or first with a line or two behind it; elsewhere it is content.
+    # A reader's own error is the only line, or the first with one or two after it; elsewhere it is content.
     begins = bool(lines) and len(lines) <= 3 and bool(_LINES.fullmatch(lines[0]))
     if not found or (is_reader and len(lines) > 2 and not begins and not _is_traceback_only(lines)):
         return None
@@ -95,7 +95,7 @@ def _json(text: str) -> Any:
     if not text.startswith(("{", "[")):
         return None
     try:
-        return json.JSONDecoder().raw_decode(text)[0]  # what follows the value does not undo it
+        return json.JSONDecoder().raw_decode(text)[0]  # text after the value is ignored
     except ValueError:
         return None
 

@@ -1,4 +1,4 @@
-"""From votes to one score: strict majority of the votes that exist."""
+"""Strict majority of the present votes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openclaw_rl.types import JudgeError
 def majority(votes: Sequence[int | None], threshold: float) -> int:
     """The score that more than ``threshold`` of the present votes agree on, else 0.
 
-    A missing vote (None) is missing, not neutral; none at all raises JudgeError.
+    A missing vote (None) does not count as neutral; without any votes, JudgeError is raised.
     """
     if not 0 <= threshold < 1:
         raise ValueError(f"the majority threshold must lie in 0..1 (1 excluded), got {threshold}")
@@ -18,7 +18,7 @@ def majority(votes: Sequence[int | None], threshold: float) -> int:
     if not present:
         raise JudgeError(f"all {len(votes)} votes are missing")
     winners = [score for score in (1, 0, -1) if present.count(score) > threshold * len(present)]
-    # Below one half, two scores can pass the threshold at once: that is a tie.
+    # With a threshold below one half, two scores can pass at once: that is a tie.
     best = max((present.count(score) for score in winners), default=0)
     winners = [score for score in winners if present.count(score) == best]
     return winners[0] if len(winners) == 1 else 0

@@ -1,8 +1,8 @@
-"""What is asked for in somebody's words, as far as tables reach (``wish_table.py``).
+"""Parses wishes from a user's words with tables (``wish_table.py``).
 
-A sentence is read part by part. What a part asks for is a point: what it is about (length, language,
-formality, emoji …) and what that shall be (one sentence, French, casual, no …). Points say how wishes stand
-to each other (``wishes.py``). What the tables do not know has none.
+A sentence is parsed part by part. What a part asks for is a point: an aspect (length, language, formality,
+emoji …) and its desired value (one sentence, French, casual, no …). Points determine how wishes relate to
+each other (``wishes.py``). Text that the tables do not know has no points.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _POLES = (
 _OPPOSITES = {**dict(_POLES), **{other: one for one, other in _POLES}}
 _QUOTING = ("opening", "ending", "address", "voice")
 _BOUNDS = ("most", "least", "exactly")
-#: Nobody asks for more of them; said without a "no", they are an interjection, or about something else.
+#: No one asks for more of these; without a "no" they are an interjection or about something else.
 _ONLY_REFUSED = ("apology", "disclaimer", "smalltalk")
-#: Words beside the points with which a part that tells nobody to do anything is still a wish.
+#: Number of unknown words with which a part without an instruction still counts as a wish.
 _FEW, _FEW_WHERE_TOO_MUCH = 1, 3
-#: Words before an adjective among which a "not so" or "less" belongs to it.
+#: A "not so" or "less" within this many words before an adjective belongs to it.
 _BEFORE = 4
 _KNOWN = ("filler", "lead", "want", "always", "no", "less", "back")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _PART = re.compile(r"[,;:–—，；：、]\s*|\s-\s")
 _QUESTION = re.compile(r"[?？]\W*$")
 _MOST_NAMED_WORDS = 8
-#: Longer texts are not read to their end.
+#: Characters; the rest of a longer text is ignored.
 _LONGEST = 1200
 
 
@@ -42,17 +42,17 @@ class Part:
 
     text: str
     points: Mapping[str, str]
-    """About → what it shall be."""
+    """Aspect -> desired value."""
     asks: bool = False
-    """Somebody is told to do something, or something is wanted."""
+    """It is an instruction, or says that something is wanted."""
     is_wish: bool = False
     takes_back: bool = False
-    """It speaks of something that is no longer wanted: its points, where it has any."""
+    """It says that something is no longer wanted: its points, if it has any."""
     takes_back_all: bool = False
 
 
 def read_parts(text: str) -> tuple[Part, ...]:
-    """The parts of a text, in order; those that ask for nothing, too."""
+    """The parts of a text in order, including those that ask for nothing."""
     bare = text[:_LONGEST].replace("’", "'").strip()
     table = table_for(bare)
     return tuple(_read(part, table) for sentence in sentences(bare) for part in _split(sentence, table))
@@ -72,7 +72,7 @@ def plain(text: str) -> str:
 
 
 def _split(sentence: str, table: Table) -> list[str]:
-    """At commas and the like, and at an "and" with something asked for on both sides."""
+    """Split at commas and similar, and at an "and" with points on both sides."""
     parts: list[str] = []
     for piece in (piece for cut in _cut(sentence) for piece in _cut_at_and(cut, table)):
         if parts and _says_nothing(parts[-1], table):
@@ -83,7 +83,7 @@ def _split(sentence: str, table: Table) -> list[str]:
 
 
 def _cut(text: str) -> list[str]:
-    """What stands in quotes is never cut."""
+    """Split at punctuation, but never inside quotes."""
     quoted = [found.span() for found in QUOTED.finditer(text)]
     parts, start = [], 0
     for found in _PART.finditer(text):
@@ -102,7 +102,7 @@ def _cut_at_and(text: str, table: Table) -> list[str]:
 
 
 def _says_nothing(part: str, table: Table) -> bool:
-    """It is only what comes before, such as "Please" or "Hör auf"."""
+    """Whether it is only a lead-in, such as "Please" or "Hör auf"."""
     return not _left(part, set(), table) and not _read(part, table).points
 
 
@@ -129,7 +129,7 @@ def _read(part: str, table: Table) -> Part:
 
 
 def _left(part: str, covered: set[int], table: Table) -> list[str]:
-    """Words that no table knows; where there are no spaces, two signs count as one."""
+    """Words that are in no table; in languages without spaces, two characters count as one word."""
     known = covered | table.covered(_KNOWN, part)
     if not table.is_spaced:
         return [sign for n, sign in enumerate(part) if n not in known and sign.isalnum()][::2]
@@ -137,12 +137,12 @@ def _left(part: str, covered: set[int], table: Table) -> list[str]:
 
 
 def _is_unknown(word: re.Match[str], known: set[int]) -> bool:
-    """Not half of it is known."""
+    """Whether at most half of it is known."""
     return 2 * len(known & set(range(*word.span()))) <= len(word.group())
 
 
 class _Reader:
-    """What one part asks for; ``taken``: no longer."""
+    """Parses one part; ``taken``: it says what is no longer wanted."""
 
     def __init__(self, part: str, table: Table, taken: bool) -> None:
         self._table, self._taken, self._rest = table, taken, part
@@ -164,7 +164,7 @@ class _Reader:
         self._read_axes()
 
     def _begins(self, part: str) -> int:
-        """Behind words such as "No," and "please"."""
+        """The position after lead words such as "No," and "please"."""
         leads = re.match(rf"\W*(?:(?:{self._table.forms['lead'].pattern})\W*)*", part, re.IGNORECASE)
         return leads.end() if leads else 0
 
@@ -193,7 +193,7 @@ class _Reader:
                 continue
             refused = about != "voice" and self._is_refused(self._rest[: found.end() - len(words)])
             self._take(found, about, f"not {words}" if refused else words)
-            # Named words may be anything: they are about nothing else.
+            # Masked: quoted words may be anything, and must not match other tables.
             a, b = found.span()
             self._rest = self._rest[:a] + "·" * (b - a) + self._rest[b:]
 
@@ -249,7 +249,7 @@ class _Reader:
             self._take(found, about, "no" if refused else "yes")
 
     def _take_layout(self, found: re.Match[str], value: str) -> None:
-        """A numbered list is one that is numbered."""
+        """A more specific layout replaces "list": a numbered list is "numbered"."""
         if self.points.get("layout") in ("list", "not list"):
             del self.points["layout"]
         self._take(found, "layout", value)
@@ -261,7 +261,7 @@ class _Reader:
         return _OPPOSITES[value]
 
     def _is_reduced(self, found: re.Match[str]) -> bool:
-        """Whether there is too much of it: "not so", "less", "too" right before."""
+        """Whether less of it is wanted: "not so", "less" or "too" right before it."""
         before = self._rest[: found.start()]
         if self._table.has("less_after", self._rest[found.start() :]):
             return True

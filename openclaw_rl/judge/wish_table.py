@@ -1,15 +1,15 @@
-"""The tables that wishes are read by, one file for each language in ``wish_words``.
+"""The tables for parsing wishes, one file per language in ``wish_words``.
 
 Sections of a table:
 
-- ``lead``: words before what is meant; ``filler``: words that ask for nothing; ``and``: where to split
-- ``do``: how a part begins that tells somebody to do something; ``manner``: the same, about replies
-- ``want``, ``should``: that something is wanted; ``always``: for good; ``states``: that it is a statement
+- ``lead``: lead-in words; ``filler``: words that ask for nothing; ``and``: where to split
+- ``do``: how an instruction begins; ``manner``: the same, for instructions about replies
+- ``want``, ``should``: something is wanted; ``always``: permanently; ``states``: it is a statement
 - ``back``: no longer wanted; ``all``: everything as before
-- ``no``: refused; ``less``, ``less_after``, ``too``: there is too much of it
-- ``opening``, ``ending``, ``address``, ``voice``, with the ``words`` named; ``told_…``: only where told
-- numbers, what is counted (``sentence`` …), bounds (``most`` …), languages
-- everything else is ``about_value``, such as ``length_short``; a ``thing_…`` is wanted or not
+- ``no``: negation; ``less``, ``less_after``, ``too``: less of it is wanted
+- ``opening``, ``ending``, ``address``, ``voice``, with the ``words`` to use; ``told_…``: only in instructions
+- numbers, units (``sentence`` …), bounds (``most`` …), languages
+- all others are ``aspect_value``, such as ``length_short``; a ``thing_…`` is wanted or not
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LANGUAGES = (
     *("english", "german", "french", "spanish", "italian", "portuguese", "dutch", "polish"),
     *("russian", "chinese", "japanese"),
 )
-#: No spaces between their words.
+#: Languages without spaces between words.
 UNSPACED = ("chinese", "japanese")
 UNITS = ("sentence", "word", "line", "paragraph", "points")
 QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|«[^»]*»|„[^“”]*[“”]|「[^」]*」|‘[^’]*’|(?<!\w)'[^']+'(?!\w)")
@@ -42,11 +42,11 @@ class Table:
     language: str
     forms: Mapping[str, re.Pattern[str]]
     axes: Mapping[str, re.Pattern[str]]
-    """``about_value`` → its words."""
+    """``aspect_value`` -> its words."""
     languages: Mapping[str, re.Pattern[str]]
     numbers: Mapping[str, re.Pattern[str]]
     count: re.Pattern[str]
-    """A number and what is counted."""
+    """A number and its unit."""
 
     @property
     def is_spaced(self) -> bool:
@@ -60,7 +60,7 @@ class Table:
         return self.search(name, text) is not None
 
     def covered(self, names: Iterator[str] | tuple[str, ...], text: str) -> set[int]:
-        """Where in the text words of these sections stand."""
+        """The character positions in the text that these sections match."""
         forms = (self.forms[name] for name in names if name in self.forms)
         return {n for form in forms for found in form.finditer(text) for n in range(*found.span())}
 
@@ -91,7 +91,7 @@ def table_of(language: str) -> Table:
 
 
 def table_for(text: str) -> Table:
-    """Of the language whose script it is, else of the one whose table knows most of the text."""
+    """The table of the script's language, else the one that covers most of the text."""
     bare = QUOTED.sub(" ", text)
     if (language := by_script(bare)) is not None:
         return table_of(language)
@@ -100,7 +100,7 @@ def table_for(text: str) -> Table:
 
 
 def named(found: re.Match[str], name: str) -> str:
-    """What a group holds; several lines of a section may have one of that name."""
+    """The text of a named group; several lines of a section may have a group of this name."""
     groups = found.groupdict().items()
     return next((said for key, said in groups if said and key.rstrip("0123456789") == name), "")
 
@@ -121,6 +121,6 @@ def _keyed(lines: list[str]) -> dict[str, str]:
 
 
 def _compiled(lines: list[str]) -> re.Pattern[str]:
-    """Groups get the number of their line: no two may have the same name."""
+    """Group names get the number of their line as a suffix, since names must be unique."""
     numbered = [_GROUP.sub(rf"(?P<\g<1>{n}>", line) for n, line in enumerate(lines)]
     return re.compile("|".join(f"(?:{line})" for line in numbered), re.IGNORECASE)

@@ -1,8 +1,8 @@
-"""What is a wish, and how one stands to what its person wished for before, from their words alone.
+"""Decides what is a wish, and how it relates to the user's earlier wishes, from their words alone.
 
-A wish is about one thing or several: the language, the length, how a reply begins … (``wish_reading.py``).
-Two about the same thing are the same wish if they want the same; otherwise the later one takes the earlier
-one's place. "You can stop with the lists" takes a wish back. Where the tables know nothing of a wish, shared
+A wish is about one or more aspects: the language, the length, how a reply begins … (``wish_reading.py``).
+Two wishes about the same aspect are the same if they want the same value; otherwise the later one replaces
+the earlier one. "You can stop with the lists" takes a wish back. If the tables do not know a wish, shared
 words decide.
 """
 
@@ -29,7 +29,7 @@ don stop add never without must there
 _COMMON = frozenset(_COMMON_WORDS.split())
 _NOT = re.compile(r"\b(?:no|not|never|without|avoid|don't|do not|stop)\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
-#: What is more exact than another, and holds where the other is asked for.
+#: Value -> more specific values, which also satisfy it.
 _EXACTER = {
     "list": ("numbered", "bullets", "steps"),
     "not list": ("prose", "not numbered", "not bullets"),
@@ -45,19 +45,19 @@ _REMARKS = re.compile(
 
 
 def is_wish(text: str) -> bool:
-    """Whether a hint says how replies shall be from now on; others are about one reply alone."""
+    """Whether a hint says how replies should be from now on; other hints are about one reply only."""
     if _REMARKS.search(text) or is_personal(text) or is_failure_in_words(text):
         return False
     return any(part.is_wish for part in read_parts(text)) or read([text]).whole
 
 
 def asks(text: str) -> bool:
-    """Whether somebody asks for something, whatever it is."""
+    """Whether the text asks for anything at all."""
     return any(part.asks for part in read_parts(text))
 
 
 def relation(new: str, old: str) -> Relation:
-    """What a wish does to an earlier one of the same person."""
+    """How a new wish relates to an earlier one of the same user."""
     if plain(new) == plain(old):
         return "same"
     new_parts, old_parts = read_parts(new), read_parts(old)
@@ -70,14 +70,14 @@ def relation(new: str, old: str) -> Relation:
 
 
 def is_only_taking_back(new: str, old: str) -> bool:
-    """Whether nothing is wished for beyond that."""
+    """Whether the new text only takes the old wish back and wishes for nothing else."""
     old_parts = read_parts(old)
     others = [part for part in read_parts(new) if part.is_wish and not _takes_back(part, old_parts, old)]
     return all(part.takes_back and not part.points for part in others)
 
 
 def stems(text: str) -> frozenset[str]:
-    """Beginnings of the words that carry the meaning."""
+    """The first five letters of each content word."""
     words = [word.lower() for word in _WORD.findall(text)]
     return frozenset((word.rstrip("s") or word)[:5] for word in words if word not in _COMMON)
 
@@ -98,7 +98,7 @@ def _takes_back(part: Part, old_parts: Sequence[Part], old: str) -> bool:
 
 
 def _points(parts: Sequence[Part], text: str) -> dict[str, str]:
-    """What is wanted, all in all; what is no longer wanted shall be otherwise."""
+    """All points of a text; for what is no longer wanted, the opposite value."""
     found: dict[str, str] = {}
     for part in [part for part in parts if part.is_wish] or parts:
         for about, value in part.points.items():
@@ -120,7 +120,7 @@ def _compare(new: dict[str, str], old: dict[str, str]) -> Relation:
 
 
 def _agrees(about: str, one: str, other: str) -> bool:
-    """Whether both may be meant by the same wish."""
+    """Whether both values may be meant by the same wish."""
     if about == "voice":
         return bool(stems(one) & stems(other))
     return one == other or _is_exacter(one, other) or _is_exacter(other, one)

@@ -1,7 +1,7 @@
-"""Judging in the background: what became judgeable gets a verdict, many at once, bounded.
+"""Judges turns in the background, with bounded concurrency.
 
-Runs in the learn process. A judge that fails leaves its turn unjudged with the reason, to be tried
-again later; it never becomes a neutral verdict, and it never touches serving.
+Runs in the learn process. If a judge fails, the turn stays unjudged, with the reason, and is tried again
+later; a failure never becomes a neutral verdict and never affects serving.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class JudgeQueue(Protocol):
     """Where cases come from and verdicts go. Methods are synchronous and run in threads."""
 
     def pull(self) -> None:
-        """Take up what has been captured since the last time."""
+        """Read what was captured since the last call."""
 
     def ready(self, limit: int, now: float) -> list[str]: ...
 
     def case(self, turn_id: str) -> JudgeCase | None:
-        """None if the turn is gone."""
+        """None if the turn no longer exists."""
 
     def settle(self, turn_id: str, verdict: Verdict) -> None: ...
 
@@ -41,7 +41,7 @@ class JudgeWorker:
         self._queue, self._judge, self._settings, self._poll_s = queue, judge, settings, poll_s
 
     async def run(self) -> None:
-        """Until cancelled. A database that is away is waited for."""
+        """Run until cancelled; if the database is unavailable, keep trying."""
         while True:
             try:
                 worked = await self.step()
@@ -78,7 +78,7 @@ class JudgeWorker:
         except (JudgeError, ConnectionError) as error:
             await self._fail(turn_id, str(error) or type(error).__name__)
         except Exception as error:
-            # A judge is a plug-in; whatever it raises is its own failure, not the worker's.
+            # A judge is a plug-in: its exceptions must not stop the worker.
             log.error("the judge failed: %s", where(error))
             await self._fail(turn_id, f"{type(error).__name__}: {error}")
         else:

@@ -1,4 +1,4 @@
-"""The one way from a request in any dialect to its answer, whole or streamed."""
+"""Answers a request of any dialect, whole or streamed; every dialect goes through here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_dialect(router: APIRouter, gateway: Gateway, dialect: Dialect[Any]) -> N
     async def ask(parsed: WireRequest, request: Request) -> Response:
         return await answer(gateway, dialect, parsed, request)
 
-    # The dialect's own model is what is validated and shown in the schema.
+    # FastAPI validates against this annotation and shows it in the schema.
     ask.__annotations__["parsed"] = dialect.request
     router.add_api_route(
         dialect.path, ask, methods=["POST"], response_model=None, tags=["serve"], name=dialect.name
@@ -58,7 +58,7 @@ async def answer(gateway: Gateway, dialect: Dialect[Any], parsed: WireRequest, r
 
 
 def _let_go(opening: asyncio.Task[Exchange]) -> None:
-    """An exchange that was opened in the very moment in which nobody waited for it any more."""
+    """Release an exchange that finished opening just after the client disconnected."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().release()
 
@@ -72,7 +72,7 @@ async def _whole(exchange: Exchange, writer: Writer) -> Json:
 
 
 async def _stream(exchange: Exchange, writer: Writer) -> AsyncIterator[bytes]:
-    """A failure after the first byte can no longer be a status code; it ends the stream, said."""
+    """A failure after the first byte cannot be a status code; the stream ends with an error event instead."""
     try:
         for piece in writer.begin():
             yield piece
@@ -80,7 +80,7 @@ async def _stream(exchange: Exchange, writer: Writer) -> AsyncIterator[bytes]:
             async for event in events:
                 for piece in writer.add(event):
                     yield piece
-        # The headers went out before the first token.
+        # Sent as comments: the headers went out before the first token.
         for name, value in (await exchange.check()).items():
             yield sse.comment(f"{name}: {value}")
         for piece in writer.finish():

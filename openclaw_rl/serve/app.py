@@ -1,7 +1,7 @@
-"""The HTTP surface: every dialect, and the routes by which people and scripts look in.
+"""The HTTP API: every dialect, and the routes for inspection, feedback and policies.
 
-Routes only translate. Whatever goes wrong inside a request becomes one JSON error that says
-what to do; prompts and keys never reach a log.
+Routes only translate. Any failure inside a request becomes one JSON error that says what to do;
+prompts and keys are never logged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from openclaw_rl.serve.signin import add_signin
 from openclaw_rl.serve.wishes import wish_routes
 from openclaw_rl.users import Users
 
-#: Of an answer's headers, what pages of other origins may read.
+#: Response headers that pages of other origins may read.
 _EXPOSED = (
     "x-session-id", "x-request-id", "x-policy-version", "x-schema-relaxed", "x-schema-valid",
     "x-schema-violations",
@@ -99,5 +99,5 @@ def _add_origins(app: FastAPI, origins: list[str]) -> None:
 
 
 def _names(text: str) -> list[str]:
-    """With commas or spaces between them."""
+    """Names separated by commas or spaces."""
     return text.replace(",", " ").split()

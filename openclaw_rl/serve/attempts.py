@@ -1,6 +1,6 @@
-"""Wrong keys are not tried without end: an address that has shown too many waits, right keys in use do not.
+"""Rate limit on wrong keys, per address.
 
-A key that was right before is let in at once: nobody is locked out by somebody behind the same address.
+A key that was accepted before is never delayed, so nobody is locked out by others behind the same address.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Attempts:
         self._right: OrderedDict[bytes, None] = OrderedDict()
 
     def wait_s(self, address: str, key: str) -> int:
-        """0 if this key may be tried now; else when to come back."""
+        """0 if this key may be tried now; else how long to wait, in seconds."""
         times = self._failed.get(address)
         if not times or len(times) < _MOST or _digest(key) in self._right:
             return 0

@@ -29,11 +29,11 @@ class KeyRing:
     """The keys of one data folder: user -> key."""
 
     def __init__(self, path: Path, fixed_key: str | None = None, create: bool = True) -> None:
-        """``create`` makes the owner's key where there is none; whoever only looks does not."""
+        """``create``: make the owner's key if there is none; readers pass False."""
         self.path = path
         self._fixed = {DEFAULT_USER: fixed_key} if fixed_key else {}
         self.problem: str | None = None
-        """Why the file cannot be read; the keys that were known before go on to count."""
+        """Why the file cannot be read; the keys read before stay valid."""
         self._keys: dict[str, str] = {**self._read(), **self._fixed}
         self._stamp = self._file_stamp()
         if create and DEFAULT_USER not in self._keys:
@@ -41,12 +41,12 @@ class KeyRing:
 
     @classmethod
     def in_home(cls, home: Path, create: bool = True) -> KeyRing:
-        """Of that data folder, with the key that the environment fixes."""
+        """The key ring of a data folder, with the key from the environment."""
         stated = (os.environ.get(name) for name in API_KEYS)
         return cls(home / "keys.json", next(filter(None, stated), None), create)
 
     def user_of(self, key: str) -> str | None:
-        """The user this key names, or None; keys added or removed by another process count at once."""
+        """The user with this key, or None; changes by another process take effect at once."""
         self.reload()
         found = None
         for user, known in self._keys.items():
@@ -62,7 +62,7 @@ class KeyRing:
         return sorted(self._keys)
 
     def add(self, user: str, same_person: bool = False) -> str:
-        """``same_person``: whoever had this name before gets it back, with their sessions."""
+        """``same_person``: the name was used before, and its former user gets it back with their sessions."""
         if not same_person and user in self._former():
             raise FormerUser(
                 f"the name {user!r} was somebody's before, and whoever gets it sees their sessions; "
@@ -98,7 +98,7 @@ class KeyRing:
         return set(self._former_file.read_text().split()) if self._former_file.exists() else set()
 
     def reload(self) -> None:
-        """Read the file again if it is another one than last time."""
+        """Read the file again if it has changed."""
         stamp = self._file_stamp()
         if stamp == self._stamp:
             return
@@ -131,7 +131,7 @@ class KeyRing:
     def _write(self, keys: dict[str, str]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
-        # Opened with its final mode: the key is never readable by others, not even for a moment.
+        # Created with its final mode, so that the keys are never readable by others, even briefly.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             json.dump(keys, file, indent=1)

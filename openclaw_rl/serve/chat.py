@@ -1,4 +1,4 @@
-"""The chat-completions dialect: OpenAI's wire format, which is also how turns are stored."""
+"""The chat-completions dialect: OpenAI's wire format, in which turns are also stored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def to_internal(
     headers: Mapping[str, str],
     dialect: str = "chat",
 ) -> ChatRequest:
-    """Raises RequestError for what we understand but cannot do."""
+    """Raises RequestError for valid requests that are not supported."""
     if request.top_logprobs and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs: true.", param="top_logprobs")
     _refuse(request)
@@ -75,7 +75,7 @@ def _refuse(request: ChatCompletionRequest) -> None:
 
 
 def translated(body: Json, call: Call, dialect: str) -> ChatRequest:
-    """The internal request of a body that another dialect has put into this form."""
+    """The internal request for a body that another dialect has translated to chat completions."""
     try:
         parsed = ChatCompletionRequest.model_validate(body)
     except ValidationError as error:
@@ -86,7 +86,7 @@ def translated(body: Json, call: Call, dialect: str) -> ChatRequest:
 
 
 def _must_call(request: ChatCompletionRequest, tools: list[Tool]) -> list[Tool]:
-    """The tools of which one has to be called."""
+    """The tools of which the reply must call one."""
     choice = request.tool_choice
     if choice in (None, "auto", "none"):
         return []
@@ -107,7 +107,7 @@ def _must_call(request: ChatCompletionRequest, tools: list[Tool]) -> list[Tool]:
 
 
 def _json_schema(response_format: dict[str, Any] | None) -> Json | None:
-    """The schema a reply has to follow, if any."""
+    """The schema that the reply must follow, if any."""
     kind = (response_format or {"type": "text"}).get("type")
     if response_format is None or kind == "text":
         return None
@@ -157,12 +157,12 @@ class ChatDialect(Dialect[ChatCompletionRequest]):
 
 
 class ChatWriter:
-    """Chunks, the first of which goes out with the first token; or one completion."""
+    """Writes chunks, the first of them with the first token, or one completion."""
 
     def __init__(
         self, exchange: Exchange, logprobs: bool, include_usage: bool, legacy: bool, with_ids: bool
     ) -> None:
-        """``legacy``: calls are worded as before there were tools."""
+        """``legacy``: write tool calls as ``function_call``."""
         self._legacy, self._with_ids = legacy, with_ids
         self._exchange, self._logprobs, self._include_usage = exchange, logprobs, include_usage
         count = exchange.request.num_choices
@@ -184,7 +184,7 @@ class ChatWriter:
         wire: Json = {}
         if i not in self._started:
             self._started.add(i)
-            # A reply that has to be a call has no text that could begin.
+            # A reply that must be a tool call has no text.
             wire = {"role": "assistant", "content": None if self._exchange.request.must_call else ""}
         elif event.delta is None and event.finish_reason is None:
             return []
@@ -208,7 +208,7 @@ class ChatWriter:
         return [self._chunk(choices=[choice], usage=None, **(self._prompt() if "role" in wire else {}))]
 
     def _is_custom(self, choice: int, delta: Delta) -> bool:
-        """Part of a call whose text is known only once its arguments are complete."""
+        """Whether it is part of a custom tool call, whose text is known only once it is complete."""
         names = (
             {d.tool_index: d.tool_name for d in self._deltas[choice] if d.tool_name} if self._custom else {}
         )
@@ -314,7 +314,7 @@ def wire_message(message: Message) -> Json:
 
 
 def wire_logprobs(tokens: Sequence[Token], renderer: Renderer, num_top: int) -> list[Json]:
-    """Raw log-probs in OpenAI's shape; tokens that only end the reply are left out, as there."""
+    """Raw log-probs in OpenAI's format; stop tokens are left out, as OpenAI does."""
 
     def entry(token_id: int, logprob: float) -> Json:
         data = renderer.token_bytes(token_id)

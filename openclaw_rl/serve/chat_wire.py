@@ -1,4 +1,4 @@
-"""Chat completions as clients send them; fields that are not here are kept and counted."""
+"""Chat completions requests as clients send them; unknown fields are kept and counted."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which version answers a request, where that is not simply the one that serves its scope.
+"""Picks the version that answers a request if it is not the one that serves its scope.
 
-*Elsewhere*: under a system prompt that nobody complained under, the base answers (``roles.py``). *Canary*:
-for a while after a step was published, some conversations stay with the version before, so that people's
-verdicts on both can be compared at the same time.
+*Elsewhere*: under a system prompt without complaints, the base answers (``roles.py``). *Canary*: for a while
+after a step was published, some conversations stay with the previous version, so that verdicts on both
+versions can be compared over the same period.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from openclaw_rl.roles import Role, holds
 from openclaw_rl.types import BASE_VERSION, ChatRequest, Json, Scope
 
-#: What a version's manifest says where there is none.
+#: Stands in for the base's manifest, which does not exist.
 _UNKNOWN: Json = {}
 
 
@@ -23,19 +23,19 @@ _UNKNOWN: Json = {}
 class _Known:
     parent: int
     roles: list[Role] | None
-    """Beside plain chats; None: it holds everywhere."""
+    """The roles it applies to, besides plain chats; None: it applies everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
     version: int
     before: int | None
-    """Who goes on answering some conversations, until ``until``."""
+    """The previous version, which answers some conversations until ``until`` (monotonic clock)."""
     until: float = 0.0
 
 
 class Choice:
-    """``manifest`` is what is written down of a version; read once, when it is first served."""
+    """``manifest`` reads a version's manifest; called once per version, when it is first served."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Choice:
         return None
 
     def _look(self, scope: Scope, serving: int) -> _Standing:
-        """What serves now, and since when: noticed when it is first asked for."""
+        """The serving version and its predecessor; a switch is noticed at the first request after it."""
         known = self._standing.get(scope)
         if known is None or known.version != serving:
             stepped = known is not None and self._facts(serving).parent == known.version
@@ -81,12 +81,12 @@ class Choice:
 
 
 def fraction(request: ChatRequest, salt: str = "") -> float:
-    """The same for all requests of a conversation: by who asks, and what was said first.
+    """A number in [0, 1), the same for all requests of a conversation: a hash of user and first message.
 
-    Another number for every ``salt``, so that one choice says nothing about another.
+    Each ``salt`` gives an independent number, so that choices by different salts are not correlated.
     """
     if request.prompt is not None or request.headers.get("x-turn-type", "main") != "main":
-        return 1.0  # not somebody's conversation
+        return 1.0  # not a user's conversation
     first = next((m.get("content") or "" for m in request.messages if m["role"] == "user"), "")
     digest = hashlib.blake2b(
         f"{request.user}\0{first}{salt and chr(0) + salt}".encode(), digest_size=4

@@ -1,4 +1,4 @@
-"""The same question to several versions at once, side by side. Nothing of it is recorded or learned from."""
+"""Sends one prompt to several versions at once, side by side. Nothing is recorded or trained on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_AT_ONCE = 4
 
 
 class Comparison(WellFormed):
-    """The same seed for all, so that what differs is the version."""
+    """All versions get the same seed, so that replies differ only by version."""
 
     prompt: Annotated[str, Field(min_length=1, max_length=20_000)]
     versions: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=4)]
@@ -30,7 +30,7 @@ class Comparison(WellFormed):
 
 
 class Comparer:
-    """``ready`` has a version loaded, or raises ValueError if there are no weights of it."""
+    """``ready`` loads a version, or raises ValueError if its weights are missing."""
 
     def __init__(self, engine: Engine, renderer: Renderer, ready: Callable[[int], Awaitable[None]]) -> None:
         self._engine, self._renderer, self._ready = engine, renderer, ready
@@ -39,16 +39,16 @@ class Comparer:
     async def open(
         self, comparison: Comparison, user: str
     ) -> tuple[AsyncIterator[bytes], Callable[[], None]]:
-        """Everything that can be refused is refused before the first byte; then events as they come.
+        """The events, and a callback that must be called in the end, whether the events were read or not.
 
-        What is given beside them has to be called in the end, whether they were read or not.
+        All refusals are raised here, before the first byte is sent.
         """
         versions = list(dict.fromkeys(comparison.versions))
         if self._running + len(versions) > _MAX_AT_ONCE:
             raise RequestError(
                 "Other comparisons are running; try again in a moment.", status=429, retry_after_s=2
             )
-        # Taken before the first await, so that a burst cannot pass the limit together.
+        # Counted before the first await, so that concurrent requests cannot exceed the limit together.
         self._running += len(versions)
         try:
             prompt_ids, sampling = await self._prepare(versions, comparison)

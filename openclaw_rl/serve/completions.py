@@ -1,7 +1,6 @@
-"""The completions dialect: bare text in, more text out; no template, no tools.
+"""The completions dialect: continues bare text, without template or tools.
 
-One prompt a request. What would have to be read back from the prompt (``echo``), put behind the reply
-(``suffix``) or chosen among several (``best_of``) is refused.
+One prompt per request. ``echo``, ``suffix`` and ``best_of`` are refused.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class CompletionsDialect(Dialect[CompletionRequest]):
             body["prompt"] = prompt
         if parsed.logprobs is not None:
             body |= {"logprobs": True, "top_logprobs": parsed.logprobs}
-        # OpenAI's own limit where none is given: a bare text has no natural end.
+        # OpenAI's default limit: bare text has no natural end.
         request = translated({**body, **given(max_tokens=parsed.max_tokens or 16)}, call, self.name)
         return replace(request, prompt=prompt)
 
@@ -140,7 +139,7 @@ class CompletionsWriter:
 
 
 def _legacy(entries: list[Json]) -> Json:
-    """Parallel lists, as this route has always had them."""
+    """The parallel lists of the original completions format."""
     offsets, position = [], 0
     for entry in entries:
         offsets.append(position)

@@ -1,8 +1,8 @@
-"""Connections with an end to waiting: for a request to arrive, for a reply to be read, for a place.
+"""HTTP connections with time limits for reading requests and writing replies, and a limit on their number.
 
-uvicorn closes idle connections only. Here a request has to be complete within a time, and whoever stops
-reading is cut off. Beyond the most connections allowed, the one that has been idle for longest gives way.
-What an attacker repeats is logged once a minute.
+uvicorn closes idle connections only. Here a request must arrive completely within a time limit, and clients
+that stop reading are disconnected. Above the maximum number of connections, the longest-idle one is closed.
+Log messages that any client can trigger are limited to one a minute.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from openclaw_rl.config import ServeConfig
 from openclaw_rl.errors import where
 
-#: Longer than clients keep idle connections: whoever closes one while the other sends costs a request.
+#: Longer than clients keep idle connections: closing one while the client sends would lose a request.
 KEEP_ALIVE_S = 300
 #: Open files that are not connections: databases, weights, sockets, pipes.
 _OTHER_FILES = 200
@@ -32,12 +32,12 @@ _LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a client is waited for."""
+    """How long the server waits for a client."""
 
     request_s: float = 120.0
-    """From a request's first byte, or from the connection, until all of it is there."""
+    """From a request's first byte, or from the connection, until the request is complete."""
     write_s: float = 60.0
-    """Without anything of a reply being read."""
+    """How long a client may read nothing of a reply."""
 
 
 class Connection(H11Protocol):
@@ -79,14 +79,14 @@ class Connection(H11Protocol):
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        if self.transport.get_write_buffer_size():  # a close would wait for the reader for ever
+        if self.transport.get_write_buffer_size():  # close() would wait for the reader forever
             self.transport.abort()
         else:
             super().timeout_keep_alive_handler()
 
     @property
     def _is_idle(self) -> bool:
-        """No request was read whole that is still being answered."""
+        """Whether no completely read request is being answered."""
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def _expect_request(self) -> None:
@@ -121,7 +121,7 @@ class Connection(H11Protocol):
 def server_settings(
     app: ASGIApp, settings: ServeConfig, patience: Patience | None = None, **options: Any
 ) -> uvicorn.Config:
-    """Of a server that strangers may reach."""
+    """uvicorn's settings for a server exposed to untrusted clients."""
     most = max(8, min(settings.max_connections, raise_file_limit() - _OTHER_FILES))
     limits = {"patience": patience or Patience(), "max_connections": most}
     protocol = type("LimitedConnection", (Connection,), limits)
@@ -133,7 +133,7 @@ def server_settings(
 
 
 def raise_file_limit() -> int:
-    """As many open files as this account may have; returns how many."""
+    """Raise the limit on open files as far as allowed; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, 65_536) if hard != resource.RLIM_INFINITY else 65_536
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -144,7 +144,7 @@ def raise_file_limit() -> int:
 
 
 class _OnceAMinute(logging.Filter):
-    """What any stranger can bring about is said once a minute, in one line."""
+    """Limits messages that any client can trigger to one line a minute."""
 
     about = ("Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket", "socket.accept()")
 
@@ -155,7 +155,7 @@ class _OnceAMinute(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         now, words = time.monotonic(), str(record.msg).partition("\n")[0][:80]
         if record.exc_info and record.exc_info[1] and words.startswith("Exception in ASGI application"):
-            # What an exception says may hold somebody's words.
+            # An exception's message may contain a user's text.
             record.msg, record.args, record.exc_info = f"{words}: {where(record.exc_info[1])}", (), None
         if not words.startswith(self.about):
             return True

@@ -1,7 +1,8 @@
-"""Custom tools: called with free text instead of JSON.
+"""Custom tools, which are called with free text instead of JSON.
 
-The model knows them as functions with one text, in which form turns are stored, too. A regular expression
-becomes the text's pattern, which a forced call follows; of other grammars the model is told.
+The model sees them as functions with one string argument; turns are stored in this form, too. A regular
+expression becomes the argument's pattern, which forced calls follow; other grammars only go into the
+description.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from openclaw_rl.types import Json
 
-#: Tells these functions from those of the client, also in the ledger.
+#: Marks these functions, so that they can be told from the client's own, also in the ledger.
 _MARK = "a custom tool"
 _ONLY = "input"
 
@@ -37,7 +38,7 @@ def as_function(tool: Json) -> Json:
 
 
 def custom_names(tools: Collection[Json] | None) -> frozenset[str]:
-    """Of tools as they are stored, those that were custom tools."""
+    """The names of custom tools among stored tools."""
     functions = [tool.get("function") or {} for tool in tools or []]
     return frozenset(f["name"] for f in functions if (f.get("parameters") or {}).get("$comment") == _MARK)
 
@@ -47,7 +48,7 @@ def arguments_of(text: str) -> str:
 
 
 def text_of(arguments: str) -> str:
-    """The free text of a call; what a cut reply left of it, as it is."""
+    """The free text of a call; incomplete arguments are returned unchanged."""
     try:
         value = json.loads(arguments)
     except ValueError:
@@ -67,7 +68,7 @@ def has_custom(body: Json) -> bool:
 
 
 def with_functions(body: Json) -> Json:
-    """The same request with functions in place of its custom tools."""
+    """The request with custom tools replaced by functions."""
     changed: Json = {"messages": [_message(message) for message in body["messages"]]}
     if body.get("tools"):
         changed["tools"] = [_tool(tool) for tool in body["tools"]]
@@ -109,7 +110,7 @@ def _called(call: Json) -> Json:
 
 
 def reworded(call: Json, names: Collection[str]) -> Json:
-    """A finished call as the client knows the tool."""
+    """A finished call, with calls of custom tools in the client's format."""
     function = call["function"]
     if function["name"] not in names:
         return call

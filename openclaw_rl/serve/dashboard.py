@@ -1,4 +1,4 @@
-"""What the dashboard asks for beyond the look-in routes. All of it is public API like the rest."""
+"""Further routes that the dashboard uses. All of them are public API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from openclaw_rl.types import Json
 def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
     router = APIRouter()
 
-    # Not in the schema: it never ends, which no generic client expects.
+    # Not in the schema: the stream never ends, which generic clients do not expect.
     @router.get("/v1/events", include_in_schema=False)
     async def events(request: Request) -> Response:
         pulse = inspection.pulse_of(own_scope(request, gateway), limited_to(request))
@@ -34,7 +34,7 @@ def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
 
     @router.get("/v1/take-over", tags=["look in"])
     def take_over(request: Request) -> Json:
-        """How much of one's conversations the model here answers in the place of one elsewhere."""
+        """The share of the user's conversations that the local model answers instead of the upstream one."""
         if (found := inspection.take_over(own_scope(request, gateway))) is None:
             raise RequestError(
                 "No model elsewhere is being taken over from; start with --upstream URL --take-over.",

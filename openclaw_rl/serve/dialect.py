@@ -1,7 +1,7 @@
-"""What a dialect is: one wire format over the same internal request and the same events.
+"""The interface of dialects: wire formats over the same internal request and the same events.
 
-A dialect reads its requests into the form of a chat-completions request, in which turns are stored and
-passed on, and words the events of the reply. It decides nothing about sessions, sampling or recording.
+A dialect translates its requests to chat completions, the form in which turns are stored and passed on, and
+writes the events of the reply in its own format. It decides nothing about sessions, sampling or recording.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from openclaw_rl.types import ChatRequest, Json, TurnRecord
 
 
 class Open(BaseModel):
-    """Unknown fields are kept, so that they can be counted."""
+    """Keeps unknown fields, so that they can be counted."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class WireRequest(Open, WellFormed):
-    """A request as some client words it."""
+    """A request as the client sends it."""
 
     stream: bool | None = None
 
@@ -38,18 +38,18 @@ R = TypeVar("R", bound=WireRequest)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request with everything that is known of it besides its wording."""
+    """A request's body and context."""
 
     body: Json
     """As sent."""
     user: str
     headers: Mapping[str, str]
     recall: Callable[[str], Awaitable[TurnRecord | None]]
-    """An earlier turn by its id."""
+    """Looks up an earlier turn by its id."""
 
 
 class Writer(Protocol):
-    """Words one reply as its events come; what has to be said now is returned."""
+    """Writes one reply as its events arrive; each method returns the bytes to send now."""
 
     def begin(self) -> list[bytes]: ...
 
@@ -58,29 +58,29 @@ class Writer(Protocol):
     def finish(self) -> list[bytes]: ...
 
     def fail(self, message: str) -> list[bytes]:
-        """The reply broke off: the status is out, so the stream has to say it."""
+        """Report a failed reply in the stream, since the status was already sent."""
 
     def whole(self) -> Json:
-        """All of it, once every event was added."""
+        """The whole reply, once every event was added."""
 
 
 class Dialect(ABC, Generic[R]):
     name: ClassVar[str]
-    """In the ledger and in metrics."""
+    """Its name in the ledger and in metrics."""
     path: ClassVar[str]
     id_prefix: ClassVar[str]
     request: type[R]
     harmless: ClassVar[frozenset[str]] = frozenset()
-    """Fields that common clients send, understood, and without effect here."""
+    """Known fields of common clients that have no effect here; they are not counted as ignored."""
     fields: ClassVar[Mapping[str, str]] = {}
-    """What this dialect calls a field of a chat-completions request, where errors have to name it."""
+    """Field of a chat-completions request -> its name in this dialect, for error messages."""
 
     def ignored(self, parsed: R) -> list[str]:
         return sorted(set(parsed.model_extra or {}) - self.harmless)
 
     @abstractmethod
     async def read(self, parsed: R, call: Call) -> ChatRequest:
-        """Raises RequestError for what we understand but cannot do."""
+        """Raises RequestError for valid requests that are not supported."""
 
     @abstractmethod
     def writer(self, exchange: Exchange, parsed: R) -> Writer: ...
@@ -90,7 +90,7 @@ class Dialect(ABC, Generic[R]):
         return openai_error(status, message, code, self.fields.get(first, param))
 
     def add_routes(self, router: APIRouter, gateway: Gateway) -> None:
-        """What the dialect has besides asking."""
+        """Add the dialect's further routes."""
 
 
 def openai_error(status: int, message: str, code: str | None = None, param: str | None = None) -> Json:
@@ -100,11 +100,11 @@ def openai_error(status: int, message: str, code: str | None = None, param: str 
 
 
 def remaining(call: Call, known: Iterable[str]) -> Json:
-    """What a request says besides the fields that are translated; kept with the turn."""
+    """The request's fields that are not translated; they are stored with the turn."""
     rest: Json = well_formed({name: value for name, value in call.body.items() if name not in set(known)})
     return rest
 
 
 def given(**fields: Any) -> Json:
-    """Only those that are something."""
+    """The fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Every wire format that is understood; a new one is a file beside this and a line here."""
+"""All supported wire formats; a new one is a file in this folder and a line here."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ DIALECTS: tuple[Dialect[Any], ...] = (
 
 
 def dialect_of(path: str) -> Dialect[Any]:
-    """Whose words an answer to this path is in; chat completions' where no dialect owns it."""
+    """The dialect for responses to this path; chat completions if no dialect owns it."""
     owners = (d for d in DIALECTS if path == d.path or path.startswith(f"{d.path}/"))
     return next(owners, DIALECTS[0])

@@ -1,7 +1,7 @@
-"""One accepted request on its way to being a turn, wherever its reply comes from.
+"""One accepted request, from its reply's events to its recorded turn, for any source of replies.
 
-A turn is durable before its last event is given out, and a ledger that is down costs the record, never
-the reply. A client that leaves stops the work, and what there was is kept.
+A turn is durable before its last event is sent. A ledger failure may cost the record, never the reply.
+A client that disconnects stops the generation; the partial reply is recorded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from openclaw_rl.types import (
     TurnRecord,
 )
 
-#: Fields that decide a prompt or how it is answered; they have limits of their own.
+#: Fields that determine the prompt or the sampling; they have their own limits.
 _READ = frozenset(
     {
         "model", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "n",
@@ -47,7 +47,7 @@ _MAX_UNREAD_CHARS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something one choice of a reply gained."""
+    """What one choice of a reply gained."""
 
     choice: int
     delta: Delta | None
@@ -56,40 +56,40 @@ class Event:
     stop_text: str | None = None
     """The stop string that ended the reply."""
     logprobs: Json | None = None
-    """In OpenAI's shape, where somebody else computed them."""
+    """In OpenAI's format, if another server computed them."""
 
 
 class Source(Protocol):
     """The reply to one request that passed all checks."""
 
     model: str
-    """As the reply names it."""
+    """The model name in the reply."""
     version: int
     fingerprint: str
-    """Of the model's weights; empty where they are not here."""
+    """Of the model's weights; empty if they are not on this server."""
     prompt_ids: list[int]
     renderer: Renderer | None
-    """Of the tokens in the events; None where there are none."""
+    """For the tokens in the events; None if events have no tokens."""
     relaxed: tuple[str, ...]
-    """What the client's schema asks for in vain."""
+    """Keywords of the client's schema that the grammar does not enforce."""
 
     async def start(self) -> None:
         """Raises RequestError if there will be no reply."""
 
     def events(self) -> AsyncIterator[Event]:
-        """Of all choices, as they happen; the last of each has a finish reason."""
+        """Events of all choices as they happen; the last one of each choice has a finish reason."""
 
     def sampling(self, index: int) -> SamplingParams: ...
 
     def usage(self) -> tuple[int, int] | None:
-        """Prompt and completion tokens where somebody else counts them."""
+        """Prompt and completion tokens, if another server counts them."""
 
     def abandon(self) -> None:
-        """Let go of what it holds; also when the events were never asked for."""
+        """Release its resources, also if the events were never read."""
 
 
 class Host(Protocol):
-    """What an exchange needs of its gateway."""
+    """What an exchange needs from its gateway."""
 
     capture: Capture
     metrics: Metrics
@@ -112,7 +112,7 @@ class _Choice:
 
 
 class Exchange:
-    """One accepted request: its identity, and its events exactly once."""
+    """One accepted request: its ids, and its events, which can be read once."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Exchange:
     def headers(self) -> dict[str, str]:
         return {
             "x-policy-version": str(self.source.version),
-            # Clients may state any text as session id; a header holds printable ASCII only.
+            # Clients may use any text as session id, but headers allow printable ASCII only.
             "x-session-id": quote(self.session_id, safe=string.printable[:-6], errors="replace"),
             "x-request-id": self.id,
             **({} if self._recorded else {"x-off-the-record": "1"}),
@@ -148,7 +148,7 @@ class Exchange:
         return self.source.usage() or counted
 
     async def check(self) -> dict[str, str]:
-        """Headers that say whether the reply is of the client's schema, where that is not certain."""
+        """Headers that say whether the reply follows the schema, if the grammar did not enforce all of it."""
         if not self.source.relaxed:
             return {}
         replies = [reply_message(choice.deltas, self.id) for choice in self._choices]
@@ -158,7 +158,7 @@ class Exchange:
         return self.id if len(self._choices) == 1 else f"{self.id}.{index}"
 
     async def events(self) -> AsyncIterator[Event]:
-        """All choices' events as they happen. Closing early cancels and records what there was."""
+        """Events of all choices as they happen. Closing early cancels the reply and records what there is."""
         finished = False
         try:
             async with aclosing(self.source.events()) as events:  # type: ignore[type-var]
@@ -180,7 +180,7 @@ class Exchange:
             choice.deltas.append(event.delta)
 
     def release(self) -> None:
-        """Give the places in the queue back, once, however the exchange ends."""
+        """Give the request's slots back, once, however the exchange ends."""
         if not self._released:
             self._released = True
             self.source.abandon()
@@ -217,7 +217,7 @@ class Exchange:
         await self._host.capture.record(turn, self.request)
 
     async def _after(self, finished: bool) -> None:
-        """Count, and note for every choice whether its reply reached the client's connection."""
+        """Update the metrics, and record for every choice whether its reply was delivered."""
         metrics, (prompt, completion) = self._host.metrics, self.usage
         metrics.tokens.labels("prompt").inc(prompt)
         metrics.tokens.labels("completion").inc(completion)
@@ -233,7 +233,7 @@ class Exchange:
 
 
 def stored_fields(body: Json) -> Json:
-    """What a request says besides its messages and tools; of what nobody here reads, only so much."""
+    """The request's fields besides messages and tools; the size of fields that we do not read is limited."""
     fields = {name: value for name, value in body.items() if name not in ("messages", "tools")}
     room = _MAX_UNREAD_CHARS
     for name in [name for name in fields if name not in _READ]:
@@ -246,7 +246,7 @@ def stored_fields(body: Json) -> Json:
 
 
 def reply_message(deltas: Sequence[Delta], turn_id: str) -> Message:
-    """The assistant message that the deltas add up to, in the internal form."""
+    """The assistant message that the deltas add up to, in the internal format."""
     calls: dict[int, Json] = {}
     for delta in deltas:
         if delta.tool_index is not None:
@@ -265,10 +265,10 @@ def reply_message(deltas: Sequence[Delta], turn_id: str) -> Message:
 
 
 def tool_call_id(turn_id: str, index: int) -> str:
-    """Unique, and derived: the same call has the same id in the stream and in the ledger."""
+    """Unique, and derived from the turn: a call has the same id in the stream and in the ledger."""
     return f"call_{bare_id(turn_id).replace('.', 'c')}t{index}"
 
 
 def bare_id(turn_id: str) -> str:
-    """Without the prefix that says which dialect it was asked in."""
+    """The id without its dialect's prefix."""
     return turn_id.replace("_", "-").rpartition("-")[2]

@@ -1,4 +1,4 @@
-"""Routes by which people make things go for good; everybody what is their own, the owner all of it."""
+"""Routes that delete data permanently: users their own, the owner anyone's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def forget_routes(inspection: Inspection) -> APIRouter:
 
     @router.delete("/v1/turns/{turn_id}", tags=["forget"])
     async def forget_turn(turn_id: str, request: Request) -> Json:
-        """With the turns after it, whose history repeats it."""
+        """Also forgets the turns after it, whose history repeats it."""
         return await forget("turn", turn_id, request)
 
     @router.delete("/v1/sessions/{session_id:path}", tags=["forget"])
@@ -30,12 +30,12 @@ def forget_routes(inspection: Inspection) -> APIRouter:
 
     @router.delete("/v1/wishes/{wish_id}", tags=["forget"])
     async def forget_wish(wish_id: str, request: Request) -> Json:
-        """With the turns that it was taught from; a wish's id is its ``turn_id``."""
+        """Also forgets the turns that it was taught from; a wish's id is its ``turn_id``."""
         return await forget("wish", wish_id, request)
 
     @router.delete("/v1/users/{name}", tags=["forget"])
     async def forget_user(name: str, request: Request) -> Json:
-        """All that a person said; their key stays."""
+        """Forgets all of a user's data; their key stays."""
         return await forget("user", name, request)
 
     return router

@@ -1,7 +1,7 @@
-"""From one internal request to an exchange, whatever the dialect and whoever answers.
+"""Turns an internal request into an exchange, for every dialect and every answerer.
 
-Counts who is being answered, finds the session, and lets nothing that was begun go unfinished.
-Nothing here waits for learning.
+Enforces the limits, finds the session, and finishes all work that was started. Nothing here waits for
+learning.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _MAX_GIVING_UP_S = 10.0
 
 
 class Answerer(Protocol):
-    """Who replies: the engine of this process, or a server somewhere else."""
+    """What replies: this process's engine, or another server."""
 
     model_name: str
     fingerprint: str
-    """Of the model's weights; empty where they are not here."""
+    """Of the model's weights; empty if they are not on this server."""
 
     @property
     def renderer(self) -> Renderer | None:
-        """None where nothing is rendered here."""
+        """None if prompts are not rendered on this server."""
 
     async def prepare(self, request: ChatRequest) -> Source:
-        """Check everything that can be refused. What takes long is not done on the event loop."""
+        """Raise every possible refusal. Slow work does not run on the event loop."""
 
     async def models(self, scope: Scope) -> list[str]: ...
 
     async def check_model(self, name: str, scope: Scope) -> None:
-        """Raises RequestError for one that is not there, or another scope's."""
+        """Raises RequestError if the model does not exist or belongs to another scope."""
 
     async def count_tokens(self, request: ChatRequest) -> int: ...
 
@@ -59,8 +59,8 @@ class Gateway:
         scope_of: Callable[[str], Scope] = lambda user: EVERYONE,
         quotas: Quotas | None = None,
     ) -> None:
-        """``note`` gives what is remembered of a user, to be added to the system prompt; ``scope_of`` says
-        whose policy answers them."""
+        """``note`` returns a user's note, which is added to the system prompt; ``scope_of`` returns the scope
+        whose policy answers the user."""
         self.answerer, self.capture, self.metrics = answerer, capture, metrics
         self.model_name, self.renderer = answerer.model_name, answerer.renderer
         self._quotas = quotas
@@ -72,7 +72,7 @@ class Gateway:
         return self._slots.num_taken
 
     async def open(self, request: ChatRequest, id_prefix: str = "chatcmpl-") -> Exchange:
-        """Everything that can be refused is refused here, before the first byte is sent."""
+        """All refusals are raised here, before the first byte is sent."""
         arrived = time.time()
         system = system_prompt(request.messages)
         request = replace(request, scope=self.scope_of(request.user), system=system)
@@ -80,7 +80,7 @@ class Gateway:
             request = remembering(request, note)
         if self._quotas is not None:
             self._quotas.take(request.user)
-        # Taken before the first await and before any work, so that a burst cannot pass the limit together.
+        # Taken before the first await, so that concurrent requests cannot exceed the limit together.
         if (problem := self._slots.take(request.user, request.num_choices)) is not None:
             raise RequestError(
                 f"{problem}; retry in a second.", status=429, code="rate_limit_exceeded", retry_after_s=1
@@ -108,13 +108,13 @@ class Gateway:
             self._quotas.add(user, tokens)
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Run to the end whatever becomes of the request; ``drain`` waits for it."""
+        """Run work to completion even if the request is cancelled; ``drain`` waits for it."""
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     async def drain(self) -> None:
-        """Wait for replies that are being given up and for records that are still being written."""
+        """Wait for records being written and, up to 10 s, for replies being cancelled."""
         deadline = time.monotonic() + _MAX_GIVING_UP_S
         while self._background or (self.num_inflight and time.monotonic() < deadline):
             await asyncio.gather(*self._background, asyncio.sleep(0.01), return_exceptions=True)

@@ -1,7 +1,7 @@
-"""What the look-in routes and the dashboard ask of the system; whoever wires the server implements it.
+"""What the inspection routes and the dashboard need from the system; implemented where the server is wired.
 
-``user`` limits an answer to one person's own; None sees everything. An answer of None means that there is no
-such thing. Methods that are not async read the database, and are called in threads.
+``user`` restricts a result to that user's own data; None means everything. A result of None means not found.
+Methods that are not async read the database and are called in threads.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from openclaw_rl.types import EVERYONE, Json, Scope
 
 class Inspection(Protocol):
     comparer: Comparer | None
-    """None where another server answers."""
+    """None if another server answers."""
     learned: Path
-    """Metrics of the learn process, written by its Prometheus sink."""
+    """File with the learn process's metrics, written by its Prometheus sink."""
 
     # --- conversations -----------------------------------------------------------------------
 
@@ -30,32 +30,32 @@ class Inspection(Protocol):
         query: str | None,
         rated: Literal["good", "bad"] | None = None,
     ) -> Json:
-        """Newest first; ``after`` is the last one of the page before, ``query`` searches their words.
+        """Newest first; ``after`` is the last id of the previous page, ``query`` searches the texts.
 
-        ``rated``: only those with a reply that was found so.
+        ``rated``: only sessions with a reply judged good or bad.
         """
 
     def session(
         self, session_id: str, user: str | None, limit: int | None, after: str | None, text: bool
     ) -> Json | None:
-        """With its turns in order, and with their words where ``text`` says so."""
+        """The session with its turns in order; ``text`` includes their texts."""
 
     def turn(self, turn_id: str, user: str | None) -> Json | None: ...
 
     def tokens(self, turn_id: str, user: str | None) -> Json | None:
-        """A turn word for word, each token with what training did to it."""
+        """A turn in detail, each token with its training signal."""
 
     async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
         """Store an event about a turn, such as feedback."""
 
     def replies_of(self, session_id: str, user: str | None) -> dict[str, str] | None:
-        """The text of each reply of a session, by its id; None if there is no such session."""
+        """Turn id -> text of its reply, for a session; None if there is no such session."""
 
     def feedback_of(self, turn_id: str) -> list[Json]:
-        """What people said of a reply by rating it, in order."""
+        """The feedback events on a reply, in order."""
 
     async def exclude_turn(self, turn_id: str, user: str | None, by: str) -> Json | None:
-        """ValueError if it was learned from already."""
+        """ValueError if it was already trained on."""
 
     async def exclude_session(self, session_id: str, user: str | None, by: str) -> Json | None: ...
 
@@ -66,28 +66,28 @@ class Inspection(Protocol):
     # --- versions ----------------------------------------------------------------------------
 
     def policies(self, scope: Scope | None = EVERYONE) -> Json:
-        """None: everybody's."""
+        """``scope`` None: the policies of all scopes."""
 
     def policy(self, version: int, user: str | None) -> Json | None: ...
 
     def parent(self, scope: Scope = EVERYONE) -> int | None:
-        """The version before the one being served."""
+        """The parent of the serving version."""
 
     async def promote(self, version: int, why: str, scope: Scope = EVERYONE) -> Json:
-        """Serve a version from now on; ValueError or OSError if it cannot be."""
+        """Serve a version from now on; ValueError or OSError if that is not possible."""
 
     async def export(self, version: int, kind: str) -> Json:
-        """LookupError if there are no weights of it, ValueError if they cannot be exported."""
+        """LookupError if its weights are missing, ValueError if they cannot be exported."""
 
     def forget(self, kind: str, name: str, user: str | None) -> Json | None:
-        """Make a turn, session, wish or user go for good; the receipt."""
+        """Delete a turn, session, wish or user permanently; returns the receipt."""
 
-    # --- how it goes -------------------------------------------------------------------------
+    # --- progress and state ------------------------------------------------------------------
 
     def learning(self, user: str | None, scope: Scope = EVERYONE) -> Json: ...
 
     def wishes(self, user: str | None) -> Json:
-        """What people asked for, for good, and what became of it."""
+        """Users' wishes and their state."""
 
     def change_wish(
         self,
@@ -98,16 +98,16 @@ class Inspection(Protocol):
         paused: bool | None,
         noted: bool | None,
     ) -> bool:
-        """Other words, a pause, its end, a note or none; False: no such wish, ValueError: it is over."""
+        """Change its text, pause or resume it, or set its note; False: not found; ValueError: ended."""
 
     def take_over(self, scope: Scope = EVERYONE) -> Json | None:
-        """How much is answered here in the place of a model elsewhere; None where there is none."""
+        """The share answered locally instead of by the upstream model; None without an upstream."""
 
     def waves(self) -> list[Json]:
-        """Sudden waves of complaints by one key in a shared policy, newest first."""
+        """Sudden waves of complaints from one key in a shared policy, newest first."""
 
     def decide_wave(self, wave_id: int, learn: bool) -> Json | None:
-        """Learn from it, or set it aside; None if none of that number is held."""
+        """Train on a held wave or discard it; None if no wave with this id is held."""
 
     def count_sessions(self) -> dict[str, int]:
         """How many conversations each person had, by name."""
@@ -115,20 +115,20 @@ class Inspection(Protocol):
     def results(self) -> Json: ...
 
     def environments(self, scope: Scope | None) -> list[Json]:
-        """How attempts went, in each environment or in one."""
+        """Results of attempts, for each environment or for one."""
 
     def attempts(self, scope: Scope, limit: int, before: float | None) -> list[Json]:
-        """The newest in an environment, or the newest of those before a moment."""
+        """The newest attempts in an environment, optionally before a time."""
 
     def replay(self, name: str, session_id: str, user: str | None) -> Json | None:
-        """An episode step by step, where it was kept."""
+        """An episode step by step; None if its replay was not kept."""
 
     def status(self, scope: Scope = EVERYONE, user: str | None = None) -> Json: ...
 
     def pulse_of(self, scope: Scope, user: str | None) -> Pulse:
-        """That status whenever it changes."""
+        """Sends that status whenever it changes."""
 
     def readiness(self) -> tuple[bool, Json]:
-        """Whether requests can be answered, and how the parts are."""
+        """Whether requests can be answered, and the state of each part."""
 
     def gauges(self) -> dict[str, float]: ...

@@ -1,4 +1,4 @@
-"""Function calling as it was before tools: ``functions``, ``function_call`` and messages of that time."""
+"""OpenAI's function calling before tools: ``functions``, ``function_call`` and the matching messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def is_legacy(body: Json) -> bool:
 
 
 def modern(body: Json) -> Json:
-    """The same request with tools; the one call of a message and its result share an id."""
+    """The request with tools instead of functions; a message's call and its result get the same id."""
     rest = {name: value for name, value in body.items() if name not in ("functions", "function_call")}
     tools = [{"type": "function", "function": function} for function in body.get("functions") or []]
     choice = _choice(body.get("function_call"))
@@ -44,7 +44,7 @@ def _message(message: Json, index: int) -> Json:
 
 
 def reworded(wire: Json) -> Json:
-    """A reply, or a piece of one, with its first call as a function call; there were no more then."""
+    """A reply or chunk with its first tool call as ``function_call``; the old format has only one."""
     if not wire.get("tool_calls"):
         return wire
     rest = {name: value for name, value in wire.items() if name != "tool_calls"}

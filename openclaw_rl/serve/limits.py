@@ -1,6 +1,6 @@
-"""How large a request may be, decided by its route before anything is read into memory.
+"""Limits the size of request bodies by route, before they are read into memory.
 
-A refused body is not kept: what still arrives of it is thrown away by the server.
+A refused body is not stored: the server discards the rest as it arrives.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.serve.dialects import DIALECTS
 from openclaw_rl.serve.refuse import refusal
 
-#: Of every route but those that take conversations.
+#: For every route except the dialects'.
 SMALL_BYTES = 256 * 1024
-#: Values in a body: reading very many of them holds everybody up for longer than reading a long text does.
+#: Values in a body: parsing very many of them blocks the event loop for longer than a long text does.
 MAX_VALUES = 500_000
 
 
 class BodyLimit:
-    """Counts a body while it arrives, whatever its headers say."""
+    """Counts a body while it arrives, regardless of its headers."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app, self._max_bytes = app, max_bytes

@@ -1,4 +1,4 @@
-"""Taking the port and the data folder before any slow work, so that a clash is said at once."""
+"""Claims the port and the data folder before any slow work, so that a conflict is reported at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class Claim:
-    """A data folder claimed by this process. The kernel frees it when the process dies."""
+    """A data folder locked by this process. The kernel releases the lock when the process dies."""
 
     def __init__(self, file: TextIO, home: Path) -> None:
         self._file, self._home = file, home
@@ -39,7 +39,7 @@ class Claim:
         self._file.close()
 
     def announce(self, text: str) -> None:
-        """Say where we listen, for ``openclaw-rl status`` and friends."""
+        """Write where we listen, for ``openclaw-rl status`` and other commands."""
         self._file.seek(0)
         self._file.truncate()
         self._file.write(text)
@@ -47,7 +47,7 @@ class Claim:
 
 
 def claim_home(home: Path) -> Claim:
-    """Two servers on one ledger would both believe to be its writer: the second is refused."""
+    """Lock the data folder; a second server is refused, since both would write to one ledger."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = (home / "serve.json").open("a+")
     try:
@@ -63,7 +63,7 @@ def claim_home(home: Path) -> Claim:
 
 
 def bind_private(path: Path) -> socket.socket:
-    """A Unix socket that only its owner may connect to; one left by a dead server is replaced."""
+    """A Unix socket that only its owner may connect to; a stale one is replaced."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
@@ -77,14 +77,14 @@ def bind_private(path: Path) -> socket.socket:
 
 
 class Listener(uvicorn.Server):
-    """A server that leaves signals to its process: handled by both, one Ctrl-C would count as two."""
+    """Leaves signals to the process: if both handled them, one Ctrl-C would count as two."""
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return nullcontext()
 
 
 def announced(home: Path) -> str | None:
-    """The URL of the server that runs with this data folder."""
+    """The URL of the server that uses this data folder, or None."""
     try:
         text = (home / "serve.json").read_text()
     except FileNotFoundError:

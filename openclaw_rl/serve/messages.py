@@ -1,8 +1,8 @@
-"""The messages dialect, as Anthropic's SDKs and Claude Code speak it.
+"""The messages dialect of Anthropic's SDKs and Claude Code.
 
-Arguments of a tool call are sent when they are complete: clients parse what they get and fail on
-anything but JSON. Arguments that are no JSON object travel as ``{"invalid_json": text}`` and are read
-back as that text, so that the conversation is still recognised.
+The arguments of a tool call are sent when they are complete: clients parse them and fail on anything but
+JSON. Arguments that are not a JSON object are sent as ``{"invalid_json": text}`` and read back as that text,
+so that the conversation is still recognised.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class CountTokensRequest(WireRequest):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
-    """As it was called while the feature was new."""
+    """The beta name of ``output_config.format``."""
 
 
 class MessagesRequest(CountTokensRequest):
@@ -115,7 +115,7 @@ class MessagesDialect(Dialect[MessagesRequest]):
 
 def error_body(status: int, message: str, code: str | None = None) -> Json:
     if code == "context_length_exceeded":
-        message = f"prompt is too long: {message}"  # what clients look for before they compact
+        message = f"prompt is too long: {message}"  # clients look for this text to start compaction
     kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -156,7 +156,7 @@ def read(parsed: CountTokensRequest, call: Call) -> ChatRequest:
 
 
 def _messages(message: MessageIn) -> list[Json]:
-    """Results of tools are messages of their own, before what the user says beside them."""
+    """Tool results become separate messages, before the user's text in the same message."""
     blocks = message.content
     if isinstance(blocks, str):
         return [{"role": message.role, "content": blocks}]
@@ -183,7 +183,7 @@ def _assistant(blocks: list[Block]) -> Json:
     ]
     reasoning = "".join(block.thinking or "" for block in blocks if block.type == "thinking")
     spoken = [b for b in blocks if b.type not in ("tool_use", "thinking", "redacted_thinking")]
-    # Joined as they were streamed: a call between two texts is no reason for a space between them.
+    # Joined as they were streamed, with nothing in between, even if there was a call between two texts.
     content = _content(spoken, between="") if spoken else None
     return {
         "role": "assistant",
@@ -199,7 +199,7 @@ def _arguments(value: dict[str, Any]) -> str:
 
 
 def _content(content: str | list[Block], between: str = "\n") -> str | list[Json]:
-    """Text as one string; with anything else in it, parts as chat completions have them."""
+    """Text as one string; with other content, a list of parts in chat completions' format."""
     if isinstance(content, str):
         return content
     if all(block.type in ("text", "tool_reference") for block in content):
@@ -208,7 +208,7 @@ def _content(content: str | list[Block], between: str = "\n") -> str | list[Json
 
 
 def _words(block: Block) -> str:
-    """Claude Code searches for tools it has not sent yet; what it finds is among the tools from then on."""
+    """Claude Code may search for tools that it has not sent yet; it sends those it found from then on."""
     if block.type == "tool_reference":
         return f"The tool {(block.model_extra or {}).get('tool_name')} can be used now."
     return block.text or ""
@@ -225,7 +225,7 @@ def _part(block: Block) -> Json:
 
 
 def _tools(parsed: CountTokensRequest) -> list[Json] | None:
-    """Tools that a server would have to run are left out: nobody here could."""
+    """Tools that the server would have to run are left out, since we cannot run them."""
     usable = [tool for tool in parsed.tools or [] if tool.input_schema is not None]
     return [
         {
@@ -264,13 +264,13 @@ def _template_options(thinking: Thinking | None) -> Json | None:
 
 
 class MessagesWriter:
-    """Content blocks one after the other: thinking, text and tool use, as they come."""
+    """Writes content blocks one after the other: thinking, text and tool use, as they arrive."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._blocks: list[Json] = []
         self._open: tuple[str, int | None] | None = None
-        """Kind of the block being written, and which call it is."""
+        """Kind of the block being written, and the call's index."""
         self._arguments = ""
         self._stop: Json = {"stop_reason": None, "stop_sequence": None}
 

@@ -1,4 +1,4 @@
-"""Counters for Prometheus. A registry of our own, so that two gateways in one process stay apart."""
+"""Prometheus metrics. Each instance has its own registry, so that two gateways in one process do not mix."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Metrics:
         }
 
     def count_ignored(self, field: str) -> None:
-        """Clients choose the names, so there is a limit to how many and how long they get."""
+        """Clients choose the names, so their number and length are limited."""
         name = field[:64].encode("ascii", "backslashreplace").decode()
         if name not in self._ignored_names and len(self._ignored_names) >= _MAX_NAMES:
             name = "(other)"
@@ -56,7 +56,7 @@ class Metrics:
         self.ignored_fields.labels(name).inc()
 
     def render(self, values: dict[str, float], learned: Path | None = None) -> bytes:
-        """``learned`` is a file of the learn process, in the same format, that is handed on."""
+        """``learned`` is the learn process's metrics file in the same format; it is appended."""
         for name, value in values.items():
             self.gauges[name].set(value)
         with suppress(OSError):

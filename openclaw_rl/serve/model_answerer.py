@@ -1,6 +1,6 @@
-"""Replies of the engine in this process: rendered, generated and parsed here.
+"""Answers with the local engine: prompts are rendered and replies are generated and parsed here.
 
-The ids and log-probs in the events are the engine's own, untouched.
+The token ids and log-probs in the events are the engine's own, unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from openclaw_rl.types import (
     Token,
 )
 
-#: Not even code with long indentations has as many characters a token, all through a prompt.
+#: No prompt averages more characters per token, not even deeply indented code.
 _MAX_CHARS_PER_TOKEN = 16
 _RENDER_THREADS = 2
 
@@ -53,14 +53,14 @@ class ModelAnswerer:
         choice: Choice | None = None,
         scope_of: Callable[[int], Scope] = lambda version: EVERYONE,
     ) -> None:
-        """``defaults`` hold where a request does not say; ``choice`` may name another version than serves;
-        ``scope_of`` says whose a version is."""
+        """``defaults`` apply if a request sets no sampling; ``choice`` may pick another version than the
+        serving one; ``scope_of`` returns a version's scope."""
         self._scope_of = scope_of
         self.engine, self.renderer, self.model_name = engine, renderer, model_name
         self._defaults, self._generate, self.fingerprint = defaults, generate, fingerprint
         self._choice = choice
-        # Threads of their own: a long text must not hold up the ledger's.
         self._public = PublicPrefix(renderer)
+        # A separate pool: rendering a long text must not block the ledger's threads.
         self._rendering = ThreadPoolExecutor(_RENDER_THREADS, thread_name_prefix="render")
 
     async def prepare(self, request: ChatRequest) -> ModelReply:
@@ -84,7 +84,7 @@ class ModelAnswerer:
         return reply
 
     def _sampling(self, request: ChatRequest, room: int) -> SamplingParams:
-        """As asked. Who names a temperature or a nucleus has chosen; what they leave out is neutral then."""
+        """As requested. If a request sets temperature or top_p, what it omits is neutral, not our default."""
         defaults, chosen = self._defaults, request.temperature is not None or request.top_p is not None
         free = SamplingParams(defaults.max_tokens) if chosen else defaults
         return SamplingParams(
@@ -100,10 +100,10 @@ class ModelAnswerer:
         )
 
     async def _fitting(self, request: ChatRequest) -> tuple[list[int], int]:
-        """Without as many of the oldest messages as it takes; instructions and the last one stay."""
+        """Drop as few of the oldest messages as necessary; system messages and the last user turn stay."""
         instructions = [message for message in request.messages if message["role"] == "system"]
         spoken = [message for message in request.messages if message["role"] != "system"]
-        # Cut before a user's words, so that no result stands without its call.
+        # Cut only before a user message, so that no tool result is left without its call.
         starts = [0, *(i for i, message in enumerate(spoken) if i and message["role"] == "user")]
         room = max(1, min(request.max_tokens or self._defaults.max_tokens, self.engine.context_length // 4))
         low, high = 0, len(starts) - 1
@@ -138,16 +138,16 @@ class ModelAnswerer:
         self.version_of(name, scope)
 
     def _versions(self, scope: Scope) -> list[int]:
-        """The base, and those loaded that are the scope's own."""
+        """The base, and the scope's own loaded versions."""
         loaded = self.engine.status().versions
         return [v for v in loaded if v == BASE_VERSION or self._scope_of(v) == scope]
 
     async def close(self) -> None:
-        """The engine belongs to whoever made it."""
+        """Does not close the engine, which belongs to its creator."""
         self._rendering.shutdown(wait=False, cancel_futures=True)
 
     async def _prompt_ids(self, request: ChatRequest) -> tuple[list[int], int]:
-        """And how many of them are no secret of this user's."""
+        """The prompt's token ids, and how many of them are public, not private to this user."""
         self._refuse_long_texts(request)
         return await asyncio.get_running_loop().run_in_executor(self._rendering, self._rendered, request)
 
@@ -156,7 +156,7 @@ class ModelAnswerer:
         return ids, self._public.num_tokens(request, ids)
 
     def _refuse_long_texts(self, request: ChatRequest) -> None:
-        """No text of this length fits; reading it would take minutes to find that out."""
+        """Refuse texts that cannot fit; tokenizing them to find out could take minutes."""
         num_chars = _num_chars(request)
         most = self.engine.context_length * _MAX_CHARS_PER_TOKEN
         if num_chars > most:
@@ -184,8 +184,8 @@ class ModelAnswerer:
             raise RequestError("The request is nested too deeply; flatten it.", param="tools") from error
 
     async def _grammar(self, request: ChatRequest) -> tuple[str | None, tuple[str, ...]]:
-        """The shape the reply must have, checked, and what of its schema no grammar can follow."""
-        # An open text may take about half of the reply, so that there is room to finish it.
+        """The reply's grammar, checked, and the schema keywords that no grammar can enforce."""
+        # A free string may take about half of the reply, so that there is room to finish it.
         max_chars = max(64, (request.max_tokens or self._defaults.max_tokens) // 2)
         if not request.must_call and request.json_schema is None:
             return None, ()
@@ -208,7 +208,7 @@ class ModelAnswerer:
         try:
             ending = [end_patterns(schema, max_chars) for schema in followed]
             return self._compiled(request, ending, max_chars), tuple(sorted(names))
-        except ValueError:  # a pattern may ask for more than that, or the fault is another
+        except ValueError:  # a pattern may require longer strings, or the error is a different one
             return self._compiled(request, followed, max_chars), tuple(sorted(names))
 
     def _compiled(self, request: ChatRequest, schemas: Sequence[Json], max_chars: int) -> str:
@@ -232,7 +232,7 @@ class ModelAnswerer:
         return self.engine.status().version_for(request.scope)
 
     def version_of(self, model: str, scope: Scope = EVERYONE) -> int | None:
-        """``name`` leaves it to the engine (None), ``name@3`` is a certain version, ``name@0`` the base."""
+        """``name`` leaves the choice to the engine (None), ``name@3`` is version 3, ``name@0`` the base."""
         name, _, stated = model.partition("@")
         if name.lower() not in (self.model_name.lower(), "default"):
             raise RequestError(
@@ -267,7 +267,7 @@ def _refuse_attachments(request: ChatRequest) -> None:
 
 
 def _num_chars(request: ChatRequest) -> int:
-    """Of everything that a template might put into the prompt."""
+    """Characters of everything that a template might put into the prompt."""
     texts: list[object] = [request.prompt, request.messages, request.tools]
     number = 0
     while texts:

@@ -1,6 +1,6 @@
-"""One reply of the engine in this process: its tokens as text, thoughts and calls of tools.
+"""One reply of the local engine: its tokens parsed into text, reasoning and tool calls.
 
-It is begun before the first byte is sent, so that an engine which cannot answer is a status of its own.
+Generation starts before the first byte is sent, so that an engine failure becomes a status code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from openclaw_rl.types import (
 
 
 class Generator(Protocol):
-    """Whose reply it is."""
+    """What a reply needs from its answerer."""
 
     model_name: str
     fingerprint: str
@@ -60,7 +60,7 @@ class ModelReply:
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """With the first event, so that an engine which cannot answer is a status, not a broken stream."""
+        """Wait for the first event, so that an engine failure becomes a status code, not a broken stream."""
         begun = self._run(0) if self._request.num_choices == 1 else self._merged()
         self._begun = cast("AsyncGenerator[Event]", begun)
         self._first = await anext(self._begun)
@@ -69,12 +69,12 @@ class ModelReply:
         return None
 
     def abandon(self) -> None:
-        """Events that nobody asked for are closed here; those that are being given out, by whoever asked."""
+        """Close events that were never read; events that are being read are closed by their reader."""
         if self._begun is not None and self._first is not None:
             self._first, self._closing = None, asyncio.create_task(self._begun.aclose())
 
     def sampling(self, index: int) -> SamplingParams:
-        """Choices of one request differ, yet each is reproducible."""
+        """Each choice gets its own seed, so that choices differ and each is reproducible."""
         seed = self._sampling.seed
         return self._sampling if seed is None else replace(self._sampling, seed=seed + index)
 
@@ -153,7 +153,7 @@ class ModelReply:
 
 
 class _PlainText:
-    """What goes on from bare text is bare text."""
+    """The parser for bare prompts: everything is content."""
 
     def feed(self, text: str) -> list[Delta]:
         return [Delta(content=text)]

@@ -1,6 +1,6 @@
-"""The dashboard's files, and the headers that keep whatever people stored from ever running.
+"""The dashboard's files, and the headers that keep stored user content from being executed.
 
-Everything comes from the package itself; nothing is fetched from elsewhere.
+All files come from the package; nothing is fetched from elsewhere.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _HEADERS = {
 
 
 class SafeHeaders:
-    """On every answer: the API gives out what people wrote, and a browser may be pointed at any of it."""
+    """Added to every response: the API returns user content, and a browser may open any of it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -60,7 +60,7 @@ def add_pages(app: FastAPI) -> None:
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
-        # Asked for again every time, and answered with 304 unless the package changed.
+        # Revalidated every time; answered with 304 unless the package changed.
         return FileResponse(FOLDER / "index.html", headers={"cache-control": "no-cache"})
 
     app.mount("/web", _Files(directory=FOLDER))

@@ -1,6 +1,6 @@
-"""Routes by which the owner says who has a key, whose policy answers them, and what they may use.
+"""Routes for the owner to manage users: their keys, groups and limits.
 
-The same decisions as ``openclaw-rl users``, in the same files. A key is shown once, when it is made.
+They change the same files as ``openclaw-rl users``. A key is shown once, when it is created.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NewPerson(WellFormed):
 
 
 class PersonChange(WellFormed):
-    """What is not named stays; null takes a group or a limit away."""
+    """Omitted fields stay unchanged; null removes a group or a limit."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -74,7 +74,7 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspecti
 
     @router.post("/v1/users", tags=["people"])
     def add(parsed: NewPerson, request: Request) -> Json:
-        """The answer holds the new key; it is not shown again."""
+        """The response contains the new key; it is not shown again."""
         try:
             key = ring(request).add(parsed.name, parsed.same_person)
         except FormerUser as error:
@@ -98,7 +98,7 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspecti
 
     @router.delete("/v1/users/{name}/key", tags=["people"])
     def remove_key(name: str, request: Request) -> Json:
-        """They are let in no more; what they said stays until it is forgotten."""
+        """The user loses access; their data stays until it is forgotten."""
         own = ring(request)
         known(name, own)
         if name == DEFAULT_USER:
@@ -114,7 +114,7 @@ def wave_routes(inspection: Inspection) -> APIRouter:
 
     @router.get("/v1/waves", tags=["people"])
     def waves(request: Request) -> Json:
-        """Sudden waves of complaints by one key in a shared policy; those held wait for a decision."""
+        """Sudden waves of complaints from one key in a shared policy; held ones wait for a decision."""
         require_owner(request)
         return {"object": "list", "data": inspection.waves()}
 

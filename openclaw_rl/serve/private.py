@@ -1,8 +1,8 @@
-"""The engine behind a private socket, for the learn process.
+"""The engine's API for the learn process, on a private socket.
 
-A Unix socket in the data folder that only its owner may open: no key, no network. Scoring and
-generation run at low priority, for any version or the base; loading and switching versions is
-how new weights arrive. Tokens cross as they are, never as text.
+The Unix socket is in the data folder, and only its owner may open it: no key, no network. Scoring and
+generation run at low priority, for any version or the base. New weights arrive by loading and switching
+versions. Tokens are passed as ids, never as text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def create_private_app(engine: Engine) -> Starlette:
         asked = generate_from_json(await request.json())
         low_priority = replace(asked, priority=_low(asked.priority))
         if asked.policy_version not in (None, *engine.status().versions):
-            # Said now: once the stream has begun, it could only break off.
+            # Checked now: once the stream has started, it could only break off.
             raise ValueError(f"policy version {asked.policy_version} is not loaded")
         return StreamingResponse(_lines(engine, low_priority), media_type="application/x-ndjson")
 
@@ -69,7 +69,7 @@ def create_private_app(engine: Engine) -> Starlette:
 
 
 def _low(priority: Priority) -> Priority:
-    """Whatever comes through this door waits for people."""
+    """Requests on this socket never take priority over users' requests."""
     return max(Priority.JUDGE, priority)
 
 

@@ -1,7 +1,7 @@
-"""How much of a prompt is no secret between people: the system prompt and the tools it begins with.
+"""How much of a prompt may be shared between users: the system prompt and tools at its start.
 
-Agents send the same ones for everybody, and reading them is most of the work; the rest of a prompt is its
-owner's alone.
+Agents send the same ones for every user, and prefilling them is most of the work. The rest of a prompt is
+private to its owner.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _REMEMBERED = 64
 
 
 class PublicPrefix:
-    """Rendered once for each system prompt and set of tools. Used from several threads."""
+    """Renders each system prompt and set of tools once. Used from several threads."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
         self._known: OrderedDict[str, list[int]] = OrderedDict()
 
     def num_tokens(self, request: ChatRequest, prompt_ids: Sequence[int]) -> int:
-        # A note of what a person wishes for stands in their system prompt.
+        # A user's note is private, and it is part of the system prompt.
         if request.prompt is not None or NOTE in request.body:
             return 0
         number = 0
@@ -47,7 +47,7 @@ class PublicPrefix:
             return known
         try:
             ids = self._renderer.render(system, request.tools, thinking=request.thinking)
-        except ValueError:  # templates that want a user's message
+        except ValueError:  # templates that require a user message
             ids = []
         self._known[key] = ids
         while len(self._known) > _REMEMBERED:

@@ -1,4 +1,4 @@
-"""Live updates: one look at the status a second for all who listen, sent when something changed."""
+"""Live updates: the status is read once a second for all listeners and sent when it has changed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from openclaw_rl.types import Json
 log = logging.getLogger(__name__)
 _LOOK_S = 1.0
 _QUIET_S = 15.0
-#: Changes with every look, and means nothing by itself.
+#: Fields that change every time; they do not trigger an update.
 _RESTLESS = ("uptime_s",)
 
 
 class Pulse:
-    """Looks only while somebody listens."""
+    """Polls only while there are listeners."""
 
     def __init__(self, status: Callable[[], Json], look_s: float = _LOOK_S) -> None:
         self._status, self._look_s = status, look_s
@@ -29,7 +29,7 @@ class Pulse:
         self._last: Json | None = None
 
     async def listen(self) -> AsyncIterator[bytes]:
-        """The status now, then whenever it is another one; a comment now and then keeps the line open."""
+        """The status now, then whenever it changes; a comment after 15 s of silence keeps the line open."""
         queue: asyncio.Queue[Json | None] = asyncio.Queue(maxsize=1)
         self._listeners.add(queue)
         try:
@@ -51,7 +51,7 @@ class Pulse:
                 self._task = None
 
     def stop(self) -> None:
-        """Let everybody go: a server that stops waits for its open requests, and these never end."""
+        """End all streams: a stopping server waits for open requests, and these never end by themselves."""
         self._stopped = True
         for queue in self._listeners:
             _put(queue, None)
@@ -73,7 +73,7 @@ class Pulse:
 
 
 def _put(queue: asyncio.Queue[Json | None], status: Json | None) -> None:
-    """Whoever is slow gets the newest only."""
+    """A slow listener gets only the newest status."""
     with suppress(asyncio.QueueEmpty):
         queue.get_nowait()
     queue.put_nowait(status)

@@ -1,6 +1,6 @@
-"""What a person may use: requests a minute, and tokens a day. Whoever is over it is told when to come back.
+"""Quotas per user: requests a minute and tokens a day. Refusals say when to try again.
 
-A minute slides; a day is a UTC day. What was used today before this process started is asked for once.
+The minute is a sliding window; the day is a UTC day. Usage from before this process started is read once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Used:
 
 
 class Quotas:
-    """``used`` gives the tokens that somebody used since a moment."""
+    """``used`` returns the tokens that a user has used since a time."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Quotas:
         self._used: dict[str, _Used] = {}
 
     def take(self, user: str) -> None:
-        """RequestError if the person is over a limit; else one more request is counted."""
+        """RequestError if the user is over a limit; else count one request."""
         person = self._limits(user)
         if person.requests_per_minute is None and person.tokens_per_day is None:
             return
@@ -61,7 +61,7 @@ class Quotas:
         if known is None:
             try:
                 before = self._before(user, day * _DAY_S)
-            except Exception:  # the ledger is down, and nobody is refused for that
+            except Exception:  # the ledger is down; no one is refused because of that
                 before = 0
             known = self._used[user] = _Used(day, before)
         elif known.day != day:

@@ -1,8 +1,8 @@
-"""``POST /v1/reactions``: a reaction on one particular reply becomes that reply's feedback.
+"""``POST /v1/reactions``: a reaction to a reply becomes feedback on that reply.
 
-For whoever knows which message somebody reacted to: a bot, a bridge, a channel's webhook. Everybody's
-standing reaction counts once; a changed one takes the place of the one before, a removed one is gone. What
-cannot be told for sure counts for nothing, and the answer says why.
+For callers that know which message was reacted to: a bot, a bridge, a channel's webhook. Each person's
+current reaction counts once: a new one replaces the previous one, and a removed one no longer counts.
+Ambiguous reactions are not counted, and the response says why.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.types import Json
 
 _Short = Annotated[str, StringConstraints(max_length=200)]
-#: Fewer of a reply's first characters could be several replies'.
+#: Characters; a shorter beginning of a reply could match several replies.
 _MIN_REPLY = 12
 
 
@@ -32,15 +32,15 @@ class Reaction(WellFormed):
     emoji: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     """👍, or a name such as ``thumbsup``."""
     id: _Short | None = None
-    """Of the reply …"""
+    """The reply's id …"""
     session_id: _Short | None = None
     reply: Annotated[str, StringConstraints(max_length=100_000)] | None = None
-    """… or its session and its text, or how that begins."""
+    """… or its session and its text or the beginning of it."""
     action: Literal["added", "removed"] = "added"
     who: _Short = ""
-    """Whoever reacted, where several people see the reply."""
+    """Who reacted, if several people see the reply."""
     at: Annotated[float, Field(ge=0, le=1e12)] | None = None
-    """When, in seconds; one that is older than what is known of the same person is not counted."""
+    """Unix time in seconds; a reaction older than the latest known one of the same person is not counted."""
 
 
 def reaction_routes(inspection: Inspection) -> APIRouter:
@@ -68,7 +68,7 @@ def reaction_routes(inspection: Inspection) -> APIRouter:
 
 
 def _which(inspection: Inspection, parsed: Reaction, user: str | None) -> tuple[str | None, str | None]:
-    """The reply's id, or why it is not known."""
+    """The reply's id, or why it cannot be determined."""
     if parsed.id is not None:
         if inspection.turn(parsed.id, user) is None:
             raise not_found("turn", parsed.id)
@@ -88,7 +88,7 @@ def _which(inspection: Inspection, parsed: Reaction, user: str | None) -> tuple[
 
 
 def _lack(parsed: Reaction, known: Sequence[Json]) -> str | None:
-    """Why a reaction counts for nothing."""
+    """Why a reaction is not counted; None if it is."""
     score, before = score_of(parsed.emoji), _standing(known).get(parsed.who, 0)
     if score is None:
         return "this emoji may mean anything"
@@ -105,7 +105,7 @@ def _given(parsed: Reaction) -> int:
 
 
 def _standing(known: Sequence[Json]) -> dict[str, int]:
-    """Who -> what their reaction says, as it stands."""
+    """Who -> score of their current reaction."""
     return {str(data["who"]): int(data["reaction"]) for data in known if "reaction" in data}
 
 

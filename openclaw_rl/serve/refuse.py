@@ -1,4 +1,4 @@
-"""Errors in the words of the dialect that was spoken; each says what to do about it."""
+"""Errors in the format of the request's dialect; each says what to do about it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def add_errors(app: FastAPI, metrics: Metrics) -> None:
 
 
 def _problem(error: RequestValidationError) -> RequestError:
-    """Where a value may be of several kinds, the complaint that got furthest is about what was meant."""
+    """The deepest error: if a value may have several types, that one is about the type that was meant."""
     first = max(error.errors(), key=lambda problem: len(problem["loc"]))
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
     if first["type"] == "json_invalid":

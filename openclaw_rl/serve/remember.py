@@ -1,6 +1,6 @@
-"""What judged turns taught about a user, said to the model as part of the system prompt.
+"""Adds a user's note, learned from judged turns, to the system prompt.
 
-The note is kept with the turn, so that its prompt can be rebuilt exactly.
+The note is stored with the turn, so that its prompt can be rebuilt exactly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replies in the words of the Responses API: output items, and the events by which they grow."""
+"""Replies in the format of the Responses API: output items and their events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openclaw_rl.serve.custom_tools import custom_names, text_of
 from openclaw_rl.serve.exchange import Event, Exchange, bare_id, tool_call_id
 from openclaw_rl.types import Delta, FinishReason, Json, TurnRecord
 
-#: What a reply repeats of its request, and what it says where the request was silent.
+#: Request fields that a response repeats, with their defaults.
 _ECHOED: Json = {
     "instructions": None, "metadata": {}, "parallel_tool_calls": True, "previous_response_id": None,
     "reasoning": {"effort": None, "summary": None}, "service_tier": "default", "store": True,
@@ -30,7 +30,7 @@ def response_body(
     reason: FinishReason | None,
     usage: tuple[int, int] | None,
 ) -> Json:
-    """``reason`` None is a reply that is still being written."""
+    """``reason`` None: the reply is in progress."""
     cut = reason is not None and reason != "stop"
     echoed = {name: _sayable(body.get(name), default) for name, default in _ECHOED.items()}
     return {
@@ -65,7 +65,7 @@ def _tools(tools: Sequence[Json]) -> list[Json]:
 
 
 def _sayable(value: Any, default: Any) -> Any:
-    """Requests may hold numbers that no answer may."""
+    """The value, or the default if it is None or holds NaN or infinity, which responses cannot encode."""
     try:
         json.dumps(value, allow_nan=False)
     except ValueError:
@@ -96,12 +96,12 @@ def _usage(prompt: int, completion: int) -> Json:
 
 
 def output_items(turn: TurnRecord) -> list[Json]:
-    """The items of a reply that is known as a whole."""
+    """The items of a stored reply."""
     return _replay(turn)[0].output
 
 
 def stored_events(turn: TurnRecord, response: Json) -> list[Json]:
-    """The events of a reply that is known as a whole, each piece of it in one."""
+    """The events of a stored reply, with one delta for each item."""
     begun = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None}
     happened = [
         ("response.created", {"response": begun}),
@@ -130,18 +130,18 @@ def _replay(turn: TurnRecord) -> tuple[_Items, list[tuple[str, Json]]]:
 
 
 class _Items:
-    """Output items, and what happens to them, as (event name, fields)."""
+    """Output items and their events, as (event name, fields)."""
 
     def __init__(
         self, turn_id: str, namespaces: Mapping[str, tuple[str, str]], custom: Collection[str]
     ) -> None:
         self._turn_id, self._namespaces, self._custom = turn_id, namespaces, custom
         self._arguments = ""
-        """Of a custom tool's call, whose text is known only once they are complete."""
+        """Arguments of a custom tool call, whose text is known only once they are complete."""
         self.output: list[Json] = []
         self._logprobs: list[Json] = []
         self._open: str | None = None
-        """Which item is being written: its kind, for calls with their number."""
+        """The item being written: its kind, for calls with their index."""
 
     def add(self, delta: Delta, logprobs: Sequence[Json] = ()) -> list[tuple[str, Json]]:
         self._logprobs = list(logprobs)
@@ -231,7 +231,7 @@ class _Items:
         return [*done, self._at("response.output_item.done", item=item)]
 
     def _at(self, event: str, /, **fields: Any) -> tuple[str, Json]:
-        """An event about the newest item; items and parts as they are now, not as they will be."""
+        """An event about the newest item, with copies of items and parts, since these still change."""
         place: Json = {"output_index": len(self.output) - 1}
         if "item" not in fields:
             place["item_id"] = self.output[-1]["id"]
@@ -250,7 +250,7 @@ class ResponseWriter:
     def __init__(
         self, exchange: Exchange, namespaces: Mapping[str, tuple[str, str]], logprobs: bool = False
     ) -> None:
-        """``namespaces``: of functions that have one, by the name that the model knows."""
+        """``namespaces``: the model's name of a function -> (namespace, name in it)."""
         custom = custom_names(exchange.request.body.get("tools"))
         self._exchange, self._items = exchange, _Items(exchange.turn_id(0), namespaces, custom)
         self._logprobs, self._entries = logprobs, list[Json]()

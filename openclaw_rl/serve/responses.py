@@ -1,8 +1,8 @@
-"""The responses dialect: OpenAI's Responses API, as its SDKs, the Agents SDK and Codex speak it.
+"""The responses dialect: OpenAI's Responses API, as used by its SDKs, the Agents SDK and Codex.
 
-The history behind ``previous_response_id`` and ``item_reference`` comes from the ledger. Tools that a server
-would have to run are left out, since nobody here could; background work, conversations and prompt templates
-are refused.
+The history behind ``previous_response_id`` and ``item_reference`` comes from the ledger. Tools that the
+server would have to run are left out, since we cannot run them; background responses, conversations and
+prompt templates are refused.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class ToolIn(Open):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     format: dict[str, Any] | None = None
-    """Of a custom tool."""
+    """A custom tool's format."""
     tools: list[ToolIn] | None = None
-    """Of a namespace: how Codex sends its sub-agents and MCP servers."""
+    """A namespace's tools; Codex sends its sub-agents and MCP servers this way."""
 
 
 class ToolChoice(Open):
@@ -163,7 +163,7 @@ def _refuse(parsed: ResponsesRequest) -> None:
 
 
 async def _earlier(parsed: ResponsesRequest, call: Call) -> TurnRecord | None:
-    """The turn that is continued by its id, if one is."""
+    """The turn that ``previous_response_id`` names, if given."""
     previous_id = parsed.previous_response_id
     if previous_id is None:
         return None
@@ -178,13 +178,13 @@ async def _earlier(parsed: ResponsesRequest, call: Call) -> TurnRecord | None:
 
 
 def _history(turn: TurnRecord) -> list[Json]:
-    """The conversation up to and including its reply; instructions are not carried over."""
+    """The turn's conversation including its reply, without its instructions."""
     messages = turn.messages[1:] if turn.params.get("instructions") else turn.messages
     return [*messages, wire_message(turn.reply)]
 
 
 async def _resolved(given_input: str | list[Item] | None, call: Call) -> str | list[Item] | None:
-    """References replaced by what they refer to: some clients send them for every reply they got."""
+    """Replace references with their items; some clients send references for all earlier replies."""
     if not isinstance(given_input, list):
         return given_input
     items = []
@@ -200,7 +200,7 @@ async def _resolved(given_input: str | list[Item] | None, call: Call) -> str | l
 
 
 def to_messages(given_input: str | list[Item] | None) -> list[Json]:
-    """What one reply consists of, reasoning, text and calls, becomes one assistant message again."""
+    """The items of one reply (reasoning, text and calls) become one assistant message."""
     if isinstance(given_input, str):
         return [{"role": "user", "content": given_input}]
     messages: list[Json] = []
@@ -236,14 +236,14 @@ def to_messages(given_input: str | list[Item] | None) -> list[Json]:
 
 
 def _assistant(messages: list[Json], starts_anew: Any) -> Json:
-    """The assistant message that is being put together, or a new one."""
+    """The assistant message being assembled, or a new one."""
     if not messages or messages[-1]["role"] != "assistant" or starts_anew(messages[-1]):
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
 
 
 def _starts_anew(last: Json) -> bool:
-    """Text after a call of the same reply belongs to it; text after text is another message."""
+    """Text after a tool call belongs to the same message; text after text starts a new one."""
     return bool(last["content"]) and "tool_calls" not in last
 
 
@@ -273,7 +273,7 @@ def _part(part: Part) -> Json:
 
 
 def _tools(parsed: ResponsesRequest) -> tuple[list[Json], Any]:
-    """The functions that may be called, and the choice among them, in chat completions' words."""
+    """The functions that may be called, and the tool choice, in chat completions' format."""
     tools = [flat for tool in parsed.tools or [] for flat in _functions(tool)]
     choice: Any = parsed.tool_choice
     if isinstance(choice, ToolChoice):
@@ -300,7 +300,7 @@ def _tools(parsed: ResponsesRequest) -> tuple[list[Json], Any]:
 
 
 def _functions(tool: ToolIn) -> list[ToolIn]:
-    """A function, or those of a namespace under names that are theirs alone."""
+    """A function, or a namespace's functions under unique names."""
     if tool.type == "function":
         return [tool]
     if tool.type == "custom":
@@ -314,7 +314,7 @@ def _functions(tool: ToolIn) -> list[ToolIn]:
 
 
 def _namespaces(tools: list[ToolIn]) -> dict[str, tuple[str, str]]:
-    """By the name that the model knows: the namespace, and the name in it."""
+    """The model's name of a function -> (namespace, name in it)."""
     return {
         _in_namespace(tool.name, one.name): (tool.name or "", one.name or "")
         for tool in tools

@@ -1,7 +1,7 @@
-"""Rewards for episodes: how a session in an environment ended, said by whoever ran it.
+"""Rewards for episodes: the result of a session in an environment, reported by its runner.
 
-Several sessions are attempts at one task, a group. They are learned from once all of them have a reward, each
-by how it compares with the others.
+Several attempts (sessions) at one task form a group. A group is trained on once all of its sessions have a
+reward; each counts relative to the others.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from openclaw_rl.types import Json
 
 
 class Reward(WellFormed):
-    """Of one attempt: its reward, or what failed that was not the model."""
+    """One attempt's reward, or a failure that was not the model's."""
 
     reward: Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)] | None = None
     failure: Literal["environment", "judge", "server", "time-out"] | None = None
     group: Annotated[str, Field(min_length=1, max_length=200)]
     size: Annotated[int, Field(ge=1, le=1024)]
-    """How many sessions the group has."""
+    """Number of sessions in the group."""
 
 
 def reward_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
@@ -68,7 +68,7 @@ def environment_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
 
     @router.get("/v1/environments", tags=["look in"])
     def environments(request: Request) -> Json:
-        """How the newest attempts went in each, by version, and whose fault failures were."""
+        """Results of the newest attempts in each environment, by version, with the causes of failures."""
         own = None if limited_to(request) is None else gateway.scope_of(request.state.user)
         return {"data": inspection.environments(own)}
 
@@ -79,7 +79,7 @@ def environment_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
         before: Annotated[float | None, Query(allow_inf_nan=False)] = None,
     ) -> Json:
-        """The newest, or the newest before a moment, each with its session."""
+        """The newest attempts, optionally before a time, each with its session."""
         scope = f"env:{name}"
         if limited_to(request) is not None and scope != gateway.scope_of(request.state.user):
             raise not_found("environment", name)

@@ -1,7 +1,7 @@
-"""Replies checked against the client's whole schema, where the grammar could follow only a part of it.
+"""Checks replies against the client's full schema, if the grammar could enforce only part of it.
 
-Nothing is fetched: a schema that refers to an address cannot be checked. Patterns give up after so many
-steps, since they are the client's own.
+Nothing is fetched: a schema that refers to a URL cannot be checked. Backtracking in patterns is limited,
+since clients are not trusted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_NAMED, _MAX_CHARS = 5, 200
 
 
 def schema_headers(request: ChatRequest, replies: Sequence[Message]) -> dict[str, str]:
-    """Whether every reply is what was asked for, and if not, which keyword is broken where."""
+    """Whether every reply follows the schema, and if not, which keywords are violated where."""
     try:
         broken = [problem for reply in replies for problem in _problems(request, reply)]
     except (ValueError, jsonschema_rs.ReferencingError):
@@ -55,7 +55,7 @@ def _broken(schema: Json, text: str) -> list[str]:
 
 
 def _said(error: jsonschema_rs.ValidationError) -> str:
-    """Keyword and place, without the reply's words; names of properties may be anything."""
+    """Keyword and location, without the reply's text; quoted, since property names may hold any character."""
     keyword = next((str(part) for part in reversed(error.schema_path) if isinstance(part, str)), "schema")
     place = "".join(f"/{part}" for part in error.instance_path) or "/"
     return quote(f"{keyword} at {place}"[:_MAX_CHARS], safe=_PRINTABLE)

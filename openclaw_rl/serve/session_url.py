@@ -1,6 +1,6 @@
 """A base URL for each session: ``/sessions/ID/v1/…`` is ``/v1/…`` with the header ``X-Session-Id: ID``.
 
-For trainers and agents that can be given a base URL, and cannot be told to send a header.
+For trainers and agents that accept a base URL but cannot send a custom header.
 """
 
 from __future__ import annotations

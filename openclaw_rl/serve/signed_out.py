@@ -1,8 +1,8 @@
 """Browser sessions that were ended by signing out.
 
-A line each in a file beside the keys, so that a restart does not open them again; another process with the
-same data folder sees them at once. An id opens nothing without its signature, so there is nothing to hide.
-Lines are never taken out: a person who signs out every day writes 10 KB a year.
+Their ids are stored in a file next to the keys, one per line, so that a restart does not make them valid
+again and other processes with the same data folder see them at once. An id is useless without its signature,
+so it is no secret. Lines are never removed: one sign-out a day adds about 10 KB a year.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 
 
 class SignedOut:
-    """The ids of the sessions of one data folder that are over."""
+    """The ids of the ended sessions of one data folder."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._ids, self._num_read = path, set[str](), 0
 
     def add(self, session_id: str) -> None:
-        # One write to the end, so that two processes never mix their lines.
+        # A single append, so that lines of two processes never mix.
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(descriptor, f"{session_id}\n".encode())
@@ -30,7 +30,7 @@ class SignedOut:
         return session_id in self._ids
 
     def _follow(self) -> None:
-        """Take up whole lines that were written since the last time."""
+        """Read the complete lines written since the last call."""
         try:
             if self._path.stat().st_size <= self._num_read:
                 return

@@ -1,8 +1,8 @@
-"""Who is asking: a key with every request, or a session that was opened with one.
+"""Authentication: an API key with every request, or a browser session that was opened with one.
 
 A browser signs in with an API key and gets a cookie that scripts cannot read and other sites cannot
-send. The cookie is signed with the user's own key, so only sessions that were signed out are stored, and
-removing the key ends them all. What changes something needs a header besides, which no foreign page can
+send. The cookie is signed with the user's own key, so only signed-out sessions are stored, and removing the
+key ends all of them. Requests that change something also need a header that pages of other origins cannot
 make a browser send.
 """
 
@@ -33,7 +33,7 @@ from openclaw_rl.types import Json
 
 OPEN_PATHS = ("/healthz", "/readyz", "/", "/v1/login", "/favicon.ico")
 OPEN_FOLDER = "/web/"
-#: Answers everybody, so that a page can ask whether it has to sign in without that being an error.
+#: Needs no authentication, so that a page can check whether it must sign in without causing an error.
 WHO_AM_I = "/v1/me"
 GUARD, GUARD_VALUE = "x-requested-with", "openclaw-rl"
 _SESSION_S = 7 * 86400
@@ -41,9 +41,9 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class Authentication:
-    """Names the user of every request before its body is even read.
+    """Determines the user of every request before its body is read.
 
-    Health checks and the dashboard's own files are open. ``keys`` None lets everyone in as the default user.
+    Health checks and the dashboard's files are open. With ``keys`` None, everyone is the default user.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Authentication:
         attempts: Attempts,
         hosts: Collection[str],
     ) -> None:
-        """``hosts``: names under which the server may be asked where no key is needed."""
+        """``hosts``: host names that requests may use if there are no keys."""
         self._app, self._keys, self._signed_out = app, keys, signed_out
         self._attempts, self._hosts = attempts, hosts
 
@@ -82,7 +82,7 @@ class Authentication:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         stated = (token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", ""))
         if any(stated):
-            # Some clients send an old token of somebody else's beside ours.
+            # Some clients send another service's old token besides our key.
             for key in filter(None, stated):
                 if user := try_key(self._keys, key, scope, self._attempts):
                     return user
@@ -107,7 +107,7 @@ class Authentication:
 
 
 def try_key(keys: KeyRing, key: str, scope: Scope, attempts: Attempts) -> str | None:
-    """Whose key it is; RequestError once too many wrong ones came from the same address."""
+    """The key's user, or None; RequestError after too many wrong keys from the same address."""
     address = (scope.get("client") or ("", 0))[0]
     if wait_s := attempts.wait_s(address, key):
         raise RequestError(
@@ -125,7 +125,7 @@ def try_key(keys: KeyRing, key: str, scope: Scope, attempts: Attempts) -> str | 
 
 
 def check_host(headers: Headers, hosts: Collection[str]) -> None:
-    """A page may make its own name lead to this machine, and would then be let in: names have to be known."""
+    """Against DNS rebinding: a page could point its own name at this machine, so names must be known."""
     host = headers.get("host", "").strip().lower()
     name = host.partition("]")[0].lstrip("[") if host.startswith("[") else host.rpartition(":")[0] or host
     with suppress(ValueError):
@@ -141,13 +141,13 @@ def check_host(headers: Headers, hosts: Collection[str]) -> None:
 
 
 def check_same_site(headers: Headers) -> None:
-    """A browser lets only our own pages add this header; their address is checked as well."""
+    """Browsers let only our own pages add this header; the origin is checked as well."""
     if _is_foreign(headers) or headers.get(GUARD) != GUARD_VALUE:
         raise _foreign()
 
 
 def _is_foreign(headers: Headers) -> bool:
-    """Whether a browser says that a page of another address is asking; scripts say nothing of the kind."""
+    """Whether the request comes from a page of another origin; scripts send no origin."""
     origin = headers.get("origin")
     return origin is not None and origin.partition("://")[2] != headers.get("host", "")
 
@@ -161,14 +161,14 @@ def _foreign() -> RequestError:
 
 
 def cookie_name(scope: Scope) -> str:
-    """Browsers share cookies among the ports of a host; two servers must not sign each other out."""
+    """Browsers share cookies among the ports of a host, so the name includes the port."""
     server = scope.get("server") or ("", 0)
     return f"openclaw_rl_{server[1]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a cookie says, once its signature was found right."""
+    """The content of a cookie with a valid signature."""
 
     user: str
     id: str
@@ -209,7 +209,7 @@ class Login(WellFormed):
 
 
 def add_signin(app: FastAPI, keys: KeyRing | None, hosts: Collection[str] = ()) -> None:
-    """Names the user of every request, and lets browsers sign in and out."""
+    """Authenticate every request, and add the routes to sign in and out."""
     attempts = Attempts()
     signed_out = None if keys is None else SignedOut(keys.path.with_name("signed_out.txt"))
     app.add_middleware(Authentication, keys=keys, signed_out=signed_out, attempts=attempts, hosts=hosts)
@@ -258,7 +258,7 @@ def _me(user: str | None, keys: KeyRing | None) -> Json:
 
 
 def limited_to(request: Request) -> str | None:
-    """Whose sessions a request may see: the owner sees all, everybody else their own."""
+    """The user whose data a request may see; None for the owner, who sees everything."""
     user: str = request.state.user
     return None if user == DEFAULT_USER else user
 

@@ -1,6 +1,6 @@
-"""Places for requests, shared fairly: nobody's requests keep somebody else from asking.
+"""Slots for concurrent requests, shared fairly: no user can block the others.
 
-Of what others leave free, a user may take half; all of it where there is only one.
+A user may take half of what the others leave free; all of it if there is only one user.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Slots:
         return self._taken.total()
 
     def take(self, user: str, number: int) -> str | None:
-        """None once they are taken; else what stands in the way."""
+        """Take slots; returns None, or why they cannot be taken."""
         own = self._taken[user]
         others = self.num_taken - own
         if own + others + number > self._number:

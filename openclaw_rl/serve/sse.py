@@ -1,4 +1,4 @@
-"""Server-sent events that stop working the moment nobody listens."""
+"""Server-sent events that stop as soon as the client disconnects."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
 
 
 def comment(text: str) -> bytes:
-    """A line that clients pass over."""
+    """A line that clients ignore."""
     return f": {text}\n\n".encode()
 
 
 class EventStream(Response):
-    """Sends each piece as it comes; a client that leaves closes the source at once.
+    """Sends each piece as it arrives; a disconnect closes the source at once.
 
-    Starlette's own streaming response notices a disconnect only when it next sends, which for a
-    request that waits in the queue is too late.
+    Starlette's own streaming response notices a disconnect only when it next sends, which is too late
+    for a request that waits in the queue.
     """
 
     media_type = "text/event-stream"
@@ -37,7 +37,7 @@ class EventStream(Response):
     def __init__(
         self, source: AsyncIterator[bytes], headers: Mapping[str, str], on_end: Callable[[], None]
     ) -> None:
-        """``on_end`` runs in any case, also when the source was never started."""
+        """``on_end`` always runs, also if the source was never started."""
         self._source, self._on_end = source, on_end
         self.status_code = 200
         self.background = None
@@ -64,10 +64,10 @@ class EventStream(Response):
 
 
 class Unsent(Response):
-    """To a client that has left: sending it anything might wait for ever."""
+    """The response to a disconnected client: sending anything might block forever."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Nobody listens."""
+        """Send nothing."""
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
@@ -76,7 +76,7 @@ async def wait_for_disconnect(receive: Receive) -> None:
 
 
 async def run_unless_disconnected(request: Request, work: asyncio.Task[Any]) -> Any:
-    """The task's result; if the client leaves first, the task is cancelled."""
+    """The task's result; if the client disconnects first, the task is cancelled."""
     leaving = asyncio.create_task(wait_for_disconnect(request.receive))
     try:
         await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Stop strings over a stream: text is released as soon as no stop string can begin in it."""
+"""Stop strings in a stream: text is released as soon as it cannot be the start of a stop string."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class StopText:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
         self.stopped_by: str | None = None
-        """The stop string that came."""
+        """The stop string that was found."""
 
     @property
     def stopped(self) -> bool:
@@ -39,7 +39,7 @@ class StopText:
         return released
 
     def _partial(self, stop: str) -> int:
-        """How many characters at the end might be the beginning of ``stop``."""
+        """How many characters at the end could be the start of ``stop``."""
         for size in range(min(len(stop) - 1, len(self._held)), 0, -1):
             if self._held.endswith(stop[:size]):
                 return size

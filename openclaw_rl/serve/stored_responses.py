@@ -1,7 +1,7 @@
-"""What the Responses API offers for replies that are stored: again, as a stream, their input, and no more.
+"""The Responses API for stored replies: retrieve, stream, delete, and list their input.
 
-All of it comes from the ledger. A reply belongs to the user who asked for it; one that was deleted, or asked
-for with ``store: false``, is not there for anybody.
+Everything comes from the ledger. A reply belongs to the user who requested it; one that was deleted, or
+requested with ``store: false``, does not exist for anyone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def stored_response(turn: TurnRecord) -> Json:
 
 
 def input_items(turn: TurnRecord) -> list[Json]:
-    """The request's messages as items, oldest first; instructions are no input."""
+    """The request's messages as items, oldest first, without the instructions."""
     messages = turn.messages[1:] if turn.params.get("instructions") else turn.messages
     items: list[Json] = []
     for index, message in enumerate(messages):

@@ -1,8 +1,8 @@
-"""Two who answer: a model elsewhere that cannot be trained, and the one here that learns from it.
+"""Two models answer: an upstream one that cannot be trained, and the local one that learns from it.
 
-Whole conversations go to the one or the other, by a share that the ledger names. The model here answers only
-with a version that has learned something, and whatever must not leave this machine. If the other server is
-away, the model here answers: before the first word instead of it, after that by going on where it broke off.
+Whole conversations go to one or the other, by a share from the ledger. The local model answers with trained
+versions only, except for requests that must not leave this machine. If the upstream server is unavailable,
+the local model answers: instead of it before the first token, later by continuing the interrupted reply.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from openclaw_rl.types import (
 )
 
 log = logging.getLogger(__name__)
-#: After trouble the other server is left alone for so long, or for as long as it asked.
+#: Seconds without requests to the upstream server after a failure, or as long as it asked, up to the maximum.
 _REST_S, _MOST_REST_S = 10.0, 300.0
-#: No payment, no time, no patience.
+#: Payment required, request timeout, too many requests.
 _OUTAGES = (402, 408, 429)
-#: What the model here refuses and another may well be able to do.
+#: Refusals of the local model for requests that the upstream model may be able to answer.
 _TOO_MUCH = ("context_length_exceeded", "unsupported_content", "invalid_schema")
 
 
 class TakeOverAnswerer:
-    """The Answerer protocol over both."""
+    """The Answerer protocol over both models."""
 
     def __init__(
         self,
@@ -50,18 +50,18 @@ class TakeOverAnswerer:
         first_token_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``model`` is the name to ask for elsewhere; without one, the first that is listed there."""
+        """``model`` is the upstream model's name; None: the first one that the upstream server lists."""
         self.local, self.upstream, self._model = local, upstream, model
         self.shares: Mapping[Scope, float] = {}
-        """Of each scope's conversations, how many are answered here; whoever follows the ledger sets it."""
+        """Scope -> share of its conversations that are answered locally; set from the ledger."""
         self.model_name, self.fingerprint = local.model_name, local.fingerprint
         self.renderer: Renderer | None = local.renderer
         self.first_token_s, self._clock = first_token_s, clock
         self._rests_until = 0.0
         self.problem: str | None = None
-        """Why the other server did not answer last time; None if it did."""
+        """Why the upstream server did not answer last time; None if it did."""
         self.stays_here: Callable[[ChatRequest], bool] = lambda request: False
-        """What must not leave this machine; set by whoever knows what is off the record."""
+        """Whether a request must not leave this machine, because it is off the record; set by the wiring."""
 
     async def prepare(self, request: ChatRequest) -> ModelReply | EitherReply:
         if self._is_local_only(request):
@@ -79,7 +79,7 @@ class TakeOverAnswerer:
         return EitherReply(self, await self.upstream.prepare(await self._elsewhere(request)), request)
 
     def _is_local_only(self, request: ChatRequest) -> bool:
-        """Ids and versions are ours, episodes are to be exact, and some things are nobody else's business."""
+        """Requests with token ids or a version, episodes (which need exact tokens), and private requests."""
         named = "@" in request.model and self.is_ours(request.model)
         return (
             named
@@ -96,18 +96,18 @@ class TakeOverAnswerer:
         return await self.local.prepare(known)
 
     async def _elsewhere(self, request: ChatRequest) -> ChatRequest:
-        """Under the name that the other server knows."""
+        """The request with the upstream model's name."""
         if not self.is_ours(request.model):
             return request
         if self._model is None:
             try:
                 self._model = (await self.upstream.models())[0]
-            except (RequestError, IndexError):  # asked all the same: what it says is dealt with there
+            except (RequestError, IndexError):  # sent anyway: the failure is handled there
                 return request
         return replace(request, model=self._model, body={**request.body, "model": self._model})
 
     def rest(self, problem: Exception) -> None:
-        """What it said may hold somebody's words, and is not kept."""
+        """Pause the upstream after a failure. Its message may contain a user's text and is not kept."""
         told = str(problem.status) if isinstance(problem, RequestError) else "no first word in time"
         if self.problem is None:
             log.warning("upstream failed (%s); answering with the local model", told)
@@ -134,7 +134,7 @@ class TakeOverAnswerer:
 
 
 class EitherReply:
-    """The Source protocol: the other server's reply, or ours in its place."""
+    """The Source protocol: the upstream reply, or a local one instead."""
 
     def __init__(self, answerer: TakeOverAnswerer, upstream: UpstreamReply, request: ChatRequest) -> None:
         self.model, self.version, self.fingerprint = upstream.model, UPSTREAM_VERSION, ""
@@ -147,7 +147,7 @@ class EitherReply:
         self._first: Event | None = None
 
     async def start(self) -> None:
-        """Until the first word is there, so that whoever answers is known before anything is sent."""
+        """Wait for the first event, so that the answering model is known before anything is sent."""
         try:
             await self._upstream.start()
             self._first = await asyncio.wait_for(anext(self._events), self._answerer.first_token_s)
@@ -158,9 +158,9 @@ class EitherReply:
             await self._answer_here(problem)
 
     def _is_outage(self, error: RequestError) -> bool:
-        """Of the other server or its account: not what this client did wrong.
+        """Whether the upstream server or its account failed, as opposed to a mistake of the client.
 
-        A model that is not there is the client's mistake only where the client named it.
+        A missing model is the client's mistake only if the client named it.
         """
         retired = error.status == 404 and self._answerer.is_ours(self._request.model)
         return error.code == "upstream" or error.status in _OUTAGES or error.status >= 500 or retired
@@ -172,7 +172,7 @@ class EitherReply:
             local = await self._answerer.prepare_here(self._request)
             await local.start()
         except RequestError:
-            raise problem from None  # the model here cannot either
+            raise problem from None  # the local model cannot answer either
         self._local = local
         self.model, self.version, self.fingerprint = local.model, local.version, local.fingerprint
         self.prompt_ids, self.renderer, self.relaxed = local.prompt_ids, local.renderer, local.relaxed
@@ -204,7 +204,7 @@ class EitherReply:
             yield event
 
     async def _go_on(self, said: str) -> AsyncIterator[Event]:
-        """From what was said so far. As text: the reply as a whole is nobody's, and holds no tokens."""
+        """Continue the reply locally. Events carry no tokens, since the whole reply is no single model's."""
         local = await self._answerer.prepare_here(self._request)
         local.prompt_ids = [*local.prompt_ids, *self._answerer.local.renderer.encode(said)]
         await local.start()

@@ -1,4 +1,4 @@
-"""Request bodies whose text can be written down."""
+"""Request bodies with well-formed text, which can be encoded and stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openclaw_rl.text import well_formed
 
 
 class WellFormed(BaseModel):
-    """A request body whose text is repaired before anything looks at it."""
+    """A request body whose text is repaired before validation."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,8 +1,8 @@
-"""Replies of a server somewhere else, passed on as they come.
+"""Replies of another server, passed on as they arrive.
 
-Any OpenAI-compatible server will do: every dialect is put to it as chat completions, bare text as
-completions. Turns hold text and no tokens, since those are not ours to know; that is why they are
-captured, judged and remembered, and never trained on.
+Works with any OpenAI-compatible server: every dialect is sent as chat completions, bare text as completions.
+Turns have text but no tokens, which we do not get; so they are captured, judged and remembered, but never
+trained on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from openclaw_rl.types import (
     Scope,
 )
 
-#: Ours, and no business of the other server's.
+#: Our own fields, which are not passed on.
 _OWN = {"session_id", NOTE}
 _CONNECT_S = 10.0
 
@@ -43,7 +43,7 @@ class UpstreamAnswerer:
     fingerprint = ""
 
     def __init__(self, url: str, key: str | None, model_name: str, timeout_s: float) -> None:
-        """``timeout_s`` is how long the other server may be silent."""
+        """``timeout_s`` is how long the other server may send nothing."""
         self.model_name, self.url = model_name, url.rstrip("/")
         self.http = httpx.AsyncClient(
             headers={"authorization": f"Bearer {key}"} if key else {},
@@ -80,7 +80,7 @@ class UpstreamAnswerer:
         await self.http.aclose()
 
     async def send(self, request: httpx.Request) -> httpx.Response:
-        """The other server's answer, its head read; RequestError for everything but success."""
+        """The other server's response with its body unread; RequestError for everything but success."""
         try:
             answer = await self.http.send(request, stream=True)
         except httpx.TimeoutException:
@@ -98,7 +98,7 @@ class UpstreamAnswerer:
         raise self._refusal(answer)
 
     def _refusal(self, answer: httpx.Response) -> RequestError:
-        """What is the client's to mend reaches it as it was said; what is not, as our trouble."""
+        """Errors that the client can fix are passed on unchanged; others become an upstream error."""
         told: Json = {}
         with suppress(ValueError, AttributeError):
             body = answer.json()
@@ -155,7 +155,7 @@ class UpstreamReply:
             self._closing = asyncio.create_task(self._answer.aclose())
 
     def sampling(self, index: int) -> SamplingParams:
-        """What was not asked for is up to that server; here it counts as the dialect's own default."""
+        """The other server chooses omitted values; we record OpenAI's defaults for them."""
         asked = self._request
         temperature = 1.0 if asked.temperature is None else asked.temperature
         top_p = 1.0 if asked.top_p is None else asked.top_p
@@ -165,7 +165,7 @@ class UpstreamReply:
         return self._usage
 
     def _wire(self) -> Json:
-        """As the client sent it; from another dialect, only what chat completions know."""
+        """The client's body; for another dialect, only fields that chat completions know."""
         request, body = self._request, self._request.body
         wire = {name: value for name, value in body.items() if name not in _OWN}
         if request.dialect != "chat":
@@ -205,7 +205,7 @@ class UpstreamReply:
             await self._answer.aclose()
         if len(self._reasons) < self._request.num_choices:
             raise self._answerer.trouble("ended a reply without finishing it")
-        # Only now: usage comes last, and a turn is recorded with its last event.
+        # Sent last: usage arrives at the end, and a turn is recorded with its last event.
         for index, why in sorted(self._reasons.items()):
             yield Event(index, None, (), why)
 
@@ -226,7 +226,7 @@ class UpstreamReply:
 
 
 def _deltas(choice: Json) -> list[Delta]:
-    """What one chunk's choice adds; ``message`` is that of a reply which was not streamed."""
+    """The deltas of one chunk's choice; a reply that was not streamed has ``message`` instead."""
     if isinstance(choice.get("text"), str):
         return [Delta(content=choice["text"])] if choice["text"] else []
     said: Json = choice.get("delta") or choice.get("message") or {}
@@ -248,5 +248,5 @@ def _deltas(choice: Json) -> list[Delta]:
 
 
 def _without_reasoning(message: Json) -> Json:
-    """Servers that do not know it refuse it."""
+    """Some servers refuse these fields."""
     return {name: value for name, value in message.items() if name not in ("reasoning_content", "refusal")}

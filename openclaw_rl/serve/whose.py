@@ -1,6 +1,6 @@
-"""What a key may see: the owner everything, everybody else what is their own.
+"""What a key may see: the owner everything, others only their own data.
 
-A version belongs to a scope. Somebody else's is answered as if it did not exist.
+A version belongs to a scope. A version of another scope is reported as not found.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def own_scope(request: Request, gateway: Gateway) -> Scope:
 
 
 def visible_scope(request: Request, gateway: Gateway, stated: str | None) -> Scope:
-    """The one that was stated, or the person's own; only the owner may look at another one."""
+    """The given scope, or the user's own; only the owner may see another one."""
     own = own_scope(request, gateway)
     if stated is None:
         return own

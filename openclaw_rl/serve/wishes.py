@@ -1,4 +1,4 @@
-"""Routes for what people asked for, for good: to look at, to word anew, to pause."""
+"""Routes to view, reword and pause wishes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wish_routes(inspection: Inspection) -> APIRouter:
 
     @router.patch("/v1/wishes/{wish_id}", tags=["wishes"])
     async def change(wish_id: str, parsed: WishChange, request: Request) -> Json:
-        """What was learned for it is undone, and taught again in its new words unless it is paused."""
+        """What was learned for the wish is undone; unless it is paused, its new text is taught."""
         if parsed.text is None and parsed.paused is None and parsed.noted is None:
             raise RequestError("Say what to change: text, paused or noted.", param="text")
         if parsed.text is not None and find_secrets(parsed.text):
