@@ -55,8 +55,8 @@ from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.sinks import Fan, create_sinks
 from openclaw_rl.train.gate import Bounds, Gate
 from openclaw_rl.train.lessons import Sampler
+from openclaw_rl.train.prompts import Prompts
 from openclaw_rl.train.rollouts import GroupSampler
-from openclaw_rl.train.spread import Prompts
 from openclaw_rl.train.takeover import TakeOver, take_over_shares
 from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.train.untrained import settle_untrained

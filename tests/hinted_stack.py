@@ -26,7 +26,7 @@ from openclaw_rl.capture.stored import stored_request
 from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
 from openclaw_rl.judge.worker import JudgeWorker
 from openclaw_rl.train.lessons import Sampler
-from openclaw_rl.train.spread import Prompts
+from openclaw_rl.train.prompts import Prompts
 from openclaw_rl.types import Answer, Json
 
 from .learn.test_wishes import Complaints, Teacher

@@ -40,7 +40,7 @@ def unpack_ids(data: bytes) -> list[int]:
     return values
 
 
-class Seen:
+class KnownHashes:
     """Hashes known to be stored already: a bounded memory that spares repeated inserts.
 
     What it says holds for one prune generation only; the writer starts a new one with the next.
@@ -68,7 +68,7 @@ class Seen:
 class ContentRows:
     """New rows of the content tables, collected for one transaction."""
 
-    seen: Seen
+    seen: KnownHashes
     bodies: dict[bytes, Row] = field(default_factory=dict)
     nodes: dict[bytes, Row] = field(default_factory=dict)
     blocks: dict[bytes, Row] = field(default_factory=dict)

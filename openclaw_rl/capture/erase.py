@@ -21,7 +21,6 @@ from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.database import batched
 from openclaw_rl.capture.events import REACTIONS
 from openclaw_rl.capture.learn_ledger import tasks
-from openclaw_rl.capture.left_out import count_left_out
 from openclaw_rl.capture.rehome import rehome_wishes
 from openclaw_rl.capture.sample_turns import (
     REQUEST,
@@ -35,6 +34,7 @@ from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, attempts, polici
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
 from openclaw_rl.capture.shares import waves
 from openclaw_rl.capture.steps import CLAIMED, EXCLUDED, Steps
+from openclaw_rl.capture.unjudged import count_left_out
 from openclaw_rl.capture.versions import CANDIDATE, READY, RETIRED, TRAINING
 from openclaw_rl.capture.wishes import CURRENT, ON_HOLD, TO_TEACH, Wish, wish_turns, wishes
 from openclaw_rl.types import BASE_VERSION, Scope
@@ -44,18 +44,18 @@ CHANGED = "undone: a wish that it had learned was changed or paused"
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ErasePlan:
     """What one request to forget comes to."""
 
     turn_ids: tuple[str, ...]
     before: tuple[str, ...]
     """Turns that stay, and were judged from the words that go."""
 
-    def also(self, turn_ids: Iterable[str]) -> Chosen:
+    def also(self, turn_ids: Iterable[str]) -> ErasePlan:
         return replace(self, turn_ids=tuple(dict.fromkeys([*self.turn_ids, *turn_ids])))
 
 
-def choose(ledger: ServeLedger, condition: sa.ColumnElement[bool]) -> Chosen:
+def choose(ledger: ServeLedger, condition: sa.ColumnElement[bool]) -> ErasePlan:
     """The turns that meet it, all that repeat them, and those judged from them."""
     turns = schema.turns
     first = sa.select(turns.c.session, sa.func.min(turns.c.seq).label("seq")).where(condition)
@@ -64,10 +64,10 @@ def choose(ledger: ServeLedger, condition: sa.ColumnElement[bool]) -> Chosen:
     with ledger.db.connect() as connection:
         rows = connection.execute(sa.select(turns.c.id, turns.c.continues).join(first_of, later)).all()
     ids = [row.id for row in rows]
-    return Chosen(tuple(ids), tuple({row.continues for row in rows if row.continues} - set(ids)))
+    return ErasePlan(tuple(ids), tuple({row.continues for row in rows if row.continues} - set(ids)))
 
 
-def erase_turns(ledger: ServeLedger, chosen: Chosen) -> int:
+def erase_turns(ledger: ServeLedger, chosen: ErasePlan) -> int:
     """Out of the serve ledger, with all that points at them; what nothing needs any more is the sweep's."""
     number = 0
     for batch in batched(chosen.turn_ids):
@@ -107,17 +107,17 @@ def _erase_batch(ledger: ServeLedger, connection: sa.Connection, turn_ids: Seque
     return len(rows)
 
 
-def _touched(chosen: Chosen) -> Iterator[sa.ColumnElement[bool]]:
+def _touched(chosen: ErasePlan) -> Iterator[sa.ColumnElement[bool]]:
     """The samples of these turns, and those with examples from them."""
     for ids, roles in ((chosen.turn_ids, (REQUEST, WISH)), (chosen.before, (WISH,))):
         for batch in batched(ids):
             yield samples.c.turn_id.in_(batch) | samples.c.turn_id.in_(made_from(batch, roles))
 
 
-class Erasing(Steps):
+class EraseMixin(Steps):
     """The same in the learn process's database, in one transaction."""
 
-    def erase(self, chosen: Chosen, has_weights: Callable[[int], bool]) -> dict[Scope, int]:
+    def erase(self, chosen: ErasePlan, has_weights: Callable[[int], bool]) -> dict[Scope, int]:
         """Nothing of them is left; which version each scope goes back to that had learned from any."""
         went_back: dict[Scope, int] = {}
         judged = [*chosen.turn_ids, *chosen.before]
@@ -141,7 +141,7 @@ class Erasing(Steps):
         verdict = self._learn_ledger.verdict(turn_id)
         return next(iter(verdict.hints), None) if verdict is not None else None
 
-    def _strip(self, connection: sa.Connection, chosen: Chosen) -> None:
+    def _strip(self, connection: sa.Connection, chosen: ErasePlan) -> None:
         """Examples from these turns leave others' samples; a wish whose sample is empty is taught again."""
         for sample in strip_samples(connection, chosen.turn_ids, chosen.before):
             mine = samples.c.turn_id == sample

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from openclaw_rl.capture import schema
 from openclaw_rl.capture.content import Row, to_json
 from openclaw_rl.capture.database import batched
-from openclaw_rl.capture.left_out import count_left_out
+from openclaw_rl.capture.unjudged import count_left_out
 from openclaw_rl.types import Json, Message
 
 NEXT_STATE = "next_state"

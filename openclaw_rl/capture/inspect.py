@@ -14,13 +14,13 @@ from dataclasses import asdict
 from openclaw_rl.capture import events
 from openclaw_rl.capture.events import StoredEvent
 from openclaw_rl.capture.ledgers import Ledgers
-from openclaw_rl.capture.left_out import COUNTERS, why_left_out
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.samples import TRAINED
 from openclaw_rl.capture.schema import FACTS
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.steps import CLAIMED
 from openclaw_rl.capture.texts import session_titles, turn_texts
+from openclaw_rl.capture.unjudged import COUNTERS, why_left_out
 from openclaw_rl.capture.versions import READY
 from openclaw_rl.types import BASE_VERSION, EVERYONE, Json, Policy, Scope, Verdict
 

@@ -94,7 +94,7 @@ def _encode(text: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestKeys:
     """A conversation up to where a reply is wanted. Two requests with the same one ask for the same reply."""
 
     asked: str
@@ -109,12 +109,12 @@ class ConversationKeys:
 
     replies: list[tuple[int, dict[str, str]]]
     """Newest first: the index of an assistant message and the keys a turn would have there."""
-    asked: Asked
+    asked: RequestKeys
     cut: bool
     """It does not begin with a user's words, so something before it was left out."""
-    before: dict[int, Asked]
+    before: dict[int, RequestKeys]
     """What the newest replies answered, by where they stand: a client may have rewritten them."""
-    unanswered: list[tuple[int, Asked]]
+    unanswered: list[tuple[int, RequestKeys]]
     """Newest first: what a reply would have answered that was left out after the message at an index."""
 
 
@@ -131,8 +131,8 @@ def fold_conversation(user: str, messages: Sequence[Message], setting: bytes = b
     chain = digest(b"user", owner)
     previous, first = b"", None
     found: list[tuple[int, dict[str, str]]] = []
-    before: dict[int, Asked] = {}
-    unanswered: list[tuple[int, Asked]] = []
+    before: dict[int, RequestKeys] = {}
+    unanswered: list[tuple[int, RequestKeys]] = []
     last_index = -1
     for index, message in enumerate(messages):
         folded = b"" if message["role"] == "system" else meaning(message)
@@ -157,8 +157,8 @@ def fold_conversation(user: str, messages: Sequence[Message], setting: bytes = b
     )
 
 
-def _asked(chain: bytes, setting: bytes) -> Asked:
-    return Asked(digest(b"asked", chain, setting).hex(), digest(b"context", chain).hex())
+def _asked(chain: bytes, setting: bytes) -> RequestKeys:
+    return RequestKeys(digest(b"asked", chain, setting).hex(), digest(b"context", chain).hex())
 
 
 def setting_of(messages: Sequence[Message], body: Mapping[str, Any]) -> bytes:

@@ -15,9 +15,9 @@ from openclaw_rl.capture.database import batched
 from openclaw_rl.capture.inspect import view_stages
 from openclaw_rl.capture.learn_ledger import tasks, verdicts
 from openclaw_rl.capture.ledgers import Ledgers
-from openclaw_rl.capture.left_out import COUNTERS, count_left_out
 from openclaw_rl.capture.samples import TRAINED, samples
 from openclaw_rl.capture.steps import CLAIMED
+from openclaw_rl.capture.unjudged import COUNTERS, count_left_out
 from openclaw_rl.capture.versions import READY
 from openclaw_rl.types import Json
 

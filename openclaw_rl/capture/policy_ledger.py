@@ -19,7 +19,7 @@ from math import inf
 import sqlalchemy as sa
 
 from openclaw_rl.capture import database
-from openclaw_rl.capture.erase import Erasing
+from openclaw_rl.capture.erase import EraseMixin
 from openclaw_rl.capture.learn_ledger import LearnLedger, tasks, verdicts
 from openclaw_rl.capture.normalise import strip_ephemeral
 from openclaw_rl.capture.openers import find_openers
@@ -48,7 +48,7 @@ _ALL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Cursor:
     """How far somebody has looked."""
 
     verdict: int
@@ -57,7 +57,7 @@ class Seen:
     """When all scopes were looked at, on the monotonic clock."""
 
 
-class PolicyLedger(Erasing):
+class PolicyLedger(EraseMixin):
     """Versions and the samples they are made of. Written by the learn process, and by whoever promotes."""
 
     def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> None:
@@ -238,14 +238,14 @@ class PolicyLedger(Erasing):
             waits = connection.execute(judging).first() is not None
         return not waits and not self.pending(1)
 
-    def changed_scopes(self, seen: Seen | None) -> tuple[list[Scope], Seen]:
+    def changed_scopes(self, seen: Cursor | None) -> tuple[list[Scope], Cursor]:
         """Scopes that may have something to do: a few queries, however many people there are.
 
         Samples wait, a wish ends, a flush is asked for, or since ``seen`` a verdict came or another version
         serves. Now and then all of them, so that nothing can be missed for long.
         """
         with self.db.connect() as connection:
-            now = Seen(
+            now = Cursor(
                 int(self._learn_ledger.marks(connection)["cursor_verdicts"]),
                 int(connection.scalar(sa.select(sa.func.max(swaps.c.seq))) or 0),
                 time.monotonic(),

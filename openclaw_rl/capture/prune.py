@@ -22,9 +22,9 @@ from openclaw_rl.capture import database, reach, schema
 from openclaw_rl.capture.database import batched, read_snapshot
 from openclaw_rl.capture.forget import forget_words
 from openclaw_rl.capture.learn_ledger import LearnLedger
-from openclaw_rl.capture.left_out import count_left_out
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
+from openclaw_rl.capture.unjudged import count_left_out
 
 #: Sessions, content rows and free pages that one transaction deals with.
 _SESSIONS, _ROWS, _PAGES = 10, 500, 500

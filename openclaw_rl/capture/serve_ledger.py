@@ -17,13 +17,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from openclaw_rl.capture import database, schema
-from openclaw_rl.capture.content import ContentRows, Row, Seen
+from openclaw_rl.capture.content import ContentRows, KnownHashes, Row
 from openclaw_rl.capture.database import batched, sqlite_url
 from openclaw_rl.capture.events import StoredEvent, TurnEvent, load_events, store_events
 from openclaw_rl.capture.integrity import find_damage
-from openclaw_rl.capture.left_out import new_left_out
 from openclaw_rl.capture.migrate import SERVE
 from openclaw_rl.capture.rows import decode_turns, encode_turn
+from openclaw_rl.capture.unjudged import new_left_out
 from openclaw_rl.types import Json, TurnRecord
 
 __all__ = ["Delivery", "Entry", "ServeLedger", "sqlite_url"]
@@ -63,7 +63,7 @@ class ServeLedger:
             self.db.dispose()
             raise
         self._statements = _Statements(self.db.dialect.name)
-        self._seen = Seen()
+        self._seen = KnownHashes()
         self._appending = threading.Lock()
 
     # --- writing -----------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class ServeLedger:
         with self.writing() as connection:
             counters = lock_counters(connection)
             if counters["generation"] != self._seen.generation:
-                self._seen = Seen(counters["generation"])
+                self._seen = KnownHashes(counters["generation"])
                 content, rows = _encode(turns, self._seen)
             for table, new_rows in content.tables():
                 # In the index's own order: fewer pages are touched, and they end up fuller.
@@ -345,7 +345,7 @@ def lock_counters(connection: sa.Connection) -> Counter[str]:
     return schema.read_counters(connection)
 
 
-def _encode(turns: Sequence[TurnRecord], seen: Seen) -> tuple[ContentRows, dict[str, Row]]:
+def _encode(turns: Sequence[TurnRecord], seen: KnownHashes) -> tuple[ContentRows, dict[str, Row]]:
     content = ContentRows(seen)
     return content, {turn.id: encode_turn(turn, content) for turn in turns}
 

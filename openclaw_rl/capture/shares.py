@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture import database
 from openclaw_rl.capture.learn_ledger import Number, metadata
-from openclaw_rl.capture.rehearsal import Rehearsal
+from openclaw_rl.capture.replay import Rehearsal
 from openclaw_rl.capture.samples import policies, samples, scope_column
 from openclaw_rl.capture.versions import READY
 from openclaw_rl.types import Json, Scope

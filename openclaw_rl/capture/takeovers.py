@@ -37,7 +37,7 @@ class TrafficShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Cursor:
     """How far somebody has looked: the last verdict that came to something, and the last swap."""
 
     verdict: int = 0
@@ -50,12 +50,12 @@ class TakeOvers:
     def __init__(self, ledger: LearnLedger) -> None:
         self.db, self._ledger = ledger.db, ledger
 
-    def changed_scopes(self, seen: Seen | None) -> tuple[list[Scope], Seen]:
+    def changed_scopes(self, seen: Cursor | None) -> tuple[list[Scope], Cursor]:
         """Scopes in which something happened since then: two queries, however many people there are."""
         judged = sa.select(samples.c.scope).join(verdicts, verdicts.c.turn_id == samples.c.turn_id)
-        seen = seen or Seen()
+        seen = seen or Cursor()
         with self.db.connect() as connection:
-            now = Seen(
+            now = Cursor(
                 int(self._ledger.marks(connection)["cursor_verdicts"]),
                 int(connection.scalar(sa.select(sa.func.max(swaps.c.seq))) or 0),
             )

@@ -21,13 +21,13 @@ from openclaw_rl.capture.learned import (
     view_swaps,
     view_traffic,
 )
-from openclaw_rl.capture.left_out import COUNTERS
 from openclaw_rl.capture.own_counts import count_sessions
 from openclaw_rl.capture.rollouts import view_attempts
 from openclaw_rl.capture.satisfaction import Rated, rated_sessions, session_scores, view_first_replies
 from openclaw_rl.capture.search import SearchIndex
 from openclaw_rl.capture.takeovers import TakeOvers
 from openclaw_rl.capture.texts import added, plain_text, turn_texts
+from openclaw_rl.capture.unjudged import COUNTERS
 from openclaw_rl.capture.wish_view import view_wishes
 from openclaw_rl.capture.wishes import count_wishes
 from openclaw_rl.config import to_environment

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from openclaw_rl.capture import database, schema
-from openclaw_rl.capture.erase import Chosen, choose, erase_turns
+from openclaw_rl.capture.erase import ErasePlan, choose, erase_turns
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.notes import decide_note
 from openclaw_rl.capture.old_samples import name_old_turns
@@ -99,7 +99,7 @@ class Forgetting:
     def _folder(self) -> Path:
         return self._home / "forgotten"
 
-    def _choose(self, kind: str, name: str, user: str | None) -> Chosen | None:
+    def _choose(self, kind: str, name: str, user: str | None) -> ErasePlan | None:
         serve, turns = self._ledgers.serve, schema.turns
         # Turns may have been pruned; what was learned from them goes all the same.
         if kind == "user":
@@ -116,7 +116,7 @@ class Forgetting:
         return choose(serve, turns.c.id.in_([turn["id"] for turn in serve.turn_summaries(name)]))
 
     def _finish(self, note: Json) -> Json:
-        chosen, policies = Chosen(tuple(note["turns"]), tuple(note["before"])), self._ledgers.policies
+        chosen, policies = ErasePlan(tuple(note["turns"]), tuple(note["before"])), self._ledgers.policies
         name_old_turns(self._ledgers)
         back = policies.erase(chosen, self._store.has_weights)
         erase_turns(self._ledgers.serve, chosen)

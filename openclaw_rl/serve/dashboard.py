@@ -13,8 +13,8 @@ from openclaw_rl.serve import sse
 from openclaw_rl.serve.compare import Comparison
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
+from openclaw_rl.serve.permissions import check_versions, own_scope, visible_user
 from openclaw_rl.serve.signin import limited_to
-from openclaw_rl.serve.whose import check_versions, own_scope, visible_user
 from openclaw_rl.types import Json
 
 

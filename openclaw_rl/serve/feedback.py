@@ -11,9 +11,9 @@ from pydantic import Field
 from openclaw_rl.errors import RequestError, or_not_found
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
+from openclaw_rl.serve.permissions import own_scope
 from openclaw_rl.serve.signin import limited_to
 from openclaw_rl.serve.text import WellFormed
-from openclaw_rl.serve.whose import own_scope
 from openclaw_rl.types import Json
 
 

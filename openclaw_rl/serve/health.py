@@ -7,8 +7,8 @@ from fastapi.responses import JSONResponse, Response
 
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
+from openclaw_rl.serve.permissions import visible_scope
 from openclaw_rl.serve.signin import limited_to, require_owner
-from openclaw_rl.serve.whose import visible_scope
 from openclaw_rl.types import Json
 
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve.gateway import Gateway
-from openclaw_rl.serve.whose import own_scope
+from openclaw_rl.serve.permissions import own_scope
 from openclaw_rl.types import Json
 
 

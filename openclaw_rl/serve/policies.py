@@ -11,9 +11,9 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.scopes import check_scope
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
+from openclaw_rl.serve.permissions import visible_policy, visible_scope
 from openclaw_rl.serve.signin import limited_to, require_owner
 from openclaw_rl.serve.text import WellFormed
-from openclaw_rl.serve.whose import visible_policy, visible_scope
 from openclaw_rl.types import EVERYONE, Json
 
 Version = Annotated[int, Path(ge=0, le=2**31)]

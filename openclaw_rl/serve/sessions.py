@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Request
 
 from openclaw_rl.errors import or_not_found
 from openclaw_rl.serve.inspection import Inspection
+from openclaw_rl.serve.permissions import visible_user
 from openclaw_rl.serve.signin import limited_to
-from openclaw_rl.serve.whose import visible_user
 from openclaw_rl.types import Json
 
 

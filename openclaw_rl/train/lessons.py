@@ -15,8 +15,8 @@ import numpy as np
 from openclaw_rl.forms import read
 from openclaw_rl.scopes import is_environment
 from openclaw_rl.train.gate import Subject
+from openclaw_rl.train.prompts import Prompts
 from openclaw_rl.train.rollouts import NO_REWARD, NOT_FINITE, GroupSampler
-from openclaw_rl.train.spread import Prompts
 from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.types import (
     UPSTREAM_VERSION,

@@ -23,7 +23,7 @@ from openclaw_rl.train.lessons import OTHER_MODEL, Sampler
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.publish import follow
 from openclaw_rl.train.queues import PolicyQueue, WishBook
-from openclaw_rl.train.retreat import Retreat
+from openclaw_rl.train.rollback import Rollback
 from openclaw_rl.train.steps import TrainingSet, find_factors, take_steps
 from openclaw_rl.types import (
     BASE_VERSION,
@@ -93,7 +93,7 @@ class LearnWorker:
         self._make_trainer, self._engine, self._store = make_trainer, engine, store
         self._options = options = method_for(EVERYONE).options
         self._progress, self._poll_s, self._log_step = progress, poll_s, log_step
-        self._retreat = Retreat(policies, wishes, store, options.fingerprint, self._say)
+        self._rollback = Rollback(policies, wishes, store, options.fingerprint, self._say)
         self._disk = Disk(policies, store, options.settings)
         # One thread for all arithmetic: each further one would get OpenMP workers of its own.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
@@ -142,7 +142,7 @@ class LearnWorker:
         worked = await self._sampler.run() > 0
         scopes, self._seen = await asyncio.to_thread(self._policies.changed_scopes, self._seen)
         for scope in scopes:
-            if await asyncio.to_thread(self._retreat.look, scope):
+            if await asyncio.to_thread(self._rollback.look, scope):
                 await self._follow()
         policy = await asyncio.to_thread(self._claim, scopes)
         if policy is None:
@@ -188,7 +188,7 @@ class LearnWorker:
             limit = min(number, _MOST_BATCHES * size)
         if method.algorithm.needs.generates:  # a step takes as long for one complaint as for several
             limit = min(number, _MOST_BATCHES * max(size, _MOST_BATCHES))
-        parent = self._retreat.trainable(scope)
+        parent = self._rollback.trainable(scope)
         return self._policies.claim(limit, parent, options.config_hash, options.replay, scope)
 
     async def _follow(self) -> None:

@@ -16,7 +16,7 @@ from openclaw_rl.evals.wishes.items import items
 from openclaw_rl.evals.wishes.plan import contraries, tell
 from openclaw_rl.evals.wishes.wish import TRAINED, UNSEEN, drawn, requests, written
 from openclaw_rl.train.exam import draw_items, gate_requests
-from openclaw_rl.train.spread import _lines
+from openclaw_rl.train.prompts import _lines
 
 KNOWN = written()
 

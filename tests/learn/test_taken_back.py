@@ -5,7 +5,7 @@ from __future__ import annotations
 from openclaw_rl.capture.erase import CHANGED
 from openclaw_rl.capture.wishes import REPLACED, TAKEN_BACK, list_wishes
 from openclaw_rl.processes.serving_system import ServingSystem
-from openclaw_rl.train.retreat import Retreat
+from openclaw_rl.train.rollback import Rollback
 from openclaw_rl.types import EVERYONE
 
 from .test_changed_wishes import PIRATE, hints, publish
@@ -16,7 +16,7 @@ STOP = "bad: you can stop with the tables"
 
 def look(system: ServingSystem) -> bool:
     policies = system.ledgers.policies
-    return Retreat(policies, wishes_of(system), system.store, "", lambda line: None).look(EVERYONE)
+    return Rollback(policies, wishes_of(system), system.store, "", lambda line: None).look(EVERYONE)
 
 
 def statuses(system: ServingSystem) -> dict[str, str]:

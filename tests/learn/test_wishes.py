@@ -20,7 +20,7 @@ from openclaw_rl.testing import WordJudge
 from openclaw_rl.testing.contracts.algorithm import FakeTeacher
 from openclaw_rl.testing.waiting import until
 from openclaw_rl.train.lessons import ACCEPTED, NO_LESSON, NOTHING_LEFT, SAME_WISH, Sampler
-from openclaw_rl.train.spread import Prompts
+from openclaw_rl.train.prompts import Prompts
 from openclaw_rl.types import EVERYONE, JudgeCase, Scope, Verdict
 
 from .conftest import Speaker

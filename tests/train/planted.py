@@ -22,7 +22,7 @@ from openclaw_rl.sizes import DEFAULTS
 from openclaw_rl.train.exam import draw_tool_items
 from openclaw_rl.train.gate import Gate, GateResult, Subject
 from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
-from openclaw_rl.train.spread import Prompts
+from openclaw_rl.train.prompts import Prompts
 from openclaw_rl.train.steps import TrainingSet, take_steps
 from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.types import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from openclaw_rl.train.exam import draw_items
-from openclaw_rl.train.spread import _lines
+from openclaw_rl.train.prompts import _lines
 
 
 def test_a_sample_is_the_same_whenever_it_is_drawn_and_differs_between_versions() -> None:

@@ -21,7 +21,7 @@ _FAR = 200
 _LEAST_VERDICTS = 3
 
 
-class Retreat:
+class Rollback:
     """``fingerprint`` identifies the model being trained."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Retreat:
         """Roll back if needed; True if another version serves now."""
         before = self._policies.serving(scope)
         self._watch(scope)
-        self._leave_wishes(scope)
+        self._abandon_wishes(scope)
         return self._policies.serving(scope) != before
 
     def trainable(self, scope: Scope) -> int:
@@ -79,7 +79,7 @@ class Retreat:
             why = f"rolled back from version {serving}: verdicts have fallen since version {target}"
             self._go(target, why, scope)
 
-    def _leave_wishes(self, scope: Scope) -> None:
+    def _abandon_wishes(self, scope: Scope) -> None:
         """End wishes: one that cannot be learned is dropped, one taken back is undone with all it taught.
 
         What cannot be had: back to the best version so far. While something else is wished for, that is

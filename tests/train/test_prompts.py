@@ -11,7 +11,7 @@ from openclaw_rl.algo.hinted import Hinted
 from openclaw_rl.render import create_renderer
 from openclaw_rl.testing import ScriptedTrainer, byte_tokenizer
 from openclaw_rl.train.exam import gate_requests
-from openclaw_rl.train.spread import Prompts, _lines
+from openclaw_rl.train.prompts import Prompts, _lines
 from openclaw_rl.train.steps import TrainingSet, take_steps
 from openclaw_rl.types import (
     Ask,
