@@ -171,7 +171,7 @@ def test_a_column_of_the_ledger_is_two_files(copy: Copy) -> None:
     ledger.append([turn(1)])
     ledger.close()
     field = '    mood: str = "calm"\n    """How the reader sounded."""\n'
-    copy.insert("types/capture.py", '    """Whose policy answered, and whose it teaches."""\n', field)
+    copy.insert("types/capture.py", '    """The policy that answered, and that learns from this turn."""\n', field)
     migrations = sorted((PACKAGE / "capture" / "migrations" / "serve").glob("*.sql"))
     number = int(migrations[-1].name[:4]) + 1
     sql = "ALTER TABLE turns ADD COLUMN mood TEXT NOT NULL DEFAULT 'calm';\n"
