@@ -1,6 +1,6 @@
 """An engine of one's own: any causal model that transformers can run, one request at a time.
 
-openclaw-rl serve --engine my_engine:TransformersEngine --algo binary
+openclaw-rl serve --engine my_engine:TransformersEngine
 """
 
 import asyncio

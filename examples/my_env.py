@@ -1,6 +1,6 @@
 """An environment of one's own: sums that are too long for the head, with a calculator that adds two numbers.
 
-    create_environment("my_env:Sums")
+    openclaw-rl train --env my_env:Sums
 
 The agent calls ``add`` as often as it likes and says the total at last; every call costs a little.
 """

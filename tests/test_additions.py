@@ -152,6 +152,12 @@ def test_a_setting_is_one_file(copy: Copy) -> None:
     home = ["--home", str(copy.folder / "home")]
     assert copy.run(code, "serve", *home, "--greeting", "Hi") == "Hi\n"
     assert copy.run(code, "serve", *home, OPENCLAW_RL_GREETING="Hey") == "Hey\n"
+    # The page about all settings takes it from there.
+    scripts = copy.folder / "scripts"
+    scripts.mkdir()
+    shutil.copy(PACKAGE.parent / "scripts" / "settings-reference", scripts / "reference.py")
+    printed = copy.run("from scripts.reference import reference; print(reference())")
+    assert "| `greeting` | `Hello` | What is said at the start. |" in printed
 
 
 COLUMN = """

@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import io
 import re
+import runpy
 import shlex
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import uvicorn
 
 from openclaw_rl.commands.cli import _parser
 from openclaw_rl.commands.flags import parse
+from openclaw_rl.config import fields
 from openclaw_rl.testing import scripted_system, wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -55,6 +58,18 @@ def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", (ROOT / page).read_text()):
         if not target.startswith("http"):
             assert (folder / target).exists(), f"{page}: {target}"
+
+
+def test_the_page_about_settings_is_made_from_them() -> None:
+    """No file repeats them: see ``scripts/docs_hooks.py``."""
+    text = (ROOT / "docs" / "settings.md").read_text()
+    page = SimpleNamespace(file=SimpleNamespace(src_path="settings.md"))
+    made = runpy.run_path(str(ROOT / "scripts" / "docs_hooks.py"))["on_page_markdown"](text, page)
+    for _, name, _ in fields():
+        assert f"| `{name}` |" in made
+        assert f"`{name}`" not in text
+    assert "## `[learn.hybrid]`" in made
+    assert "| `teacher_k` | `2` |" in made
 
 
 def test_the_readme_s_program_runs(tmp_path: Path) -> None:
