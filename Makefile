@@ -135,7 +135,6 @@ test-wheels: $(STAMP) system-packages ## build the wheels and use them without a
 .PHONY: docs
 docs: $(STAMP) ## build the documentation in build/site; a broken link fails
 	@[ -x .venv-docs/bin/mkdocs ] || { $(BIN)/python -m venv .venv-docs && .venv-docs/bin/pip install --quiet -r docs/requirements.txt; }
-	@$(BIN)/python scripts/settings-reference --check
 	@.venv-docs/bin/mkdocs build --strict --quiet
 
 .PHONY: test-install

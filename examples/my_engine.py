@@ -1,6 +1,6 @@
 """A custom engine: any causal model that transformers can run; requests alternate token by token, unbatched.
 
-openclaw-rl serve --engine my_engine:TransformersEngine --algo binary
+openclaw-rl serve --engine my_engine:TransformersEngine
 """
 
 import asyncio

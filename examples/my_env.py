@@ -1,6 +1,6 @@
 """A custom environment: sums of several numbers, with a calculator tool that adds two.
 
-    create_environment("my_env:Sums")
+    openclaw-rl train --env my_env:Sums
 
 The agent calls ``add`` as often as it likes, up to the step limit, and finally states the total.
 """

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from openclaw_rl import engine, train
-from openclaw_rl.algo import algorithm_for, create_algorithm
+from openclaw_rl.algo import ALGORITHMS, algorithm_for, create_algorithm
 from openclaw_rl.config import Config
 from openclaw_rl.engine import ENGINES
 from openclaw_rl.judge import JUDGES
-from openclaw_rl.plugins import find
+from openclaw_rl.plugins import find, load_object
 from openclaw_rl.render import RENDERERS
 from openclaw_rl.scopes import ENVIRONMENTS
 from openclaw_rl.sinks import SINKS
+from openclaw_rl.train.losses import LOSSES
 from openclaw_rl.train.takeover import take_over_shares
-from openclaw_rl.types import EVERYONE, Capabilities, Needs
+from openclaw_rl.types import EVERYONE, NO_SIGNAL, Algorithm, Capabilities, Needs
 
 
 def check_choices(config: Config) -> None:
@@ -30,9 +33,36 @@ def check_choices(config: Config) -> None:
     if config.learn.train:
         for scope in (EVERYONE, ENVIRONMENTS):
             algorithm_for(scope, config.learn)
+        _check_loss(config)
         train.check_settings(config.train)
         if (known := engine.capabilities_of(config.engine.engine)) is not None:
             _check_weights(config, known)
+
+
+def _check_loss(config: Config) -> None:
+    """Somebody's own takes what the algorithm gives: advantages, or a teacher's log-probs."""
+    if config.learn.loss is None:
+        return
+    path, algo = config.learn.loss, config.learn.algo
+    wanted, given = _padding(load_object("loss", path)), _padding_for(create_algorithm(config.learn))
+    if wanted != given:
+        kinds = {NO_SIGNAL: "a teacher's log-probs", 0.0: "advantages"}
+        fits = next(
+            (name for name in ALGORITHMS if _padding_for(ALGORITHMS[name]()) == wanted), "of your own"
+        )
+        raise ValueError(
+            f"--loss {path} is for {kinds.get(wanted, 'another signal')}, and --algo {algo} gives "
+            f"{kinds[given]}; use --algo {fits}, or give the loss another 'padding' (openclaw_rl.types.Loss)"
+        )
+
+
+def _padding(loss: Any) -> float:
+    return float(getattr(loss, "padding", 0.0))
+
+
+def _padding_for(algorithm: Algorithm) -> float:
+    """Which signal an algorithm gives is known by the loss that it asks for."""
+    return _padding(LOSSES.get(algorithm.needs.loss))
 
 
 def _check_take_over(config: Config) -> None:

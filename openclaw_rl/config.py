@@ -215,12 +215,13 @@ def fields() -> Iterator[tuple[str | None, str, Setting]]:
     for name, field in Config.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, _Section)):
-            yield from ((name, inner, setting) for inner, setting in _settings(kind))
+            yield from ((name, inner, setting) for inner, setting in settings_of(kind))
         else:
             yield None, name, Setting(field.annotation, field.default, field.description or "")
 
 
-def _settings(kind: Any) -> Iterator[tuple[str, Setting]]:
+def settings_of(kind: Any) -> Iterator[tuple[str, Setting]]:
+    """Of a section, or of any dataclass whose fields are settings."""
     if issubclass(kind, _Section):
         for name, field in kind.model_fields.items():
             yield name, Setting(field.annotation, field.default, field.description or "")
@@ -234,10 +235,11 @@ def _settings(kind: Any) -> Iterator[tuple[str, Setting]]:
 
 
 def _docstrings(kind: type) -> dict[str, str]:
-    """The text under each field of a dataclass."""
-    body: Any = ast.parse(inspect.getsource(kind)).body
+    """The text under each field of a dataclass, those that it inherits too."""
+    bodies: list[Any] = [ast.parse(inspect.getsource(k)).body for k in kind.__mro__ if is_dataclass(k)]
     return {
         ast.unparse(field.target): inspect.cleandoc(ast.literal_eval(text.value))
+        for body in reversed(bodies)
         for field, text in pairwise(body[0].body)
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
     }

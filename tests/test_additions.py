@@ -152,6 +152,12 @@ def test_a_setting_is_one_file(copy: Copy) -> None:
     home = ["--home", str(copy.folder / "home")]
     assert copy.run(code, "serve", *home, "--greeting", "Hi") == "Hi\n"
     assert copy.run(code, "serve", *home, OPENCLAW_RL_GREETING="Hey") == "Hey\n"
+    # The page about all settings takes it from there.
+    scripts = copy.folder / "scripts"
+    scripts.mkdir()
+    shutil.copy(PACKAGE.parent / "scripts" / "settings-reference", scripts / "reference.py")
+    printed = copy.run("from scripts.reference import reference; print(reference())")
+    assert "| `greeting` | `Hello` | What is said at the start. |" in printed
 
 
 COLUMN = """
@@ -171,7 +177,9 @@ def test_a_column_of_the_ledger_is_two_files(copy: Copy) -> None:
     ledger.append([turn(1)])
     ledger.close()
     field = '    mood: str = "calm"\n    """How the reader sounded."""\n'
-    copy.insert("types/capture.py", '    """The policy that answered, and that learns from this turn."""\n', field)
+    copy.insert(
+        "types/capture.py", '    """The policy that answered, and that learns from this turn."""\n', field
+    )
     migrations = sorted((PACKAGE / "capture" / "migrations" / "serve").glob("*.sql"))
     number = int(migrations[-1].name[:4]) + 1
     sql = "ALTER TABLE turns ADD COLUMN mood TEXT NOT NULL DEFAULT 'calm';\n"

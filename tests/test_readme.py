@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import io
 import re
+import runpy
 import shlex
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import uvicorn
 
 from openclaw_rl.commands.cli import _parser
 from openclaw_rl.commands.flags import parse
+from openclaw_rl.config import fields
 from openclaw_rl.testing import scripted_system, wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -72,6 +75,18 @@ def test_the_code_map_names_every_folder() -> None:
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
     assert not [name for name in named if not (PACKAGE / name).exists()]
     assert {f"{path.parent.name}/" for path in PACKAGE.glob("*/*.*")} - {"__pycache__/"} <= named
+
+
+def test_the_page_about_settings_is_made_from_them() -> None:
+    """No file repeats them: see ``scripts/docs_hooks.py``."""
+    text = (ROOT / "docs" / "settings.md").read_text()
+    page = SimpleNamespace(file=SimpleNamespace(src_path="settings.md"))
+    made = runpy.run_path(str(ROOT / "scripts" / "docs_hooks.py"))["on_page_markdown"](text, page)
+    for _, name, _ in fields():
+        assert f"| `{name}` |" in made
+        assert f"`{name}`" not in text
+    assert "## `[learn.hybrid]`" in made
+    assert "| `teacher_k` | `2` |" in made
 
 
 def test_the_readme_s_program_runs(tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ def test_a_verdict_without_a_hint_and_a_hint_without_a_verdict_count_once() -> N
     assert not examples(HybridSum(), lesson(0), teacher)
 
 
-def test_the_default_never_pushes_a_reply_down_as_a_whole() -> None:
+def test_hybrid_never_pushes_a_reply_down_as_a_whole() -> None:
     assert not examples(Hybrid(), lesson(-1))
     complaint = made(Hybrid(), lesson(-1, "hint"), Teacher({4: [-0.5, 0.5]}))
     np.testing.assert_allclose(complaint.signal_NK.sum(axis=1), 0, atol=1e-6)
