@@ -119,7 +119,7 @@ def contradict(first: str, second: str) -> bool:
 
 
 def complains(case: JudgeCase) -> bool:
-    """Whether the next user message shows signs of a complaint; after a cut-off reply many users just go on."""
+    """Whether the next user message shows signs of a complaint; after a cut-off reply many just go on."""
     return any(_is_telling(sentence) for sentence in sentences(own_words(Exchange(case).user_text)))
 
 
