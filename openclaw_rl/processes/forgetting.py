@@ -100,7 +100,7 @@ class Forgetting:
 
     def _choose(self, kind: str, name: str, user: str | None) -> Chosen | None:
         serve, turns = self._ledgers.serve, schema.turns
-        # Turns may have been pruned; what was learned from them goes all the same.
+        # Turns may have been pruned; what was learned from them is forgotten anyway.
         if kind == "user":
             known = self._ledgers.policies.turns_of_user(name)
             return choose(serve, turns.c.user == name).also(known) if user in (None, name) else None
@@ -118,7 +118,7 @@ class Forgetting:
         chosen, policies = Chosen(tuple(note["turns"]), tuple(note["before"])), self._ledgers.policies
         back = policies.erase(chosen, self._store.has_weights)
         erase_turns(self._ledgers.serve, chosen)
-        # Once more: a teacher may have been asked about them until now, and its answers stored meanwhile.
+        # Again: a teacher may have been running on them until now, and its results stored meanwhile.
         back |= policies.erase(chosen, self._store.has_weights)
         sweep(self._ledgers.serve, PruneReport())
         give_back(self._ledgers.serve.db)

@@ -1,4 +1,4 @@
-// Signing in, the frame with its navigation, and which page is shown.
+// Sign-in, the frame with its navigation, and routing.
 
 import { get, post } from "./api.js";
 import { fill, h, icon, pill, toast } from "./dom.js";
@@ -26,7 +26,7 @@ const PAGES = [
   { name: "policies", title: "Policies", page: policies, icon: "M6 4v16M6 9c0 4 12 1 12 6v5M18 15v5M6 4h.01M18 20h.01" },
   { name: "now", title: "Now", page: now, icon: "M3 12h4l3-8 4 16 3-8h4" },
 ];
-/** Pages that are in the way of those who have nothing to show on them. */
+/** Pages that are shown only if they have data. */
 const EXTRA = [
   { name: "environments", title: "Environments", page: environments, source: "/v1/environments", icon: "M4 5h16v14H4zM7 10l3 2.5L7 15M12 15h5" },
   { name: "results", title: "Results", page: results, source: "/v1/results", icon: "M5 20V10M12 20V4M19 20v-7" },
@@ -68,7 +68,7 @@ function buildFrame(pages) {
     status.status === "ok" ? "good" : "warn", true)));
 }
 
-/** In the rail on wide screens, under the page on narrow ones. */
+/** Shown in the rail on wide screens, below the page on narrow ones. */
 function controls() {
   const button = h("button", { class: "plain", type: "button", onclick: () => { toggleTheme(); redrawAll(); nameThemes(); } });
   themeButtons.push(button);
