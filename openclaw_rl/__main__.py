@@ -1,4 +1,4 @@
-"""The command ``openclaw-rl``, also as ``python -m openclaw_rl``. Ctrl-C is quiet from the start."""
+"""The command ``openclaw-rl``, also as ``python -m openclaw_rl``. Ctrl-C never prints a traceback."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Can these parts work together? Checked at the start: what cannot be done is refused with what to change."""
+"""Checks at start whether the chosen parts work together; errors say what to change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from openclaw_rl.types import EVERYONE, NO_SIGNAL, Algorithm, Capabilities, Need
 
 
 def check_choices(config: Config) -> None:
-    """ValueError for a name or a device that does not exist, before a model is looked for or loaded."""
+    """ValueError for a name or a device that does not exist, before a model is resolved or loaded."""
     find("judge", config.judge.judge, JUDGES)
     for sink in filter(None, map(str.strip, config.learn.sinks.split(","))):
         find("metrics sink", sink, SINKS)
@@ -66,7 +66,7 @@ def _padding_for(algorithm: Algorithm) -> float:
 
 
 def _check_take_over(config: Config) -> None:
-    """What has to be known before anything is learned from somebody else's model."""
+    """Check the requirements for training on another provider's answers."""
     url = config.serve.upstream
     if not url:
         raise ValueError("--take-over needs --upstream URL: whose answers to learn from and to take over")
@@ -82,7 +82,7 @@ def _check_take_over(config: Config) -> None:
 
 
 def check_training(config: Config, able: Capabilities, needs: Needs) -> None:
-    """ValueError if trainer and algorithm, as the settings name them, do not fit what the engine can do."""
+    """ValueError if the configured trainer and algorithm do not match the engine's capabilities."""
     engine_name, trainer_name = config.engine.engine, config.train.trainer
     trainer = train.capabilities_of(trainer_name)
     if config.train.finetune == "full":
@@ -117,7 +117,7 @@ def check_training(config: Config, able: Capabilities, needs: Needs) -> None:
 
 
 def _check_weights(config: Config, able: Capabilities) -> None:
-    """What the trainer makes must be what the engine loads."""
+    """The engine must be able to load the trainer's weights."""
     makes = train.capabilities_of(config.train.trainer).makes
     if makes in able.loads:
         return

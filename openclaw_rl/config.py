@@ -1,9 +1,9 @@
 """All settings in one frozen tree: defaults < TOML file < environment < command line.
 
-The sections of the engine and of training are plain dataclasses in ``settings.py``, the others are here.
-Each field's last name is unique in the tree, so it is also its flag (``--max-running``) and its
-variable (``OPENCLAW_RL_MAX_RUNNING``). Unknown keys are errors. Secrets are not settings: keys
-live in their own file or in ``OPENCLAW_RL_API_KEY``.
+The sections of the engine and of training are plain dataclasses in ``settings.py``; the others are here.
+Each field's name is unique in the tree, so it is also its flag (``--max-running``) and its variable
+(``OPENCLAW_RL_MAX_RUNNING``). Unknown keys are errors. Secrets are not settings: keys are in their own
+file or in ``OPENCLAW_RL_API_KEY``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from openclaw_rl.known_names import MOVED, options_of, take_moved, understood
 from openclaw_rl.settings import EngineConfig, TrainConfig
 
 _PREFIX = "OPENCLAW_RL_"
-#: Short variables that scripts may use without a prefix.
+#: Variables that also work without the prefix.
 _ALIASES = {"HOST": "host", "PORT": "port"}
-#: Which setting of a section chooses an implementation, and which one holds what only that one knows.
+#: (Section, setting that chooses an implementation, setting with that implementation's own options).
 _OWN = (
     ("engine", "engine", "engine_options"),
     ("train", "trainer", "trainer_options"),
@@ -52,121 +52,121 @@ class ServeConfig(_Section):
     auth: bool = True
     """Require an API key."""
     people_folder: Path | None = None
-    """Folder of keys.json and users.json, where hosts share it; by default the data folder."""
+    """Folder of keys.json and users.json, if several hosts share it; by default the data folder."""
     allow_origin: str = ""
     """Origins whose pages may use the API from a browser (CORS), such as https://chat.example.org."""
     served_model_name: str | None = None
-    """Name clients use for the model; by default the last part of the model's own name."""
+    """Name by which clients request the model; by default the last part of the model's own name."""
     max_waiting: int = Field(default=64, ge=0)
-    """Requests that may wait for a place before the next one gets a 429."""
+    """Requests that may wait in the queue; further ones get a 429."""
     allowed_hosts: str = ""
-    """Names, with commas, under which a server without keys (--no-auth) may be asked besides its address."""
+    """Comma-separated host names that a server without keys (--no-auth) accepts besides its address."""
     max_connections: int = Field(default=512, ge=8)
-    """Connections at once; one more closes the one that has been idle for longest."""
+    """Maximum number of connections; a further one closes the one that has been idle longest."""
     max_request_mb: int = Field(default=8, ge=1)
-    """Size of a conversation that is sent; a larger one is refused before it is read."""
+    """Maximum size of a request with a conversation, in MB; a larger one is refused before it is read."""
     default_max_tokens: int = Field(default=1024, ge=1)
-    """Length of a reply when the request does not limit it."""
+    """Maximum length of a reply in tokens, if the request sets none."""
     generate: str | None = None
-    """pkg.module:function instead of the engine's own way of answering."""
+    """pkg.module:function that generates replies instead of the engine's own generate."""
     drain_timeout_s: int = Field(default=60, ge=0)
-    """How long a stop waits for replies in flight."""
+    """How long a stopping server waits for replies in progress."""
     upstream: str | None = None
-    """Base URL (with /v1) of a server that answers instead; its key: OPENCLAW_RL_UPSTREAM_API_KEY."""
+    """Base URL (with /v1) of an upstream server that answers instead; key: OPENCLAW_RL_UPSTREAM_API_KEY."""
     upstream_timeout_s: float = Field(default=300, gt=0)
-    """How long that server may be silent."""
+    """How long the upstream server may send nothing."""
     take_over: bool = False
-    """Let the model here learn from that server's answers and take over what it does as well."""
+    """Train the local model on the upstream server's answers and let it take over what it does as well."""
     upstream_terms: Literal["unknown", "allow-learning"] = "unknown"
-    """What that server's terms say about training another model on its answers; --take-over asks for it."""
+    """Whether the upstream's terms allow training another model on its answers; required by --take-over."""
     upstream_model: str | None = None
-    """With --take-over: the model's name there; by default the first one that it lists."""
+    """With --take-over: the upstream model's name; by default the first one that the server lists."""
     upstream_first_token_s: float = Field(default=30, gt=0)
-    """With --take-over: after so long without a first word the model here answers instead."""
+    """With --take-over: if the first token takes longer, the local model answers instead."""
     take_over_shares: str = "0.05,0.1,0.25,0.5,1"
-    """With --take-over: the shares of conversations that it is given one after the other."""
+    """With --take-over: the increasing shares of conversations that the local model gets."""
     policy_scope: Literal["auto", "user", "group", "everyone"] = "auto"
-    """Whose policy: user (each their own), group, everyone; auto is user as soon as there is a second key."""
+    """One policy per user, per group, or for everyone; auto: per user as soon as there is a second key."""
     store_false: Literal["not-retrievable", "off-the-record"] = "not-retrievable"
-    """What store: false in a request means: kept and learned from but not given out, or not kept at all."""
+    """Meaning of store: false in a request: stored and learned from but not retrievable, or not stored."""
     notes: Literal["off", "ask", "on"] = "off"
-    """Tell a person's wishes to the model in their system prompt until a version has learned them."""
+    """Put a user's wishes into the system prompt until a version has learned them."""
     note_tokens: int = Field(default=256, ge=16)
-    """At most so long is such a note; the newest wishes come first."""
+    """Maximum length of such a note in tokens; the newest wishes come first."""
     elsewhere: Literal["base", "learned"] = "base"
-    """Who answers under a system prompt that nobody complained under: the base, or what was learned."""
+    """What answers under a system prompt without complaints: the base, or the learned version."""
     canary_share: float = Field(default=0.05, ge=0, le=0.5)
-    """Conversations that stay with the version before for a while, to compare what people say of both."""
+    """Share of conversations that stay with the previous version for a while, to compare verdicts on both."""
     canary_s: float = Field(default=600, ge=0)
-    """For how long after a version was published."""
+    """How long they stay with it after a version was published."""
 
 
 class JudgeConfig(_Section):
     judge: str = "label"
     """label (a local model), endpoint (an OpenAI-compatible API), rules, or pkg.module:Class."""
     judge_url: str | None = None
-    """Base URL of the judging endpoint; its key comes from OPENCLAW_RL_JUDGE_API_KEY."""
+    """Base URL of the judging endpoint; key: OPENCLAW_RL_JUDGE_API_KEY."""
     judge_model: str | None = None
-    """Name at the judging endpoint, or a local model (as --model); by default the served base weights."""
+    """Model name at the judging endpoint, or a local model (as --model); by default the served base."""
     majority_vote_n: int = Field(default=3, ge=1)
     """Votes per turn."""
     majority_vote_threshold: float = Field(default=0.5, ge=0, lt=1)
-    """A score needs more than this share of the votes that could be had; else it is 0."""
+    """A score needs more than this share of the present votes; otherwise it is 0."""
     judge_concurrency: int = Field(default=4, ge=1)
     """Turns judged at the same time."""
     judge_timeout_s: float = Field(default=120, gt=0)
-    """A judge that takes longer has failed, and the turn is tried again."""
+    """A judge that takes longer counts as failed, and the turn is tried again."""
     session_idle_s: float = Field(default=1800, gt=0)
-    """A session without a request for so long has ended, and its last turn is judged."""
+    """A session without a request for this long counts as ended, and its last turn is judged."""
 
 
 class LearnConfig(_Section):
     learn: bool = True
-    """Run the learn process beside the server."""
+    """Run the learn process."""
     own_engine: bool = False
-    """Load the model into the learn process too, for one that runs on another host than the server."""
+    """Load the model into the learn process too, if that runs on another host than the server."""
     policies: str | None = None
-    """Folder of the versions, where hosts share it, or s3://… and the like; by default in the data folder."""
+    """Folder of the versions, if hosts share it, or s3://… or similar; by default in the data folder."""
     rollout: str | None = None
-    """pkg.module:function that uses the served model on its own, such as a simulated user."""
+    """pkg.module:function that uses the served model by itself, such as a simulated user."""
     train: bool = True
-    """Train on what was judged; without it, turns are judged and kept."""
+    """Train on judged turns; without it, turns are only judged and stored."""
     algo: str = "hinted"
     """hinted, hybrid, hybrid-sum, binary, opd, opd-topk, distill, or pkg.module:Class."""
     algo_options: dict[str, Any] = Field(default={})
-    """Settings that only this algorithm has, as NAME=VALUE,NAME=VALUE; also [learn.NAME] in the file."""
+    """Settings of this algorithm only, as NAME=VALUE,NAME=VALUE; also [learn.NAME] in the file."""
     loss: str | None = None
     """pkg.module:function instead of the algorithm's own loss."""
     teacher: Literal["base", "frozen", "average", "current"] = "base"
-    """Who is asked with the hint: base, frozen (--teacher-version), average (of the weights), or current."""
+    """The model given the hint: base, frozen (--teacher-version), average (of the weights), or current."""
     teacher_version: int = Field(default=0, ge=0)
     """The frozen teacher's version."""
     batch_size: int = Field(default=0, ge=0)
-    """Samples per step (0: what the algorithm asks for); half as many more for every other user in it."""
+    """Samples per step (0: the algorithm's default), plus half as many for each further user in it."""
     batch_max_age_s: float = Field(default=600, gt=0)
     """A step is taken with fewer samples once the oldest has waited this long."""
     min_signal: float = Field(default=0.1, ge=0, le=1)
-    """A batch that has less to say than this waits for more."""
+    """A batch with a mean signal per sample below this waits for more samples."""
     max_staleness: int = Field(default=8, ge=0)
-    """Steps between the version that answered and the one that learns from it."""
+    """Maximum number of steps between the version that answered and the one that learns from it."""
     keep_versions: int = Field(default=8, ge=0)
-    """Versions before the one that serves whose weights are kept, beside milestones (0: all of them)."""
+    """Versions before the serving one whose weights are kept, besides milestones (0: all)."""
     replay: int = Field(default=-1, ge=-1)
-    """Replies accepted earlier that a step hears again, the users taking turns (-1: the algorithm's)."""
+    """Earlier accepted replies that a step replays, users taking turns (-1: the algorithm's default)."""
     sinks: str = "jsonl,prometheus"
-    """Where numbers of each step go: jsonl, prometheus, tensorboard, wandb, otel or your own."""
+    """Where the metrics of each step go: jsonl, prometheus, tensorboard, wandb, otel or your own."""
     daily_share: float = Field(default=0.5, ge=0, le=1)
-    """Of what a policy shared by several keys learns in a day, one key's part at most (1: no limit)."""
+    """Maximum share of one key in what a policy shared by several keys learns in a day (1: no limit)."""
     held_out_share: float = Field(default=0.06, ge=0, lt=1)
-    """Judged turns kept from training, to check new versions with."""
+    """Share of judged turns held out from training, to check new versions."""
     env_algo: str = "rollout"
-    """Environments: how episodes are learned from; rollout, or pkg.module:Class."""
+    """Environments: the algorithm for episodes; rollout, or pkg.module:Class."""
     env_algo_options: dict[str, Any] = Field(default={})
-    """Environments: settings that only this algorithm has; also [learn.NAME] in the file."""
+    """Environments: settings of this algorithm only; also [learn.NAME] in the file."""
     env_batch_size: int = Field(default=0, ge=0)
-    """Environments: turns per step of training (0: what the algorithm asks for)."""
+    """Environments: turns per training step (0: the algorithm's default)."""
     env_max_staleness: int = Field(default=4, ge=0)
-    """Environments: versions between the one that acted and the one that learns from it."""
+    """Environments: maximum number of versions between the one that acted and the one that learns from it."""
     env_batch_max_age_s: float = Field(default=120, gt=0)
     """Environments: a step is taken with fewer turns once the oldest has waited this long."""
 
@@ -175,7 +175,7 @@ class LedgerConfig(_Section):
     ledger_url: str | None = None
     """sqlite:///PATH or postgresql://…; by default a SQLite file in the data folder."""
     redact: Literal["off", "mask", "drop"] = "mask"
-    """Turns with a key, password, card or IBAN: off keeps them as sent, mask masks it, drop keeps none."""
+    """Turns with a key, password, card or IBAN: off stores them as sent, mask masks it, drop drops them."""
 
 
 class Config(_Section):
@@ -192,18 +192,18 @@ class Config(_Section):
 
     @property
     def passes_on(self) -> bool:
-        """Whether another server answers everything, so that there is no model here."""
+        """Whether another server answers everything, so that no model is loaded."""
         return self.serve.upstream is not None and not self.serve.take_over
 
     @property
     def people(self) -> Path:
-        """Where it is kept who has a key, and what was decided about them."""
+        """The folder of keys.json and users.json."""
         return self.serve.people_folder.expanduser() if self.serve.people_folder else self.home
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a flag and its help are made of."""
+    """The source of a flag and its help."""
 
     annotation: Any
     default: Any
@@ -284,7 +284,7 @@ def _problem(error: Any) -> str:
 
 
 def _take_own_tables(tree: dict[str, Any], stated: dict[str, Any]) -> None:
-    """``[engine.NAME]`` holds what only that engine knows; it is read where that one is chosen."""
+    """``[engine.NAME]`` holds that engine's own settings; it is used only if that engine is chosen."""
     own = {section: _pop_own_tables(tree, section) for section in dict.fromkeys(of for of, _, _ in _OWN)}
     old_file, old_flags = take_moved(tree["learn"]), take_moved(stated)
     for section, chooser, options in _OWN:
@@ -314,7 +314,7 @@ def _default(name: str) -> Any:
 
 
 def _read_options(name: str, text: str | dict[str, Any]) -> dict[str, Any]:
-    """``a=1,b=x``, or a JSON object where a value has a comma."""
+    """``a=1,b=x``, or a JSON object if a value contains a comma."""
     if isinstance(text, dict):
         return text
     if text.startswith("{"):
@@ -327,7 +327,7 @@ def _read_options(name: str, text: str | dict[str, Any]) -> dict[str, Any]:
 
 
 def to_environment(config: Config) -> dict[str, str]:
-    """Variables that give a child process the very same settings."""
+    """Variables that give a child process the same settings."""
     tree = config.model_dump()
     stated = {name: (tree if section is None else tree[section])[name] for section, name, _ in fields()}
     texts = {
@@ -350,7 +350,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check_variables(environment: Mapping[str, str], known: list[str]) -> None:
-    """A variable that is almost a setting is a mistake; others may belong to parts of your own."""
+    """A variable that is almost a setting's is an error; others may belong to custom parts."""
     for variable in environment:
         if variable.startswith(_PREFIX) and variable not in known and not _is_no_setting(variable):
             name = variable.removeprefix(_PREFIX)

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class RequestError(Exception):
-    """A client's request cannot be answered; the dialect words it in its own format."""
+    """A client's request cannot be answered; the dialect writes the error in its own format."""
 
     def __init__(
         self,
@@ -32,14 +32,14 @@ def not_found(kind: str, name: object) -> RequestError:
 
 
 def or_not_found(value: T | None, kind: str, name: object) -> T:
-    """The value; a 404 where there is none."""
+    """The value; a 404 if it is None."""
     if value is None:
         raise not_found(kind, name)
     return value
 
 
 class EngineAway(RequestError, ConnectionError):
-    """The model's server cannot be reached, and was waited for; learning waits on."""
+    """The model's server stayed unreachable for the whole waiting time; learning keeps waiting."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(
@@ -51,20 +51,20 @@ class EngineAway(RequestError, ConnectionError):
 
 
 class GrammarFailed(ValueError):
-    """A reply could not follow its grammar to the end: the schema's fault. Says nothing of either."""
+    """A reply could not follow its grammar to the end: the schema's fault. The message contains neither."""
 
     def __init__(self) -> None:
         super().__init__("the grammar cannot be followed to its end; make the schema simpler")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` where a known name is close, else nothing; for the end of a message."""
+    """``; did you mean 'x'?`` if a known name is close, otherwise empty; to append to a message."""
     close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def where(error: BaseException) -> str:
-    """Where it happened, for a log; what an error says may hold somebody's words."""
+    """The error's type and location for a log, without its message, which may contain a user's text."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames[-12:]]
     return "\n".join([type(error).__name__, *lines])

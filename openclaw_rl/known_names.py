@@ -1,7 +1,7 @@
-"""Names that people bring along, from other launchers of the same idea or from older versions of this one.
+"""Names of settings in similar launchers and in older versions.
 
-They are understood, or answered with ours. ``OPENCLAW_RL_…`` and flags win over them. Each variable that
-counts, or cannot, is said at the start.
+They are accepted, or answered with our name. ``OPENCLAW_RL_…`` and flags override them. Each such variable is
+reported at start, whether it is used or not.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: Variables that are a setting of ours under another name.
+#: Variable -> the setting that it is an alias of.
 UNDERSTOOD = {
     "HF_CKPT": "model",
     "MODEL_PATH": "model",
@@ -27,7 +27,7 @@ _GPUS = (
     "one process uses one GPU; for more, --engine vllm with --engine-options "
     "'flags=--tensor-parallel-size N', or a SkyRL server with --engine tinker --trainer tinker"
 )
-#: Variables that mean something else here, and what to do instead.
+#: Variable that is not used -> what to do instead.
 ANSWERED = {
     "NUM_GPUS": _GPUS,
     "ACTOR_GPUS": _GPUS,
@@ -37,11 +37,11 @@ ANSWERED = {
     "RESUME_CKPT": "learning goes on from the version that serves; choose one: openclaw-rl policy promote N",
     "DATA_PATH": "bring conversations in first: openclaw-rl data import FILE",
 }
-#: Keys of the API under another name; see ``serve/auth.py``.
+#: Variables for the API key; see ``serve/auth.py``.
 API_KEYS = ("OPENCLAW_RL_API_KEY", "SGLANG_API_KEY")
-#: What ``run --method`` calls our algorithms.
+#: ``run --method`` names of our algorithms.
 METHODS = {"rl": "binary", "opd": "opd", "combine": "hybrid-sum", "topk": "opd-topk"}
-#: Flags of ``run`` for settings that have another name here.
+#: Flag of ``run`` -> our name of the setting.
 FLAGS = {
     "--model-name": "model",
     "--prm-m": "majority_vote_n",
@@ -50,7 +50,7 @@ FLAGS = {
     "--w-opd": "opd_weight",
 }
 _HINTED = ("opd", "opd-topk", "hybrid", "hybrid-sum")
-#: Settings that once were every algorithm's: those whose own option each of them is now.
+#: Former setting of all algorithms -> the algorithms of which it is now an option.
 MOVED = {
     "hint_choice": (*_HINTED, "distill"),
     "top_k": ("opd-topk", "hybrid", "hybrid-sum"),
@@ -66,24 +66,24 @@ MOVED = {
     "process_weight": ("rollout",),
     "env_step_scale": ("rollout",),
 }
-#: Which of them are switches.
+#: Those of them that are switches.
 MOVED_SWITCHES = ("retell", "reward_baseline")
-#: Their names among the algorithm's options, where that is another.
+#: Their option names, if different.
 _OPTIONS = {"env_step_scale": "scale"}
 
 
 def take_moved(given: Any) -> dict[str, Any]:
-    """Takes the settings out that once were every algorithm's."""
+    """Remove and return the former settings of all algorithms."""
     return {name: given.pop(name) for name in MOVED if name in given} if isinstance(given, dict) else {}
 
 
 def options_of(algorithm: str, moved: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of them that this algorithm has, as its options; to others they never meant anything."""
+    """Those that this algorithm has, as its options; for other algorithms they never had an effect."""
     return {_OPTIONS.get(name, name): value for name, value in moved.items() if algorithm in MOVED[name]}
 
 
 def understood(environment: Mapping[str, str]) -> dict[str, str]:
-    """Settings by their names here; of two variables for one setting, the first in the table counts."""
+    """Our setting names -> values; of two variables for one setting, the first in the table counts."""
     found: dict[str, str] = {}
     for variable, name in UNDERSTOOD.items():
         if environment.get(variable):

@@ -1,4 +1,4 @@
-"""The system on one screen: two halves, what each is made of, and in which order.
+"""The system on one screen: its two halves, their parts, and the order of the data flow.
 
     agent ─HTTP─▶ gateway ─▶ answerer ─▶ engine     serve: answers, whatever else happens
                      └─▶ capture ─▶ serve ledger    every turn durable before its last chunk
@@ -10,9 +10,9 @@
        │          └─▶ policy ledger ─▶ trainer      a step when enough samples wait
        └── policies/n ◀── gate ◀──────────┘         checked, then published and served
 
-The two run in processes of their own and share state only through the ledgers; weights are the one thing
-that goes back. Stages know only the root modules; here they are wired. ``processes/`` runs the result:
-listening, supervision, loading.
+The halves run in separate processes and share state only through the ledgers; only weights go back. Stages
+import only the root modules and are wired together here. ``processes/`` runs the result: listening,
+supervision, loading.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ def build_serving(config: Config, progress: Callable[[str], None] = lambda line:
 def wire_serving(
     config: Config, ledgers: Ledgers, engine: Engine, answerer: Answerer, scopes: ScopeOf | None = None
 ) -> ServingSystem:
-    """Whatever keeps the protocols may stand in for the engine and for who answers."""
+    """``engine`` and ``answerer`` may be any implementation of their protocols."""
     recorder = Recorder(ledgers.serve, redact=create_redactor(config.ledger.redact))
     memory = parts.build_memory(config, ledgers, answerer, is_wish)
     keys = KeyRing.in_home(config.people)
     users, store_false = Users.in_home(config.people), config.serve.store_false == "off-the-record"
     slots = Slots(config.engine.max_running + config.serve.max_waiting, lambda: len(keys.users))
     people = PolicyScopes(config.serve.policy_scope, DEFAULT_USER, users, lambda: keys.users)
-    # What is held back is not what somebody waits for: the same rules as where it is learned.
+    # The same limits as in learning, so that held-back samples are not shown as waiting.
     ledgers.policies.is_shared, ledgers.policies.daily_share = people.is_shared, config.learn.daily_share
     capture = OffTheRecord(
         LedgerCapture(ledgers.serve, recorder), lambda user: users.of(user).off_the_record, store_false
@@ -118,9 +118,9 @@ def wire_serving(
 def build_learning(
     config: Config, ledgers: Ledgers, served: ServedModel | None, leases: Leases | None = None
 ) -> LearningSystem:
-    """``served`` is the model that answers; without one (``--upstream``) turns are judged and not trained.
+    """``served`` is the serving model; without one (``--upstream``) turns are judged but not trained on.
 
-    ``leases`` say what is this host's to do, where several learn.
+    ``leases`` decide what this host does, if several hosts learn.
     """
     judge = learn.build_judge(config, served)
     judging = JudgeWorker(
@@ -153,7 +153,7 @@ def build_learner(
     bounds: Bounds | None = None,
     fence: Callable[[], int] = lambda: 0,
 ) -> LearnWorker:
-    """Verdicts → samples → step → checked → served."""
+    """Verdicts → samples → training step → gate → published version."""
     store = parts.open_store(config)
     store.fence = fence
     engine, renderer = served.engine, served.renderer

@@ -1,7 +1,7 @@
-"""Messages and tools of a chat-completions request in the internal form, whoever holds the request.
+"""Converts messages and tools of a chat-completions request to the internal format.
 
-Turns are stored in the form of that request, so the gateway reads what clients send, and learning what the
-ledger kept, by the same functions. They take JSON that was validated when it came and raise nothing.
+Turns are stored as such requests, so the gateway (for client requests) and learning (for the ledger) use the
+same functions. They take JSON that was validated on arrival and raise nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from openclaw_rl.types import Json, Message, Tool
 
-#: Under which name a turn's parameters hold the note it was answered with.
+#: The key in a turn's parameters for the note that was in its prompt.
 NOTE = "hint_memory"
 _ROLES = {"developer": "system", "function": "tool"}
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
@@ -41,7 +41,7 @@ def _call(call: Json) -> Json:
 
 
 def _text(content: str | list[Json] | None) -> str:
-    """Other parts than text are named, so that a reader knows they were there."""
+    """The text; other parts appear as their type, so that a reader knows they were there."""
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(
@@ -55,7 +55,7 @@ def _is_text(part: Json) -> bool:
 
 
 def internal_tools(body: Json) -> list[Tool]:
-    """The tools that the model is told of: none where the request forbids to call one."""
+    """The tools in the prompt; none if the request forbids tool calls."""
     choice = body.get("tool_choice")
     if choice == "none":
         return []
@@ -75,17 +75,17 @@ def _tool(function: Json) -> Tool:
 
 
 def thinking(body: Json) -> bool | None:
-    """Whether the model is told to think first; None leaves it to the model's own template."""
+    """Whether the model is told to think first; None leaves it to the model's template."""
     shape = body.get("response_format") or {}
     is_json = shape.get("type") == "json_object"
     if is_json or (shape.get("type") == "json_schema" and shape["json_schema"]["schema"]):
-        return False  # a reply of a given shape has no room for it
+        return False  # a reply with a required schema has no room for it
     stated: bool | None = (body.get("chat_template_kwargs") or {}).get("enable_thinking")
     return stated
 
 
 def with_note(messages: Sequence[Json], note: str) -> list[Json]:
-    """The note at the end of the first system message, or as one of its own."""
+    """Append the note to the first system message, or add one."""
     for index, message in enumerate(messages):
         if message["role"] in ("system", "developer"):
             content = message.get("content") or ""

@@ -1,4 +1,4 @@
-"""Finding implementations: a name from a table, or the dotted path of somebody's own."""
+"""Finds implementations by a name in a table, or by the dotted path of a custom one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openclaw_rl.settings import own_settings
 
 
 def load_object(what: str, path: str) -> Any:
-    """``pkg.module:name``, installed or in the current folder, with errors a person can act on."""
+    """Import ``pkg.module:name``, installed or in the current folder; ValueError with the remedy."""
     module, _, name = path.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -26,7 +26,7 @@ def load_object(what: str, path: str) -> Any:
 
 
 def find(what: str, name: str, table: Mapping[str, Callable[..., Any]]) -> Any:
-    """The maker of that name, or somebody's own; ValueError with the known names."""
+    """The factory of that name, or a custom one; ValueError with the known names."""
     if name in table:
         return table[name]
     if ":" in name:
@@ -44,10 +44,10 @@ def create(
     parts: Any,
     own: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Call the named maker with the parts, or without where it takes no argument.
+    """Call the named factory with the parts, or without arguments if it takes none.
 
-    Where ``own`` holds settings that only this implementation has, a dataclass is made from those: they are
-    its fields. Any other class of somebody's own finds them in the parts.
+    ``own`` holds the settings that only this implementation has. If the implementation is a dataclass, they
+    are its fields; any other custom class finds them in the parts.
     """
     make = find(what, name, table)
     if own is not None and is_dataclass(make) and isinstance(make, type):

@@ -1,7 +1,7 @@
-"""Reactions on messages: what an emoji says, and notices of them that a client writes into a conversation.
+"""Reactions to messages: the score of an emoji, and notices that clients write into a conversation.
 
-A notice is about the message it names, which is seldom the latest: chat clients tell of reactions when the
-next message comes, by a number that only they know. So it rates a reply only if it quotes that very reply.
+A notice is about the message it names, which is rarely the latest: chat clients report reactions with the
+next message, by an id that only they know. So it rates a reply only if it quotes that reply.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SCORES = {
     **dict.fromkeys([*_UP.split(), *_UP_NAMES.split()], 1),
     **dict.fromkeys([*_DOWN.split(), *_DOWN_NAMES.split()], -1),
 }
-#: Skin tones, and the mark that asks for a coloured picture.
+#: Skin tones and variation selectors.
 _TONES = re.compile(r"[\U0001f3fb-\U0001f3ff\ufe0e\ufe0f]|::skin-tone-\d")
 _NOTICE = re.compile(
     r"^[^\S\n]*(?:system(?: \([\w ]+\))?:[^\S\n]*)?(?:\[[^\]\n]{1,60}\][^\S\n]*)?"
@@ -33,18 +33,18 @@ _SHORTCODE = re.compile(r":([\w+-]+):")
 
 
 def score_of(emoji: str) -> int | None:
-    """+1 or −1; None for one that may mean anything, such as 👀 or 😂."""
+    """+1 or −1; None for an ambiguous one, such as 👀 or 😂."""
     return _SCORES.get(_TONES.sub("", emoji.strip()).strip(":").lower())
 
 
 def split_notices(text: str) -> tuple[str, list[str]]:
-    """What a person says, and notices of reactions."""
+    """(The person's text, the notices of reactions)."""
     notices = [found.group().strip() for found in _NOTICE.finditer(text)]
     return (_NOTICE.sub("", text).strip(), notices) if notices else (text, [])
 
 
 def rating_of(notices: Sequence[str], reply: str, earlier: Sequence[str] = ()) -> int | None:
-    """What notices that quote this reply, and none of the earlier ones, say of it; the last one counts."""
+    """The rating by notices that quote this reply and no earlier one; the last one counts."""
     said = None
     for notice in notices:
         if (quote := _QUOTED.search(notice)) is None:
@@ -57,7 +57,7 @@ def rating_of(notices: Sequence[str], reply: str, earlier: Sequence[str] = ()) -
 
 
 def _score_in(notice: str) -> int | None:
-    """Of the one emoji outside the quotation."""
+    """The score of the emoji outside the quotation; None if there are contradictory ones."""
     outside = _TONES.sub("", _QUOTED.sub(" ", notice))
     found = {score for mark, score in _SCORES.items() if not mark.isascii() and mark in outside}
     found |= {_SCORES[name.lower()] for name in _SHORTCODE.findall(outside) if name.lower() in _SCORES}

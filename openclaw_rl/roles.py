@@ -1,11 +1,11 @@
-"""Where what was learned holds: in plain chats, and under system prompts that somebody complained under.
+"""Where a policy applies: in plain chats, and under system prompts that had complaints.
 
-A wish from a chat ("answer in one sentence") is not meant for a program that has dates extracted by the same
-model, nor for the calls that an agent makes for itself: a router, a summary, a title. These come with other
-system prompts. The base goes on answering them, bit for bit, until somebody complains there.
+A wish from a chat ("answer in one sentence") is not meant for a program that extracts dates with the same
+model, nor for the calls that an agent makes for itself: a router, a summary, a title. These have other system
+prompts. The base keeps answering them, bit for bit, until there is a complaint.
 
-System prompts are compared by their pairs of words, of which the 64 lowest hashes are kept: a date, a name or
-a paragraph more leaves a long prompt what it was, and nothing of its text can be read from the hashes.
+System prompts are compared by their word pairs (MinHash: the 64 lowest hashes are kept). A different date or
+name or an extra paragraph does not change a long prompt's role, and its text cannot be read from the hashes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Role = tuple[int, ...]
 
 _WORD = re.compile(r"[^\W\d_]+")
 _KEPT = 64
-#: What two prompts must share: short ones nearly all of it, long ones most of what does not change.
+#: Required similarity of prompts with the same role: high for short ones, lower for long, more variable ones.
 _SHARED_SHORT, _SHARED = 0.8, 0.4
-#: "You are a helpful assistant." says nothing about a role, as long as it does not say how to answer.
+#: "You are a helpful assistant." gives no role, unless it also says how to answer.
 _SHORT_WORDS = 10
 _NOBODY = re.compile(r"you are\b.*\bassistant\b", re.IGNORECASE | re.DOTALL)
 _TELLS_HOW = re.compile(
@@ -35,13 +35,13 @@ _TELLS_HOW = re.compile(
 
 
 def system_prompt(messages: Iterable[Message]) -> str:
-    """What stands before the conversation; a note in its midst is none."""
+    """The leading system messages; those inside the conversation do not count."""
     leading = takewhile(lambda message: message["role"] == "system", messages)
     return "\n".join(message.get("content") or "" for message in leading).strip()
 
 
 def is_plain(prompt: str) -> bool:
-    """Whether a system prompt gives no role, so that a request is a chat like any other."""
+    """Whether a system prompt gives no role, so that the request is a plain chat."""
     if not prompt:
         return True
     short = len(prompt.split()) <= _SHORT_WORDS
@@ -50,14 +50,14 @@ def is_plain(prompt: str) -> bool:
 
 @lru_cache(maxsize=256)
 def role_of(prompt: str) -> Role:
-    """What is left of a system prompt to recognise it by."""
+    """The hashes by which a system prompt is recognised."""
     words = [word.lower() for word in _WORD.findall(prompt)]
     pairs = {" ".join(words[n : n + 2]) for n in range(max(1, len(words) - 1))}
     return tuple(sorted(map(_hash, pairs))[:_KEPT])
 
 
 def alike(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Of the lowest hashes of both together, the share that both have estimates what their prompts share."""
+    """Whether two roles match, by the share of common hashes among the lowest of both (MinHash)."""
     lowest = sorted({*one, *other})[:_KEPT]
     shared = {*one} & {*other}
     is_short = min(len(one), len(other)) < _KEPT
@@ -66,12 +66,12 @@ def alike(one: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def holds(roles: Sequence[Sequence[int]], prompt: str) -> bool:
-    """Whether what was learned under these roles holds under this system prompt."""
+    """Whether a policy with these roles applies under this system prompt."""
     return is_plain(prompt) or any(alike(role, role_of(prompt)) for role in roles)
 
 
 def with_roles(roles: Iterable[Role], prompts: Iterable[str]) -> list[Role]:
-    """And those of further system prompts that are like none of them."""
+    """The roles, plus those of system prompts that match none of them."""
     known = list(roles)
     for prompt in prompts:
         if not holds(known, prompt):

@@ -1,8 +1,8 @@
-"""JSON schemas as clients send them: what a grammar cannot follow is left out by name, and what refers to
-itself can stand inside another schema.
+"""Prepares clients' JSON schemas for grammars: removes keywords that no grammar can enforce and names them,
+and rewrites references so that a schema can be embedded in another.
 
-Generated schemas (pydantic, zod, OpenAPI) hold keywords that say something about a finished value. Like the
-large providers we constrain what can be constrained; the reply says which keywords were not.
+Generated schemas (pydantic, zod, OpenAPI) contain keywords that can only be checked on a finished value. Like
+the large providers, we enforce what can be enforced; the reply says which keywords were not.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 from openclaw_rl.types import Json
 
-#: Keywords whose value is a schema or a list of them, and those that hold schemas by name.
+#: Keywords whose value is a schema or a list of schemas, and keywords that map names to schemas.
 PARTS = frozenset({"items", "prefixItems", "anyOf", "oneOf", "allOf", "additionalProperties"})
 NAMED_PARTS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-#: Only a finished value can be checked against these.
+#: Keywords that can only be checked on a finished value.
 _UNCHECKED = frozenset({
     "propertyNames", "uniqueItems", "not", "if", "then", "else", "dependentRequired", "dependentSchemas",
     "dependencies", "contains", "minContains", "maxContains", "unevaluatedProperties", "unevaluatedItems",
 })  # fmt: skip
-#: Names are texts in any case.
+#: Values of ``propertyNames`` that restrict nothing, since names are strings anyway.
 _ANY_NAME: tuple[Any, ...] = (True, {}, {"type": "string"})
 _FORMATS = frozenset({
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
@@ -30,7 +30,7 @@ _NOT_REGULAR = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")
 
 
 def relax(schema: Json) -> tuple[Json, list[str]]:
-    """The schema without what no grammar can follow, and the names of what was asked for in vain."""
+    """The schema without keywords that no grammar can enforce, and the names of those keywords."""
     relaxed: set[str] = set()
     return _map(schema, lambda part: _relax_one(part, relaxed)), sorted(relaxed)
 
@@ -51,7 +51,7 @@ def _relax_one(part: Json, relaxed: set[str]) -> Json:
 
 
 def end_patterns(schema: Json, max_chars: int) -> Json:
-    """The schema with an end to texts that have a pattern: many of them let anything stand around a match."""
+    """The schema with a length limit for strings with a pattern: many patterns allow text around a match."""
 
     def end(part: Json) -> Json:
         is_open = part.get("type") == "string" and "pattern" in part and "maxLength" not in part
@@ -67,7 +67,7 @@ def _asks(name: str, value: Any) -> bool:
 
 
 def _are_disjoint(options: list[Any]) -> bool:
-    """By their types, or by a property that is constant in each."""
+    """Whether their types differ, or a property has a different constant in each."""
     if not all(isinstance(option, dict) for option in options):
         return False
     types = [option.get("type") for option in options]
@@ -90,17 +90,17 @@ def _has(part: Any, name: str) -> bool:
 
 
 def refers(schema: Any) -> bool:
-    """Whether some part of it points at another."""
+    """Whether any part of it is a reference."""
     if isinstance(schema, list):
         return any(map(refers, schema))
     return isinstance(schema, dict) and ("$ref" in schema or any(map(refers, schema.values())))
 
 
 def moved(schema: Any, root: str) -> Any:
-    """The schema as it reads when it stands at ``root`` of another, such as ``#/$defs/tool``."""
+    """The schema rewritten for embedding at ``root`` of another, such as ``#/$defs/tool``."""
 
     def move(part: Json) -> Json:
-        # An id of its own would make the pointers begin there instead.
+        # Its own ``$id`` would become the base of the references.
         kept = {name: value for name, value in part.items() if name not in ("$id", "$schema")}
         if isinstance(target := kept.get("$ref"), str) and target.startswith("#"):
             kept["$ref"] = root + target[1:]
@@ -110,7 +110,7 @@ def moved(schema: Any, root: str) -> Any:
 
 
 def _map(schema: Any, change: Callable[[Json], Json]) -> Any:
-    """Every part of a schema, changed; the names of properties are no keywords."""
+    """Apply ``change`` to every subschema; property names are not treated as keywords."""
     if isinstance(schema, list):
         return [_map(part, change) for part in schema]
     if not isinstance(schema, dict):

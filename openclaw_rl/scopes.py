@@ -1,6 +1,6 @@
 """Whose policy answers a request: a user has a scope, a scope has a version.
 
-The ledger, the engine and the views are keyed by scope; which one somebody has is decided here alone.
+The ledger, the engine and the views are keyed by scope; only this module decides a user's scope.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class ScopeOf(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PolicyScopes:
-    """``--policy-scope``, asked anew for every request: keys and groups may change while people talk."""
+    """``--policy-scope``, evaluated for every request, since keys and groups may change at any time."""
 
     mode: str
     owner: str
-    """Keeps the policy that everyone had before there was a second key: they alone have taught it."""
+    """Keeps the policy from before there was a second key, since it was trained on the owner's turns only."""
     users: Users
     names: Callable[[], Collection[str]]
-    """Everybody who has a key."""
+    """All users with a key."""
 
     def of(self, user: str) -> Scope:
         if environment := self.users.of(user).environment:
@@ -45,13 +45,13 @@ class PolicyScopes:
         return EVERYONE if mode == "group" or user == self.owner else f"user:{user}"
 
     def is_shared(self, scope: Scope) -> bool:
-        """Whether it answers more than one key; agents in an environment are no people."""
+        """Whether it serves more than one key; False for environments."""
         return not is_environment(scope) and sum(self.of(name) == scope for name in self.names()) > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Scopes:
-    """A table of entries such as ``{"ann": "user:ann"}``; whoever has none shares everyone's policy."""
+    """A fixed table such as ``{"ann": "user:ann"}``; users without an entry share everyone's policy."""
 
     by_user: Mapping[str, Scope] = field(default_factory=dict)
 
@@ -63,17 +63,17 @@ class Scopes:
         return self.by_user.get(user, EVERYONE)
 
 
-#: What holds for any environment's scope.
+#: Stands for any environment's scope.
 ENVIRONMENTS: Scope = "env:*"
 
 
 def is_environment(scope: Scope) -> bool:
-    """Whether it learns from episodes in an environment, not from conversations."""
+    """Whether its policy learns from episodes in an environment, not from conversations."""
     return scope.startswith("env:")
 
 
 def check_scope(scope: str) -> Scope:
-    """The same, or a ValueError that says what a scope looks like."""
+    """The scope unchanged; ValueError with the valid forms if it is none."""
     if not _FORM.fullmatch(scope):
         raise ValueError(f"{scope!r} is no scope; use everyone, user:NAME, group:NAME or env:NAME")
     return scope

@@ -1,10 +1,10 @@
-"""Keys, tokens, passwords, private keys, cards and IBANs in text: found, named, and replaced by their name.
+"""Finds keys, tokens, passwords, private keys, card numbers and IBANs in text, and masks them by kind.
 
-The formats of vendors' keys come from detect-secrets: others keep it up to date, and it can be read as plain
-regular expressions. Added are newer formats that it lacks, passwords that are named as such, and numbers that
-carry a checksum. Nothing is looked up anywhere, and no secret leaves this module.
+The formats of vendors' keys come from detect-secrets, which others maintain and which exposes plain regular
+expressions. We add newer formats that it lacks, passwords that are labelled as such, and numbers with a
+checksum. Nothing is looked up online, and no secret leaves this module.
 
-What this does not find: a password that nobody calls one, and a secret that is spread over several messages.
+Not found: a password without a label, and a secret that is spread over several messages.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-#: A pasted picture holds no text, and is long.
+#: A pasted picture contains no text and is long, so it is skipped.
 _PICTURE = re.compile(r"data:[\w/+.-]+;base64,")
-#: What people write in place of a password.
+#: Placeholders for a password.
 _PLACEHOLDER = re.compile(
     r"(?i)^(?:user(?:name)?|pass(?:word|wd|phrase)?|pwd|secret|token|key|x{3,}|\*{3,}|\.{3,}|_{3,}|change_?me|"
     r"none|null|true|false|undefined|string)\d{0,3}$|^(?:your|my|some|example|dummy|fake|test|redacted)[-_ ]|"
@@ -40,14 +40,14 @@ class _Pattern:
     kind: str
     regex: re.Pattern[str]
     group: int = 0
-    """Which part is the secret."""
+    """The regex group that is the secret."""
     is_real: Callable[[re.Match[str]], bool] = lambda match: True
     hints: tuple[str, ...] = ()
-    """One of these is in every text that matches, in small letters: most texts need no further look."""
+    """Every matching text contains one of these, in lower case: a fast check before the regex."""
 
 
 def find_secrets(text: str) -> list[Finding]:
-    """Where they are, in order and without overlaps."""
+    """The secrets' positions, in order and without overlaps."""
     if len(text) < 8 or _PICTURE.match(text):
         return []
     found = sorted(_matches(text), key=lambda one: (one.start, -one.end))
@@ -61,14 +61,14 @@ def find_secrets(text: str) -> list[Finding]:
 
 
 def mask(text: str) -> str:
-    """The same with every secret replaced by its kind; also valid inside JSON."""
+    """The text with every secret replaced by its kind; the result stays valid inside JSON."""
     for one in reversed(find_secrets(text)):
         text = f"{text[: one.start]}[secret:{one.kind}]{text[one.end :]}"
     return text
 
 
 def mask_logs() -> None:
-    """Whatever the handlers of the root logger write from now on is masked, tracebacks included."""
+    """Mask everything that the root logger's handlers write from now on, including tracebacks."""
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_MaskingFormatter(handler.formatter or logging.Formatter()))
 
@@ -98,7 +98,7 @@ def _patterns() -> tuple[_Pattern, ...]:
 
 
 def _library_patterns() -> Iterator[_Pattern]:
-    """Those of detect-secrets that name one vendor's format; not those that guess from names or entropy."""
+    """The detectors of detect-secrets for one vendor's format, not those that guess by name or entropy."""
     from detect_secrets.plugins import (
         aws,
         azure_storage_key,
@@ -137,7 +137,7 @@ def _library_patterns() -> Iterator[_Pattern]:
         ("twilio-key", twilio.TwilioKeyDetector, "ac", "sk"),
     ):
         for regex in detector.denylist:
-            # Where there is one group it is the secret; GitHub's is a choice of prefixes.
+            # A single group is the secret, except GitHub's, which is a choice of prefixes.
             group = 1 if regex.groups == 1 and kind != "github-token" else 0
             is_real = _is_no_placeholder if kind == "url-password" else _always
             yield _Pattern(kind, regex, group, is_real, tuple(hints))
@@ -174,7 +174,7 @@ _PRIVATE_KEY = (
     r"(?:-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|\Z|(?![A-Za-z0-9+/=:,.;()\s\\-]))"
 )
 _AUTHORIZATION = r"(?i)\b(?:bearer|authorization[\"']?\s*[:=]\s*[\"']?(?:basic|token))\s+([\w.~+/=-]{16,})"
-#: A name, what joins it to its value, an opening quote, the value.
+#: A label, a separator, an opening quote, the value.
 _NAMED = (
     r"(?i)(passw(?:or)?d|passphrase|passwort|pwd|secret|token|api[_ -]?key|access[_ -]?key|auth[_ -]?key)"
     r"(?:[_-]?(?:key|value|prod|production|dev|test|\d{1,2}))?[\"'\]]{0,2}\s{0,3}"
@@ -187,7 +187,7 @@ def _always(match: re.Match[str]) -> bool:
 
 
 def _has_digits(match: re.Match[str]) -> bool:
-    """Words joined by hyphens are no key."""
+    """Excludes words joined by hyphens, which are no key."""
     secret: str = match[1] if match.re.groups else match[0]
     return sum(map(str.isdigit, secret)) >= 2
 
@@ -197,7 +197,7 @@ def _is_no_placeholder(match: re.Match[str]) -> bool:
 
 
 def _is_password(match: re.Match[str]) -> bool:
-    """A value that looks chosen or generated, and is neither a word nor an expression of a program."""
+    """Whether the value looks like a password, not like a word or an expression in code."""
     quoted, value = bool(match.group(2)), match.group(3).rstrip(".,;:)")
     if len(value) < 6 or _PLACEHOLDER.search(value):
         return False
@@ -210,7 +210,7 @@ def _is_password(match: re.Match[str]) -> bool:
 
 
 def _num_changes(value: str) -> int:
-    """How often letters and digits take turns."""
+    """How often the text changes between letters and digits."""
     kinds = [c.isdigit() for c in value if c.isalnum()]
     return sum(a != b for a, b in pairwise(kinds))
 

@@ -1,10 +1,10 @@
-"""Settings that engines, trainers and algorithms are given: plain dataclasses, each default written once.
+"""Settings of engines, trainers and algorithms: plain dataclasses, with each default written once.
 
-``config.py`` reads and checks them; whoever is given one needs neither it nor pydantic. What only one
-implementation knows is a field of its own: of a dataclass that extends the section (see
-``LocalEngineOptions``), or of an algorithm that is a dataclass itself. Such fields are set in a table by the
-implementation's name, ``[engine.NAME]``, ``[train.NAME]`` or ``[learn.NAME]``, or with ``--engine-options``,
-``--trainer-options`` or ``--algo-options``.
+``config.py`` reads and checks them; code that uses them needs neither it nor pydantic. Settings of a single
+implementation are fields of a dataclass that extends the section (see ``LocalEngineOptions``), or of an
+algorithm that is a dataclass itself. They are set in a table with the implementation's name
+(``[engine.NAME]``, ``[train.NAME]`` or ``[learn.NAME]``), or with ``--engine-options``, ``--trainer-options``
+or ``--algo-options``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from openclaw_rl.models import DEFAULT_MODEL
 from openclaw_rl.types.lora import ALL, lora_modules
 
 T = TypeVar("T")
-#: For pydantic, where a section is part of the tree.
+#: For pydantic, when a section is part of the config tree.
 _STRICT: dict[str, Any] = {"extra": "forbid"}
 _SWITCHES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-#: What ``annotated_types`` calls bounds, and what they mean.
+#: Bound in ``annotated_types`` -> its check, and its words in error messages.
 _BOUNDS = {
     "ge": (operator.ge, "at least"),
     "gt": (operator.gt, "more than"),
@@ -38,29 +38,29 @@ class EngineConfig:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     engine: str = "local"
-    """local (in this process), vllm, tinker, or pkg.module:Class of your own."""
+    """local (in this process), vllm, tinker, or your own pkg.module:Class."""
     model: str = DEFAULT_MODEL
     """A Hugging Face id, a local folder or a GGUF file."""
     renderer: str | None = None
-    """Model family for chat templates and tool calls; by default recognised."""
+    """Model family for chat templates and tool calls; detected by default."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of activations and of the cache: fp32, bf16, or auto (fp32 on a CPU)."""
+    """Precision of activations and the KV cache: fp32, bf16, or auto (fp32 on a CPU)."""
     kernel: str = "auto"
-    """Products of the frozen base: native, native@avx2, float, …, or auto (measured at start)."""
+    """Matrix kernels of the frozen base: native, native@avx2, float, …, or auto (measured at start)."""
     num_threads: Annotated[int, Ge(0)] = 0
-    """CPU threads of the engine; 0 leaves it to torch."""
+    """CPU threads of the engine; 0: torch's default."""
     max_running: Annotated[int, Ge(1)] = 16
-    """Sequences generated at the same time."""
+    """Maximum number of sequences generated at the same time."""
     chunk_tokens: Annotated[int, Ge(1)] = 256
-    """Tokens of a new prompt run per step while others are being answered, at most."""
+    """Maximum number of prompt tokens processed per step while other replies are being generated."""
     max_step_s: Annotated[float, Gt(0)] = 0.2
-    """Where a step takes longer, prompts are run in smaller pieces, so that no stream stalls."""
+    """If a step takes longer, prompts are processed in smaller chunks, so that no stream stalls."""
     cache_tokens: Annotated[int, Ge(0)] = 0
-    """Tokens whose keys and values are kept; 0 sizes it by the machine's memory."""
+    """Size of the KV cache in tokens; 0: by the machine's memory."""
     engine_options: dict[str, Any] = field(default_factory=dict)
-    """Settings that only this engine has, as NAME=VALUE,NAME=VALUE; also [engine.NAME] in the file."""
+    """Settings of this engine only, as NAME=VALUE,NAME=VALUE; also [engine.NAME] in the file."""
 
 
 @dataclass(frozen=True)
@@ -68,41 +68,41 @@ class TrainConfig:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     trainer: str = "local"
-    """local (in the learn process), tinker, or pkg.module:Class of your own."""
+    """local (in the learn process), tinker, or your own pkg.module:Class."""
     finetune: Literal["lora", "full"] = "lora"
-    """A low-rank adapter beside the frozen base, or all weights."""
+    """Train a low-rank adapter on the frozen base (lora), or all weights (full)."""
     lora_rank: Annotated[int, Ge(1)] = 16
-    """Rank of the adapter."""
+    """The adapter's rank."""
     lora_targets: str = ALL
-    """Layers with an adapter: all-linear, attention, mlp, or their names with commas between."""
+    """Layers with an adapter: all-linear, attention, mlp, or comma-separated names."""
     lora_alpha: Annotated[int, Ge(1)] = 32
-    """The adapter counts alpha over rank."""
+    """The adapter is scaled by alpha / rank."""
     learning_rate: Annotated[float, Ge(0)] = 0.0
-    """0: by the model's size and by what is trained, 1e-3 for adapters of the default model."""
+    """Learning rate; 0: by the model's size and --finetune (1e-3 for adapters of the default model)."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    """AdamW's."""
+    """AdamW's weight decay."""
     warmup_steps: Annotated[int, Ge(0)] = 0
-    """Steps over which the learning rate rises to its value."""
+    """Steps of learning-rate warm-up."""
     grad_clip: Annotated[float, Gt(0)] = 1.0
-    """Bound of the gradient's norm."""
+    """Maximum norm of the gradient."""
     kl_coefficient: Annotated[float, Ge(0)] = 0.0
-    """Weight of the divergence from the base; LoRA only."""
+    """Weight of the KL divergence from the base; LoRA only."""
     micro_batch_tokens: Annotated[int, Ge(0)] = 0
-    """Tokens whose activations are held at once; 0: by the model's size."""
+    """Tokens per micro-batch, whose activations are in memory at once; 0: by the model's size."""
     average_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Of the moving average of the weights; 0 keeps none."""
+    """Decay of the moving average of the weights; 0: no average."""
     train_device: str = "auto"
     """cpu, cuda, or auto."""
     train_dtype: Literal["fp32", "bf16"] = "fp32"
     """Precision of the trainer's weights."""
     train_base: Literal["as-is", "int4"] = "as-is"
-    """Frozen weights under adapters: in the trainer's precision, or in 4 bits, which take far less memory."""
+    """Frozen weights under adapters: as-is (the trainer's precision) or int4, which takes far less memory."""
     train_threads: Annotated[int, Ge(0)] = 0
-    """CPU threads of the trainer; 0 leaves it to torch. They run only when nobody else wants the core."""
+    """CPU threads of the trainer; 0: torch's default. They run at a lower priority than serving."""
     seed: int = 0
-    """Of the adapter's first weights."""
+    """Random seed for the adapter's initial weights."""
     trainer_options: dict[str, Any] = field(default_factory=dict)
-    """Settings that only this trainer has, as NAME=VALUE,NAME=VALUE; also [train.NAME] in the file."""
+    """Settings of this trainer only, as NAME=VALUE,NAME=VALUE; also [train.NAME] in the file."""
 
     def __post_init__(self) -> None:
         lora_modules(self.lora_targets)
@@ -111,13 +111,13 @@ class TrainConfig:
 
 
 def extended(kind: type[T], section: Any, own: Mapping[str, Any], **parts: Any) -> T:
-    """An implementation's settings: those of the section it extends, and its own by name."""
+    """An implementation's settings: those of the section that it extends, and its own."""
     shared = {each.name: getattr(section, each.name) for each in fields(section)}
     return own_settings(kind, own, **shared, **parts)
 
 
 def own_settings(kind: type[T], own: Mapping[str, Any], **given: Any) -> T:
-    """A dataclass from values of a file, or texts of a flag; ValueError that names what it knows."""
+    """Build a dataclass from values of a file or strings of a flag; ValueError with the known names."""
     known = {each.name: each for each in fields(kind) if each.name not in given}  # type: ignore[arg-type]
     values = {}
     for name, value in own.items():
@@ -133,10 +133,10 @@ def own_settings(kind: type[T], own: Mapping[str, Any], **given: Any) -> T:
 
 
 def _check_bounds(kind: type, values: Mapping[str, Any]) -> None:
-    """As ``Annotated[int, Ge(1)]`` and ``Literal`` say; of the sections in the tree pydantic does it."""
+    """Check ``Annotated[int, Ge(1)]`` and ``Literal``; for sections of the config tree, pydantic does it."""
     try:
         hints = get_type_hints(kind, include_extras=True)
-    except NameError:  # somebody's own, with names that are imported for type checkers alone
+    except NameError:  # a custom class, with names imported only for type checkers
         return
     for name, value in values.items():
         choices = get_args(hints[name]) if get_origin(hints[name]) is Literal else (value,)
@@ -154,7 +154,7 @@ def _check_bound(name: str, value: Any, bound: Any) -> None:
 
 
 def _like(default: Any, value: Any, name: str) -> Any:
-    """The value as what the default is: texts of a flag become numbers and switches."""
+    """Convert the value to the default's type: strings of a flag become numbers and switches."""
     try:
         if isinstance(default, bool):
             return _SWITCHES[str(value).lower()]

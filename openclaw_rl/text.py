@@ -1,7 +1,7 @@
-"""Text that can be written down: JSON may hold halves of surrogate pairs, UTF-8 may not.
+"""Repairs text that cannot be encoded: JSON may contain lone surrogates, UTF-8 may not.
 
-Clients that cut strings by length (most JavaScript ones) send such halves now and then. They become
-U+FFFD for the model and for whoever looks; the ledger keeps the request as sent.
+Clients that cut strings by length (most JavaScript ones) sometimes send them. They become U+FFFD for the
+model and in all views; the ledger keeps the request as sent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-#: All but line feeds and tabs, and what turns the direction of text around.
+#: Control characters except line feeds and tabs, and bidirectional controls.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -26,7 +26,7 @@ def well_formed(value: Any) -> Any:
 
 
 def printable(value: Any) -> Any:
-    """A JSON value whose text cannot steer a terminal: control characters are shown, not obeyed."""
+    """A JSON value with control characters escaped, so that its text cannot control a terminal."""
     if isinstance(value, str):
         return value if value.isprintable() else _CONTROL.sub(lambda found: ascii(found[0])[1:-1], value)
     if isinstance(value, dict):

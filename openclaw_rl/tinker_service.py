@@ -1,6 +1,7 @@
-"""The Tinker protocol, as the engine and the trainer both need it: connecting, errors, and names of weights.
+"""What the engine and the trainer share of the Tinker protocol: connecting, errors, and weight URIs.
 
-Cloud by key, or a server of one's own by URL. The protocol's client is an extra, imported when it is used.
+Connects to the cloud with a key, or to your own server by URL. The client is an optional dependency, imported
+on use.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from openclaw_rl.errors import EngineAway
 from openclaw_rl.types import Json
 
 KEY = "TINKER_API_KEY"
-#: The client wants one also where the server asks for none.
+#: The client requires a key even if the server does not.
 _NO_KEY = "tml-none"
 _QUOTA = (402, 429)
 
 
 class Place(Protocol):
-    """Where to connect to, as the settings of both say."""
+    """Where to connect; part of the engine's and the trainer's settings."""
 
     @property
     def url(self) -> str: ...
 
 
 def connect(place: Place) -> Any:
-    """A client of the service; ValueError, with the remedy, where none can be had."""
+    """A client of the service; ValueError with the remedy if that fails."""
     try:
-        # What the client would tell its makers about our use of it is nobody's wish.
+        # The client sends telemetry by default.
         os.environ.setdefault("TINKER_TELEMETRY", "0")
         import tinker
     except ImportError:
@@ -49,7 +50,7 @@ def connect(place: Place) -> Any:
 
 
 def offered_models(service: Any, place: Place) -> list[str]:
-    """What the server has; ValueError, with the remedy, if it cannot be asked."""
+    """The server's models; ValueError with the remedy if the request fails."""
     import tinker
 
     where = place.url or "the Tinker service"
@@ -64,7 +65,7 @@ def offered_models(service: Any, place: Place) -> list[str]:
 
 
 def let_go(place: Place, service: Any, model: Any) -> None:
-    """Of a session and what was made in it on a server of one's own, which would drop it by itself later."""
+    """Close a session and unload its model on your own server, which would otherwise unload it only later."""
     with suppress(httpx.HTTPError):
         if place.url and model is not None:
             httpx.post(f"{place.url}/api/v1/unload_model", json={"model_id": model.model_id}, timeout=10)
@@ -72,7 +73,7 @@ def let_go(place: Place, service: Any, model: Any) -> None:
 
 
 def problem_of(error: Exception) -> str:
-    """In a line, without anything that was sent."""
+    """One line about the error, without anything that was sent."""
     status = getattr(error, "status_code", None)
     if status in _QUOTA:
         return "the quota of the Tinker service is used up"
@@ -82,11 +83,11 @@ def problem_of(error: Exception) -> str:
 
 
 def raised(error: Exception) -> Exception:
-    """What the client raised, as ours: away, or refused for what was asked."""
+    """The client's exception as ours: unavailable, refused, or failed."""
     import tinker
 
     if not isinstance(error, tinker.TinkerError) and isinstance(error.__cause__, tinker.TinkerError):
-        error = error.__cause__  # the client wraps what it gave up trying
+        error = error.__cause__  # the client wraps the error of its last retry
     if isinstance(error, tinker.RequestFailedError):
         message = str(error).partition("\n")[0]
         return ValueError(message) if str(error.category) == "user" else RuntimeError(message)
@@ -101,7 +102,7 @@ def _detail(error: Any) -> str:
 
 
 def find_description(model: str) -> Path:
-    """A folder with the model's config and tokenizer; its weights are the server's business."""
+    """A folder with the model's config and tokenizer; the weights are on the server."""
     if (folder := Path(model).expanduser()).is_dir():
         return folder.resolve()
     from huggingface_hub import snapshot_download
@@ -115,11 +116,11 @@ def find_description(model: str) -> Path:
         ) from None
 
 
-# --- names of weights ------------------------------------------------------------------------
+# --- weight URIs -----------------------------------------------------------------------------
 
 
 def weights_uri(sampler: str, facts: Json) -> str:
-    """A version's weights for sampling, with what the trainer needs to go on from them."""
+    """The URI of a version's sampler weights, with what the trainer needs to continue from them."""
     return f"{sampler}#{quote(json.dumps(facts), safe='')}"
 
 

@@ -1,7 +1,7 @@
-"""What the owner decided about people: their group, their limits, and whether they are kept on record.
+"""The owner's decisions about users: their group, their limits, and whether they are recorded.
 
-One small file in the data folder. It is read again when it changes, so that a decision counts at once, in
-every process. Who has a key is in ``keys.json``; somebody without an entry here has no group and no limits.
+A small file in the data folder. It is read again when it changes, so that decisions take effect at once in
+every process. Keys are in ``keys.json``; a user without an entry here has no group and no limits.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 @dataclass(frozen=True, slots=True)
 class Person:
     group: str | None = None
-    """Whose members share one policy."""
+    """The members of a group share one policy."""
     off_the_record: bool = False
-    """Nothing of theirs is kept."""
+    """Nothing of this user is stored."""
     environment: str | None = None
-    """An agent in this environment, not a person; all of its agents share one policy."""
+    """Set if this is an agent in this environment, not a person; all agents of it share one policy."""
     requests_per_minute: int | None = None
     tokens_per_day: int | None = None
     """Prompts and replies together."""
@@ -46,7 +46,7 @@ class Users:
         return self._people.get(user, Person())
 
     def change(self, user: str, **changes: Any) -> Person:
-        """Keep what is not named; ValueError for a value that cannot be meant."""
+        """Change the named fields; ValueError for an invalid value."""
         person = replace(self.of(user), **changes)
         if person.group is not None and not _GROUP.fullmatch(person.group):
             raise ValueError(

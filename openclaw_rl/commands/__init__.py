@@ -1,1 +1,1 @@
-"""What people type: one file per command of ``openclaw-rl``, and ``cli.py``, which parses them all."""
+"""The commands of ``openclaw-rl``, one file each, and ``cli.py``, which parses them all."""

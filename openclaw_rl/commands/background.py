@@ -90,7 +90,7 @@ def _show_since(log: Path, position: int) -> int:
 
 
 def _running(home: Path) -> int | None:
-    """The process that serves this data folder, once it listens."""
+    """The id of the process that serves this data folder; None until it listens."""
     if not _is_claimed(home):
         return None
     try:
@@ -100,7 +100,7 @@ def _running(home: Path) -> int | None:
 
 
 def _is_claimed(home: Path) -> bool:
-    """The kernel knows: a server holds this lock for as long as it lives."""
+    """Whether a server holds the folder's lock, which the kernel releases when it dies."""
     try:
         with (home / "serve.json").open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

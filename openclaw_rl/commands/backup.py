@@ -1,8 +1,8 @@
-"""``openclaw-rl backup | restore``: a data folder in one file, taken while the server runs.
+"""``openclaw-rl backup | restore``: a data folder in one file; works while the server runs.
 
-A backup holds both databases, the versions, the keys and the settings; what can be made again (the search
-index, logs, exports, downloaded models) is left out. The learn database is copied first: whatever it
-mentions is then in the copy of the other one, which only grows.
+A backup holds both databases, the versions, the keys and the settings; what can be recreated (the search
+index, logs, exports, downloaded models) is left out. The learn database is copied first: everything it
+refers to is then in the copy of the serve database, which only grows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DATABASES = ("learn.db", "serve.db")
 _FILES = ("keys.json", "users.json", "config.toml", "former_users.txt", "signed_out.txt")
 _MANIFEST = "backup.json"
 _FORMAT = 1
-#: Where a backup is unpacked and checked before any of it counts.
+#: Where a backup is unpacked and checked before anything is moved into place.
 _PART = ".restore.part"
 _REMEDY = "nothing was restored; try another backup"
 
@@ -74,7 +74,7 @@ def _pack(config: Config, scratch: Path, target: Path) -> None:
 
 
 def _copy_database(source: Path, target: Path) -> None:
-    """SQLite's own online copy: one consistent moment, while others write."""
+    """SQLite's online backup: a consistent snapshot while others write."""
     with (
         closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=60)) as live,
         closing(sqlite3.connect(target)) as copy,
@@ -99,14 +99,14 @@ def _versions(config: Config) -> Iterator[tuple[str, Path]]:
 
 
 def restore(options: argparse.Namespace, config: Config) -> int:
-    """Into an empty data folder only: nothing is ever overwritten, and what fails leaves nothing behind."""
+    """Only into an empty data folder: nothing is overwritten, and a failure leaves nothing behind."""
     if any((config.home / name).exists() for name in _DATABASES):
         raise ValueError(
             f"{config.home} holds data already; move it away, or choose another folder with --home"
         )
     with closing(claim_home(config.home)):
         part = config.home / _PART
-        shutil.rmtree(part, ignore_errors=True)  # of one that was killed
+        shutil.rmtree(part, ignore_errors=True)  # left by a killed process
         try:
             facts = _unpack(Path(options.file), config.home, part)
             _check(config.model_copy(update={"home": part}))
@@ -133,7 +133,7 @@ def _unpack(source: Path, home: Path, target: Path) -> Json:
 
 
 def _refuse(source: Path, home: Path, names: Iterable[str]) -> None:
-    """What no backup holds, and what is in the folder already."""
+    """Refuse files that no backup has, and files that are already in the folder."""
     for name in names:
         if not _is_ours(name):
             raise ValueError(f"{source} holds the file {name!r}, which no backup has")
@@ -160,14 +160,14 @@ def _write(path: Path, data: IO[bytes]) -> None:
 
 
 def _check(config: Config) -> None:
-    with closing(open_ledgers(config)) as ledgers:  # brings those of an earlier release up to date
+    with closing(open_ledgers(config)) as ledgers:  # migrates databases of an earlier release
         problems = ledgers.serve.check_integrity()
     if problems:
         raise ValueError(f"the ledger in this backup is damaged: {problems[0]}; {_REMEDY}")
 
 
 def _move(part: Path, home: Path) -> None:
-    """The databases last: with them, the folder counts as one that holds data."""
+    """The databases are moved last: with them, the folder counts as one that holds data."""
     for path in sorted(part.rglob("*"), key=lambda path: path.name.startswith(_DATABASES)):
         if path.is_file():
             target = home / path.relative_to(part)

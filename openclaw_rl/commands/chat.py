@@ -1,4 +1,4 @@
-"""``openclaw-rl chat``: talk to the served model, and tell it what was good and what was not."""
+"""``openclaw-rl chat``: talk to the served model and give feedback."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Chat:
         self._session, self._turn = f"chat-{secrets.token_hex(8)}", ""
 
     def _switch(self) -> None:
-        """A new conversation, since the one so far would be the history of what follows."""
+        """Starts a new conversation, since the current one would be the history of what follows."""
         self._off = not self._off
         self._start()
         self._say("[off the record: nothing is kept]" if self._off else "[on the record]")

@@ -1,4 +1,4 @@
-"""The command ``openclaw-rl``. Heavy imports happen inside the commands, so help is instant."""
+"""The command ``openclaw-rl``. Heavy imports happen inside the commands, so that help is instant."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from openclaw_rl.types import EVERYONE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; a user's mistake is one line on stderr and exit code 2."""
+    """Run one command; a user error is one line on stderr and exit code 2."""
     options = parse(_parser(), arguments)
-    # Whatever a command writes holds people's words, or was learned from them: nobody else's to read.
+    # Files that commands write contain users' data or were trained on it, so others must not read them.
     mask = os.umask(0o077)
     try:
         code = int(options.run(options) or 0)
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _reader_left() -> int:
-    """Whoever read our output has enough (``| head``); Python's flush at exit is quiet, too."""
+    """The reader of our output closed the pipe (``| head``); also silences Python's flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 128 + signal.SIGPIPE
 
@@ -144,7 +144,7 @@ def _add_data(commands: Any) -> None:
 
 
 def _add_run(commands: Any) -> None:
-    """``serve`` under the names of another launcher."""
+    """``serve`` with the flag names of another launcher."""
     run = _command(commands, "run", "serve, with flags that people know from elsewhere", _run)
     run.add_argument(
         "--method", choices=tuple(METHODS), help="; ".join(f"{m}: --algo {a}" for m, a in METHODS.items())
@@ -154,7 +154,7 @@ def _add_run(commands: Any) -> None:
     add_settings(run)
 
 
-#: With what hand-written conversations are scored.
+#: Settings for scoring imported conversations.
 _SCORING = ("engine", "engine_options", "model", "renderer", "device", "kernel", "num_threads")
 _WISHES = ("list", "edit", "pause", "resume", "note", "unnote")
 _CONNECT = ("home", "host", "port", "model", "served_model_name", "default_max_tokens", "store_false")
@@ -216,7 +216,7 @@ def _add_users(commands: Any) -> None:
 
 
 def _add_terminal(commands: Any) -> None:
-    """What talks to a running server."""
+    """Commands that talk to a running server."""
     status = _command(commands, "status", "what a running server is doing", _terminal("status", "run"))
     status.add_argument("--json", action="store_true", help="print the API's own JSON")
     status.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
@@ -329,7 +329,7 @@ def _learn(options: argparse.Namespace) -> None:
 
 
 def _log_crashes() -> None:
-    """A crash in compiled code says where it was, before the process is gone."""
+    """Print a traceback if compiled code crashes."""
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
 
@@ -364,7 +364,7 @@ def _configure(options: argparse.Namespace) -> Config:
         from openclaw_rl.secret_scan import mask_logs
 
         mask_logs()
-    # Their request lines hold addresses and nothing that helps.
+    # httpx logs every request's URL, which does not help.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     return config
 

@@ -1,4 +1,4 @@
-"""A connection to the server that runs with a data folder, in the owner's name."""
+"""A client of the server of a data folder, with the owner's key."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from openclaw_rl.types import Json
 
 
 class Server:
-    """Answers become JSON; whatever goes wrong is one sentence for a person."""
+    """Returns JSON; every failure is a ValueError with one sentence for the user."""
 
     def __init__(self, config: Config, url: str | None = None, key: str | None = None) -> None:
-        """``url`` and ``key`` name a server elsewhere; else it is the one of the data folder."""
+        """``url`` and ``key`` select another server; the default is the data folder's."""
         found = url or announced(config.home)
         if found is None:
             raise ValueError(
@@ -62,7 +62,7 @@ class Server:
     def stream(
         self, path: str, body: Json, headers: dict[str, str] | None = None
     ) -> Iterator[tuple[httpx.Headers, Iterator[Json]]]:
-        """The answer's headers, and its events as they come."""
+        """The response's headers, and its events as they arrive."""
         try:
             with self._http.stream("POST", path, json=body, headers=headers, timeout=300) as answer:
                 if answer.is_error:
@@ -80,7 +80,7 @@ class Server:
 
 
 def _base_url(text: str) -> str:
-    """As people write it: with /v1 or without, with a scheme or without."""
+    """Accepts URLs with or without a scheme and /v1."""
     url = text if "://" in text else f"http://{text}"
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"--url is {text!r}; it wants an address such as http://gpu-box:30000")

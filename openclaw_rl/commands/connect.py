@@ -36,7 +36,7 @@ def server_of(config: Config, user: str = DEFAULT_USER, context: int | None = No
 
 
 def _served(url: str, key: str) -> dict[str, Any]:
-    """What a running server says it serves; nothing if none answers."""
+    """What a running server reports to serve; empty if none answers."""
     headers = {"authorization": f"Bearer {key}"}
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=5) as client:
@@ -44,7 +44,7 @@ def _served(url: str, key: str) -> dict[str, Any]:
             length = status["engine"]["context_length"]
             if length:
                 return {"model": status["model"], "context_length": length}
-            # Another server holds the model, and nobody says how much room it has.
+            # The model is on another server, and its context length is unknown.
             names = [model["id"] for model in client.get("/v1/models").raise_for_status().json()["data"]]
     except (httpx.HTTPError, ValueError):
         return {}

@@ -1,4 +1,4 @@
-"""``openclaw-rl data``: turns out, in, checked and pruned."""
+"""``openclaw-rl data``: export, import, check and prune turns."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def _export_person(options: argparse.Namespace, config: Config, serve_ledger: Se
 
 
 def _import(path: str, config: Config, serve_ledger: ServeLedger) -> None:
-    """Exported sessions as they are; conversations from elsewhere are scored first."""
+    """Exported sessions are imported unchanged; conversations of other programs are scored first."""
     with nullcontext(sys.stdin) if path == "-" else open(path, encoding="utf-8") as file:
         text = file.read()
-    # Trajectories of other programs have turns, too, with replies and without our exact tokens.
+    # Trajectories of other programs may also have turns, but with responses and without exact tokens.
     if '"exact"' in text or ('"turns"' in text and '"response"' not in text):
         redact = create_redactor(config.ledger.redact)
         number = transfer.import_sessions(serve_ledger, text.splitlines(), redact)

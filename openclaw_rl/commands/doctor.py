@@ -1,8 +1,8 @@
-"""What this machine has, what it lacks, and the command that fixes it.
+"""Checks this machine, and names the command that fixes each problem.
 
-Guarantees: looks only, changes nothing, downloads nothing, and never prints a secret; a probe that
-breaks is reported as a failed check instead of stopping the others. The only connections made are to
-our own port and to the database that was configured.
+Guarantees: changes nothing, downloads nothing, and never prints a secret; a check that raises is reported
+as failed and does not stop the others. The only connections are to our own port and to the configured
+database.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Check:
 
 
 def run_doctor(config: Config, cache_dir: Path | None = None) -> list[Check]:
-    """Every check, in the order a person would fix them."""
+    """All checks, in the order in which a user would fix problems."""
     cache, model = cache_dir or default_cache_dir(), config.engine.model
     database_url = config.ledger.ledger_url or ""
     probes: list[tuple[str, Callable[[], Check]]] = [
@@ -66,7 +66,7 @@ def run_doctor(config: Config, cache_dir: Path | None = None) -> list[Check]:
 
 
 def print_doctor(checks: list[Check]) -> int:
-    """Print a line per check and return the exit code: 1 if a required one failed."""
+    """Print one line per check; returns the exit code: 1 if a required check failed."""
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
         mark = "ok  " if check.ok else "FAIL" if check.required else "note"
@@ -106,7 +106,7 @@ def check_torch() -> Check:
 
 
 def check_cpu() -> Check:
-    """Never fails: every CPU works, the flags only say how fast."""
+    """Never fails: every CPU works; the flags only indicate speed."""
     flags = _cpu_flags(Path("/proc/cpuinfo"))
     known = ", ".join(label for flag, label in _CPU_FLAGS.items() if flag in flags)
     return Check(
@@ -115,7 +115,7 @@ def check_cpu() -> Check:
 
 
 def check_kernels() -> Check:
-    """Optional: without them torch's operators do the same work more slowly."""
+    """Optional: without them, torch's slower operators are used."""
     try:
         from openclaw_rl.engine.build import Unavailable
         from openclaw_rl.engine.native import load_native
@@ -164,7 +164,7 @@ def check_memory() -> Check:
 
 
 def _available_memory_gib() -> float:
-    """What can be used without swapping; where the kernel does not say, all there is."""
+    """Memory available without swapping; total memory if the kernel does not report it."""
     meminfo = Path("/proc/meminfo")
     if meminfo.is_file():
         for line in meminfo.read_text().splitlines():
@@ -189,7 +189,7 @@ def check_disk(name: str, folder: Path) -> Check:
 
 
 def check_model(model: str, cache_dir: Path) -> Check:
-    """Not having the model yet is fine: the first start fetches it."""
+    """A missing model is fine: the first start downloads it."""
     folder = cached_model(model, cache_dir)
     if folder is None:
         return Check("model", True, f"{model} is not here yet; the first start gets it")
@@ -197,7 +197,7 @@ def check_model(model: str, cache_dir: Path) -> Check:
 
 
 def check_fit(model: str, cache_dir: Path) -> Check:
-    """Computed for a model that is here; nothing is downloaded to find out."""
+    """Computed for a local model only; nothing is downloaded."""
     import torch
 
     from openclaw_rl.commands.fit import describe, measure_machine
@@ -211,7 +211,7 @@ def check_fit(model: str, cache_dir: Path) -> Check:
 
 
 def check_port(host: str, port: int) -> Check:
-    """Free, or held by a server of ours that answers."""
+    """The port is free, or used by a server of ours that answers."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -237,7 +237,7 @@ def _is_ours(host: str, port: int) -> bool:
 
 
 def check_key_file(path: Path) -> Check:
-    """Only its owner may read the API key."""
+    """Only its owner may read the key file."""
     if not path.exists():
         return Check("key file", True, "none yet; the first start makes one")
     mode = stat.S_IMODE(path.stat().st_mode)
@@ -254,12 +254,12 @@ def check_node() -> Check:
 
 
 def check_postgres(database_url: str) -> Check:
-    """Connect once; the URL, which may hold a password, is not shown."""
+    """Connect once; the URL is not shown, since it may contain a password."""
     try:
         import psycopg
     except ImportError:
         return Check("postgres", False, "psycopg is not installed", "pip install 'openclaw-rl[postgres]'")
-    # SQLAlchemy's form names the driver, which libpq does not understand.
+    # SQLAlchemy URLs name the driver, which libpq does not understand.
     url = "postgresql://" + database_url.partition("://")[2]
     try:
         with psycopg.connect(url, connect_timeout=3) as connection:

@@ -1,4 +1,4 @@
-"""``openclaw-rl exclude | include``: what may be learned from."""
+"""``openclaw-rl exclude | include``: exclude turns and sessions from training, or undo it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether a model fits this machine, in which precision, and how fast it can be at best.
+"""Whether a model fits this machine, in which precision, and its maximum speed.
 
-Computed from the shapes of its weights and the measured bandwidth of the memory they are read from; of the
-model one layer is read, at most. A token cannot come faster than the weights that it takes can be read.
+Computed from the shapes of its weights and the measured memory bandwidth; at most one layer of the model is
+read. A token takes at least as long as reading the weights that it needs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from openclaw_rl.engine.weights import Checkpoint
 
 _GB = 1e9
-#: Of the memory there is; the rest is for the system and for what was not computed.
+#: Share of memory; the rest is for the system and for what is not computed here.
 _USABLE = 0.9
-#: Tokens whose keys and values are meant to be held.
+#: Assumed size of the KV cache, in tokens.
 _CACHE_TOKENS = 8192
 _COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}
 _ROUNDS = 3
@@ -31,14 +31,14 @@ _ROUNDS = 3
 class Machine:
     device: str
     memory: float
-    """Bytes, of the card or of the machine."""
+    """Bytes of the GPU or of the machine."""
     bandwidth: float
-    """Bytes read a second."""
+    """Bytes per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Bytes that each use of a model takes, and what a token reads."""
+    """Bytes that each use of a model needs, and bytes read per token."""
 
     precision: str
     serving: float
@@ -58,7 +58,7 @@ def measure_machine(device: str) -> Machine:
     target = torch.empty_like(source)
     wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else lambda: None
     best = float("inf")
-    for _ in range(_ROUNDS + 1):  # the first pays for the pages
+    for _ in range(_ROUNDS + 1):  # the first round also allocates the pages
         started = time.perf_counter()
         target.copy_(source)
         wait()
@@ -70,7 +70,7 @@ def measure_machine(device: str) -> Machine:
 
 
 def packed_bytes(checkpoint: Checkpoint, device: str) -> float:
-    """Of a weight as our own products on a CPU keep it; 0 where they are not used."""
+    """Bytes per weight as packed for our CPU kernels; 0 if they are not used."""
     from openclaw_rl.engine.build import Unavailable
     from openclaw_rl.engine.frozen import FrozenLinear, native_linear
     from openclaw_rl.engine.native import load_native
@@ -87,22 +87,22 @@ def packed_bytes(checkpoint: Checkpoint, device: str) -> float:
     weight = load_tensors(checkpoint.path)["model.layers.0.self_attn.o_proj.weight"].float()
     layer = torch.nn.utils.skip_init(torch.nn.Linear, *reversed(weight.shape), bias=False)
     layer.weight = torch.nn.Parameter(weight, requires_grad=False)
-    # Sixteen levels with a scale and an offset for 32 weights, or bf16 where they are off such a grid.
+    # 4-bit weights with a scale and an offset per 32 of them, or bf16 if the weights are not on such a grid.
     return 20 / 32 if isinstance(native_linear(layer), FrozenLinear) else 2.0
 
 
 def fit(checkpoint: Checkpoint, size: Size, device: str, packed: float = 0.0) -> Fit:
-    """With the precision that is used unless told otherwise: fp32 on a CPU, bf16 on a card."""
+    """Memory use in the default precision: fp32 on a CPU, bf16 on a GPU."""
     shape, item = checkpoint.shape, 4 if device == "cpu" else 2
     weights = size.num_parameters * item
     cache = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * item * _CACHE_TOKENS
-    # On a CPU both processes map the same file, if it is in the precision that they use.
+    # On a CPU both processes map the same file, if it has the precision that they use.
     shared = device == "cpu" and size.largest_dtype == "F32"
     tokens = defaults_for(size.num_parameters).micro_batch_tokens
-    # Vectors of the hidden size for each token and layer, measured on the default model: 19 with adapters, 20
-    # with all weights. And the logits of 256 positions.
+    # Vectors of the hidden size per token and layer, measured on the default model: 19 with adapters, 20 with
+    # all weights. Plus the logits of 256 positions.
     activations = 20 * shape.hidden * shape.num_layers * tokens * item + 2 * 256 * shape.vocab * 4
-    # What is trained is held in fp32 with two moments and a gradient.
+    # Trained weights are in fp32, with two moments and a gradient.
     return Fit(
         precision="fp32" if item == 4 else "bf16",
         serving=weights + packed * size.num_parameters + cache,
@@ -113,7 +113,7 @@ def fit(checkpoint: Checkpoint, size: Size, device: str, packed: float = 0.0) ->
 
 
 def describe(model: Path, machine: Machine) -> tuple[bool, str, str, str]:
-    """Whether it can be served, how much it takes, what to do where it does not fit, and how fast it is."""
+    """Whether it can be served, its memory use, what to do if it does not fit, and its speed."""
     from openclaw_rl.engine.weights import read_checkpoint
 
     checkpoint, size = read_checkpoint(model), size_of(model)

@@ -1,4 +1,4 @@
-"""What people type: flags from the settings, and mistakes answered in one line with what was meant."""
+"""Flags made from the settings, and one-line errors that suggest what was meant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openclaw_rl.known_names import MOVED, MOVED_SWITCHES
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse without pages of usage above the one line that matters."""
+    """argparse without the usage text above errors."""
 
     def error(self, message: str) -> NoReturn:
         end = " See" if message.endswith("?") else "; see"
@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """An unknown flag names the closest one of the command it was given to."""
+    """The error for an unknown flag suggests the closest flag of the same command."""
     options, rest = parser.parse_known_args(arguments)
     if rest:
         command: Parser = getattr(options, "parser", parser)
@@ -42,12 +42,12 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
 
 
 def complete_files(argument: argparse.Action) -> None:
-    """Shells complete it with file names."""
+    """Make shells complete the argument with file names."""
     argument.complete = shtab.FILE  # type: ignore[attr-defined]
 
 
 def add_settings(command: argparse.ArgumentParser, only: Sequence[str] | None = None) -> None:
-    """One flag per setting, straight from the config tree."""
+    """Add one flag per setting of the config tree."""
     complete_files(
         command.add_argument(
             "--config", type=Path, help="TOML file (default: config.toml in the data folder)"
@@ -70,7 +70,7 @@ def add_settings(command: argparse.ArgumentParser, only: Sequence[str] | None = 
 
 
 def _add_moved(command: argparse.ArgumentParser) -> None:
-    """Flags of older versions still work; help no longer names them."""
+    """Flags of older versions, which still work but are hidden from help."""
     for name in MOVED:
         action: Any = argparse.BooleanOptionalAction if name in MOVED_SWITCHES else "store"
         flag = "--" + name.replace("_", "-")
@@ -78,7 +78,7 @@ def _add_moved(command: argparse.ArgumentParser) -> None:
 
 
 def add_server(command: argparse.ArgumentParser) -> None:
-    """Which running server is asked: that of the data folder, or one anywhere."""
+    """Flags that select the server: the data folder's, or any other."""
     command.add_argument("--url", help="of a server elsewhere, such as http://gpu-box:30000")
     command.add_argument("--key", help="its API key [the data folder's, or OPENCLAW_RL_API_KEY]")
     add_settings(command, only=("home",))

@@ -1,4 +1,4 @@
-"""``openclaw-rl forget``: a turn, a session, a wish or a person, gone from disk and unlearned."""
+"""``openclaw-rl forget``: delete a turn, a session, a wish or a user from disk and unlearn it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from openclaw_rl.processes.parts import open_ledgers, open_store
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
-    """On the data folder itself, whether or not a server runs beside; that one follows at once."""
+    """Works on the data folder itself, with or without a running server, which follows at once."""
     ledgers = open_ledgers(config)
     try:
         receipt = Forgetting(config.home, ledgers, open_store(config)).forget(options.what, options.id)

@@ -1,7 +1,7 @@
 """``openclaw-rl import adapter FOLDER``: a PEFT LoRA adapter becomes a version, which the gate then checks.
 
-Refused by name is what does not fit the model, and what training could not go on from with the present
-settings. The learn process checks it like a version of its own; it serves only if it passes.
+An adapter is refused, with the reason, if it does not fit the model or training could not continue from it
+with the current settings. The learn process checks it like its own versions; it serves only if it passes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def import_adapter(options: argparse.Namespace, config: Config) -> int:
 
 
 def check_adapter(folder: Path, model: Path, config: Config) -> Json:
-    """Its settings. ValueError that names what does not fit."""
+    """The adapter's settings; ValueError that names what does not fit."""
     try:
         settings: Json = json.loads((folder / ADAPTER_CONFIG).read_text())
         shapes = _shapes(folder / ADAPTER_FILE)
@@ -104,13 +104,13 @@ def _check_shapes(shapes: dict[str, list[int]], base: dict[str, list[int]], conf
 
 
 def _copy(folder: Path, target: Path, settings: Json, model: str) -> None:
-    """Only the weights and what says how to read them; the base is called what it is called here."""
+    """Copy only the weights and their config, with our name of the base model."""
     shutil.copyfile(folder / ADAPTER_FILE, target / ADAPTER_FILE)
     (target / ADAPTER_CONFIG).write_text(json.dumps({**settings, "base_model_name_or_path": model}, indent=2))
 
 
 def _metrics() -> Json:
-    """Those of a step of which nothing is known; the gate looks at the weights themselves."""
+    """Placeholder metrics of a training step; the gate checks the weights themselves."""
     zeros = ("loss", "grad_norm", "learning_rate", "ratio", "forward_s", "backward_s", "total_s")
     counts = ("num_samples", "num_tokens", "num_reply_tokens")
     return {**dict.fromkeys(zeros, 0.0), **dict.fromkeys(counts, 0), "finite": True, "mismatch": None}
@@ -123,7 +123,7 @@ def _model_shapes(model: Path) -> dict[str, list[int]]:
 
 
 def _shapes(file: Path) -> dict[str, list[int]]:
-    """From the head of a safetensors file: eight bytes of length, then JSON."""
+    """The tensor shapes from a safetensors header: eight bytes of length, then JSON."""
     with file.open("rb") as handle:
         length = int.from_bytes(handle.read(8), "little")
         if length > _MOST_HEAD:

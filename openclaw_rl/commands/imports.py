@@ -1,4 +1,4 @@
-"""``openclaw-rl import``: conversations of other programs, and adapters that were trained elsewhere."""
+"""``openclaw-rl import``: conversations of other programs, and adapters trained elsewhere."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
 
 
 def _read(paths: Iterable[str]) -> list[Json]:
-    """Of a folder, what can be read; a file that was named has to be."""
+    """In a folder, unreadable files are skipped; a named file must be readable."""
     found: list[Json] = []
     formats, unknown = Counter[str](), 0
     for path in map(Path, paths):
@@ -72,7 +72,7 @@ def _read(paths: Iterable[str]) -> list[Json]:
 
 
 def store(conversations: list[Json], config: Config, serve_ledger: ServeLedger) -> None:
-    """What is not there yet, scored with the base model."""
+    """Store new conversations, scored with the base model."""
     told = [{**each, "messages": [_told(message) for message in each["messages"]]} for each in conversations]
     new = [each for each in told if not serve_ledger.turn_summaries(trajectories.session_of(each))]
     number, left_out = asyncio.run(_store(new, config, serve_ledger)) if new else (0, 0)
@@ -82,7 +82,7 @@ def store(conversations: list[Json], config: Config, serve_ledger: ServeLedger) 
 
 
 def _told(message: Json) -> Json:
-    """As a person wrote it: without what the program had put in front of it."""
+    """The message as the user wrote it, without what the program put in front of it."""
     return (
         message if message["role"] != "user" else {**message, "content": strip_ephemeral(message["content"])}
     )
@@ -109,7 +109,7 @@ async def _store(conversations: list[Json], config: Config, ledger: ServeLedger)
 
 @asynccontextmanager
 async def _scoring(config: Config, path: Path) -> AsyncIterator[Engine]:
-    """The engine that serves, if one does; else one of its own for as long as it takes."""
+    """The serving engine, if one is running; otherwise a temporary one."""
     from openclaw_rl.engine.remote import EngineGone, RemoteEngine
 
     remote = RemoteEngine(engine_socket(config))

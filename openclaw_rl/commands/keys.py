@@ -1,4 +1,4 @@
-"""``openclaw-rl keys``: API keys, one per user. Looking makes no key."""
+"""``openclaw-rl keys``: API keys, one per user. Listing creates none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``openclaw-rl mcp``: what it has learned, as tools of the Model Context Protocol, for agents to ask about.
+"""``openclaw-rl mcp``: Model Context Protocol tools with which agents can query what was learned.
 
-A server over standard input and output, by the official SDK (``pip install 'openclaw-rl[mcp]'``). It asks the
-public API with one key, so it shows and changes what that key's person may.
+A server over standard input and output, built with the official SDK (``pip install 'openclaw-rl[mcp]'``). It
+uses the public API with one key, so it can see and change what that key's user may.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
 
 
 class Tools:
-    """Each is a tool; its words tell the agent what it is for."""
+    """Each public method is a tool; its docstring is the description that agents see."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

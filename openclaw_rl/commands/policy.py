@@ -1,7 +1,7 @@
-"""``openclaw-rl policy …``: look at versions, choose one, take one elsewhere.
+"""``openclaw-rl policy …``: inspect versions, choose one, export one.
 
-All of them work on the data folder itself, with or without a running server; a server follows the ledger
-and switches within a moment.
+All actions work on the data folder itself, with or without a running server; a server follows the ledger
+and switches at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Commands:
     def __init__(self, config: Config, policy_ledger: PolicyLedger, store: PolicyStore) -> None:
         self.config, self.policy_ledger, self.store = config, policy_ledger, store
 
-    # --- looking -----------------------------------------------------------------------------
+    # --- views -------------------------------------------------------------------------------
 
     def list(self, options: argparse.Namespace) -> str:
         view = view_policies(self.policy_ledger, self.policy_ledger.serving, options.scope)
@@ -49,7 +49,7 @@ class _Commands:
         return _table([head, *map(self._row, view["data"])])
 
     def show(self, options: argparse.Namespace) -> str:
-        """What the ledger says, what it was trained on, and where it lies."""
+        """The version's ledger entry, its samples, and its folder."""
         version = _one(options)
         if version == BASE_VERSION:
             model, serves = (
@@ -80,7 +80,7 @@ class _Commands:
         says = f"norm of the whole change: {total:.4f}"
         return says if not rows else f"{says}\n" + _table([("changed most", "norm", "of before"), *rows])
 
-    # --- choosing ----------------------------------------------------------------------------
+    # --- decisions ---------------------------------------------------------------------------
 
     def promote(self, options: argparse.Namespace) -> str:
         version = _one(options)
@@ -115,7 +115,7 @@ class _Commands:
         note = ", although it had not passed its checks" if policy and policy.status == REJECTED else ""
         return f"version {version} serves new requests from now on, instead of version {before}{note}"
 
-    # --- taking elsewhere, and away --------------------------------------------------------------
+    # --- export and prune --------------------------------------------------------------------
 
     def export(self, options: argparse.Namespace) -> str:
         from openclaw_rl.train.export import export_merged, export_peft
@@ -144,7 +144,7 @@ class _Commands:
         return f"version {version} exported to {target}"
 
     def prune(self, options: argparse.Namespace) -> str:
-        """Old versions' files go; what they were stays in the ledger."""
+        """Delete the files of old versions; their ledger entries stay."""
         number = self.config.learn.keep_versions if options.keep is None else options.keep
         if number < 1:
             raise ValueError("prune keeps at least the version that serves: --keep 1 or more")
@@ -164,7 +164,7 @@ class _Commands:
         return f"removed the files of version {', '.join(map(str, gone))}: {_size(freed)} freed"
 
     def _needed(self, number: int) -> set[int]:
-        """Of each scope the last of the serving line and the one to go back to; what a step started from."""
+        """Per scope the last versions of the serving line, at least two; an unfinished step's parent."""
         unfinished = self.policy_ledger.unfinished()
         needed = {unfinished.parent or BASE_VERSION if unfinished else BASE_VERSION}
         for serving in self.policy_ledger.serving_table().values():
@@ -174,7 +174,7 @@ class _Commands:
             needed.update(line[: max(number, 2)])
         return needed
 
-    # --- what they share ---------------------------------------------------------------------
+    # --- shared ------------------------------------------------------------------------------
 
     def _policy(self, version: int) -> Policy:
         policy = self.policy_ledger.policy(version)

@@ -1,4 +1,4 @@
-"""``openclaw-rl sessions | turn | verdict``: what was said, and what was made of it."""
+"""``openclaw-rl sessions | turn | verdict``: show conversations, turns and verdicts."""
 
 from __future__ import annotations
 

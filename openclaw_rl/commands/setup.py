@@ -1,7 +1,7 @@
-"""``openclaw-rl setup``: a few questions and a config file; ``--yes`` takes what is recommended.
+"""``openclaw-rl setup``: asks a few questions and writes a config file; ``--yes`` uses the recommendations.
 
-The memory a model needs is computed, not measured: weights at 4 bytes a parameter on a CPU and 2 on a GPU,
-half as much again for learning, and 1 GiB besides. ``openclaw-rl doctor`` is exact once the model is here.
+The memory a model needs is estimated: weights at 4 bytes per parameter on a CPU and 2 on a GPU, half as much
+again for learning, plus 1 GiB. ``openclaw-rl doctor`` is exact once the model is downloaded.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
 
 
 def recommend(room_gib: float, on_gpu: bool) -> Choice:
-    """The default on a CPU: larger ones are slow there. On a GPU the largest with half of it to spare."""
+    """On a CPU the default, since larger ones are slow; on a GPU the largest that leaves half of it free."""
     if not on_gpu:
         return CHOICES[0]
     fitting = [choice for choice in CHOICES if choice.needs_gib(True) <= room_gib / 2]
@@ -141,7 +141,7 @@ def _duration(seconds: float) -> str:
 
 
 def _ask_upstream() -> str:
-    """The settings for taking over from a model elsewhere; nothing without its provider's leave."""
+    """The settings for taking over from an upstream model; empty unless its provider's terms allow it."""
     print("Shall a larger model behind an API answer at first, and this one take over from it?")
     url = input("Its URL, such as https://api.example.com/v1 [none]: ").strip()
     if not url or url == "none":

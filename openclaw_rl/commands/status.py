@@ -1,4 +1,4 @@
-"""``openclaw-rl status``: what a running server does, on one screen."""
+"""``openclaw-rl status``: a running server's state on one screen."""
 
 from __future__ import annotations
 
@@ -112,6 +112,6 @@ def _swap(swap: Json | None) -> str:
 
 def _ledger(ledger: Json) -> str:
     state = "ok" if ledger["ok"] else str(ledger["error"])
-    if "num_lost" not in ledger:  # how much was lost is the owner's to know
+    if "num_lost" not in ledger:  # only the owner sees how much was lost
         return state
     return f"{state}; {ledger['num_unsaved']} unsaved, {ledger['num_lost']} lost"

@@ -1,7 +1,7 @@
-"""``openclaw-rl train``: episodes in an environment, learned from as they come to their end.
+"""``openclaw-rl train``: runs episodes in an environment and trains on them as they finish.
 
-The agents are clients of a server, the one that runs or one of its own, with a key and so a policy of their
-own. What was done is in a log: started again, it goes on with the task after the last one.
+The agents are clients of a server, the running one or one started for this, with their own key and so their
+own policy. Progress is logged: a restarted run continues with the next task.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from openclaw_rl.serve.listen import announced
 from openclaw_rl.types import Json, Task
 from openclaw_rl.users import Users
 
-#: What a short run on a small machine sets: rules as the judge, for they cost next to nothing.
+#: Settings of a short run on a small machine; the rules judge costs almost nothing.
 QUICK = {"judge": "rules", "env_batch_size": 16, "canary_share": 0.0}
-#: Batches that may wait for the learner before agents wait for it, too.
+#: Batches that may wait for the learner before agents pause.
 _AHEAD = 2
 _POLL_S = 0.5
-#: Groups between two looks at held-out tasks; a short run looks before and after alone.
+#: Groups between two evaluations on held-out tasks; a short run evaluates only before and after.
 _EVAL_EVERY = 50
 
 
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
 
 
 def reachable(url: str | None) -> str | None:
-    """The server that runs, if it answers: one that was killed leaves its address behind."""
+    """The running server's URL if it answers; a killed server leaves its URL behind."""
     try:
         return url if url and httpx.get(f"{url}/healthz", timeout=5).status_code == 200 else None
     except httpx.HTTPError:
@@ -80,7 +80,7 @@ def reachable(url: str | None) -> str | None:
 class Plan:
     env: str
     name: str
-    """Of the policy: ``env:NAME``."""
+    """The policy's scope is ``env:NAME``."""
     parts: EnvironmentParts
     train: list[Task]
     held_out: list[Task]
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def notice(self) -> str:
-        """What people should know before it begins."""
+        """A warning to print before the start."""
         if self.held_out:
             return ""
         return (
@@ -105,14 +105,14 @@ class Plan:
         )
 
     def tasks(self, first: int) -> Iterator[Task]:
-        """Without end, each once before any comes again; the same order whenever it is asked for."""
+        """Tasks in shuffled epochs, without end unless ``groups`` limits them; the order is deterministic."""
         for number in range(first, self.groups or 10**9):
             epoch, place = divmod(number, len(self.train))
             yield random.Random(f"{self.seed} {epoch}").sample(self.train, len(self.train))[place]
 
 
 def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Plan:
-    """ValueError for what cannot be meant, before anything is loaded."""
+    """ValueError for invalid options, before anything is loaded."""
     env, steps, parallel = read_variables(options, environment, parallel=8)
     if options.attempts < 2:
         raise ValueError("--attempts 2 or more: an attempt is learned from by how it compares with others")
@@ -133,7 +133,7 @@ def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Pl
 
 
 def key_of(home: Path, name: str) -> str:
-    """The environment's own, made when it is first needed."""
+    """The environment's own key, created when first needed."""
     user, keys, users = f"env.{name}", KeyRing.in_home(home), Users.in_home(home)
     key = keys.key_of(user) or keys.add(user, same_person=True)
     users.change(user, environment=name)
@@ -141,7 +141,7 @@ def key_of(home: Path, name: str) -> str:
 
 
 class Log:
-    """One line of JSON for everything that was done."""
+    """JSONL log of groups, evaluations and runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -167,10 +167,10 @@ class Training:
     transport: httpx.AsyncBaseTransport | None = None
     _seconds: dict[str, float] = field(default_factory=lambda: {"busy": 0.0, "held": 0.0})
     _unread: int = 0
-    """Turns to learn from that came since the learner last looked: it does not while it takes a step."""
+    """Trainable turns since the learner last read the queue, which it does not do during a step."""
 
     async def run(self) -> None:
-        """Until the time is up or the groups are done, with a look at held-out tasks before and after."""
+        """Run until the time is up or the groups are done; evaluate on held-out tasks before and after."""
         plan, started = self.plan, time.monotonic()
         first = len(self.log.of("group"))
         fitted = await fit_agent(self._agent, plan.env, self.transport)
@@ -237,10 +237,10 @@ class Training:
         bar.set_postfix(solved=f"{share:.2f}")
 
     async def evaluate(self, groups: int) -> None:
-        """Held-out tasks, once each; nobody rewards these, so nothing is learned from them."""
+        """Run each held-out task once; they get no reward, so they are not trained on."""
         if not self.plan.held_out:
             return
-        version = (await self._status())["policy_version"]  # training goes on meanwhile
+        version = (await self._status())["policy_version"]  # training continues meanwhile
         agent, found = Agent(self.url, self.key, force_calls=self.plan.force_calls), list[Episode]()
         async with self._pool() as pool:
             tasks = [(task, 0) for task in self.plan.held_out]
@@ -253,7 +253,7 @@ class Training:
         tqdm.write(f"held out, {_versions(row)}: {_share(facts)}")
 
     async def _may_start(self) -> None:
-        """Not while the learner is behind: what waits for it grows old."""
+        """Wait while the learner is behind, since waiting samples become stale."""
         since = time.monotonic()
         while True:
             status = await self._status()
@@ -266,7 +266,7 @@ class Training:
         self._seconds["held"] += time.monotonic() - since
 
     async def _settle(self) -> None:
-        """A step that is under way comes to its end, so that its version is measured."""
+        """Wait for a running step to finish, so that its version is evaluated."""
         while (await self._status())["stage"]:
             await asyncio.sleep(_POLL_S)
 
@@ -278,7 +278,7 @@ class Training:
 
 
 def report(plan: Plan, log: Log) -> str:
-    """What it came to: held-out success before and after, whose fault failures were, how busy agents were."""
+    """The results: held-out success before and after, failures by cause, and the agents' utilisation."""
     groups, looks, runs = log.of("group"), log.of("evaluation"), log.of("run")
     failures: Counter[str] = Counter()
     for row in groups:
@@ -297,7 +297,7 @@ def report(plan: Plan, log: Log) -> str:
 
 
 def compared(first: Json, last: Json) -> str:
-    """Two shares, and how likely a difference as large is by chance (two-sided)."""
+    """Two success rates, and the two-sided p-value of their difference."""
     (a, n), (b, m) = (first["solved"], first["of"]), (last["solved"], last["of"])
     if not n or not m:
         return "unknown"
@@ -308,7 +308,7 @@ def compared(first: Json, last: Json) -> str:
 
 
 def _versions(row: Json) -> str:
-    """Which answered; there are several where one was published meanwhile."""
+    """The versions that answered; several if one was published meanwhile."""
     first, last = row["version"], row.get("last_version", row["version"])
     return f"version {first}" if first == last else f"versions {first} to {last}"
 

@@ -1,4 +1,4 @@
-"""Flags of ``openclaw-rl train``, apart from it so that help is instant."""
+"""Flags of ``openclaw-rl train``, in a separate module so that help is instant."""
 
 from __future__ import annotations
 

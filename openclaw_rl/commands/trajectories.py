@@ -1,8 +1,8 @@
-"""Conversations from elsewhere as turns to learn from.
+"""Imported conversations as turns to train on.
 
-Nobody here sampled these replies: their log-probs are scored with the base model, and the turns are marked
-``off_policy``, so no step takes them for a version's own. Replies that call a tool are history, not turns:
-how another model's calls were written is not known.
+These replies were not sampled here: their log-probs are scored with the base model, and the turns are marked
+``off_policy``, so that no step treats them as a version's own. Replies with tool calls are history, not
+turns, since the exact text of another model's calls is unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOP = 8
 
 
 def session_of(conversation: Json) -> str:
-    """The same words of the same person are the same session."""
+    """Session id from a hash of user and messages: the same conversation is the same session."""
     said = json.dumps([conversation.get("user"), conversation["messages"]], sort_keys=True)
     return f"imported-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
@@ -42,9 +42,9 @@ def session_of(conversation: Json) -> str:
 async def score_conversation(
     conversation: Json, engine: Engine, renderer: Renderer, fingerprint: str, scope: Scope = EVERYONE
 ) -> tuple[list[Entry], int]:
-    """Its replies as turns with exact log-probs of the base, and what became known of each.
+    """Its replies as turns with the base model's exact log-probs, and the events about each.
 
-    Also how many replies were left out because they do not fit into the model's context.
+    Also the number of replies left out because they do not fit into the model's context.
     """
     messages: list[Message] = conversation["messages"]
     user, session_id = str(conversation.get("user") or DEFAULT_USER), session_of(conversation)
@@ -83,7 +83,7 @@ def _is_reply(message: Message) -> bool:
 async def _tokens(
     messages: list[Message], place: int, engine: Engine, renderer: Renderer
 ) -> tuple[list[Token], list[int]] | None:
-    """The reply's own tokens and the one that ends it, as the template writes it; None if too long."""
+    """The reply's tokens and its end token, as the template writes them; None if too long."""
     prompt_ids, said = renderer.render(messages[:place]), renderer.encode(messages[place]["content"])
     told = renderer.render([*messages[: place + 1], {"role": "user", "content": "x"}])
     end = next((each for each in told[len(prompt_ids) + len(said) :] if each in renderer.stop_ids), None)

@@ -1,4 +1,4 @@
-"""``openclaw-rl users``: who has a key, whose policy answers them, and what they may use."""
+"""``openclaw-rl users``: manage users: keys, groups, limits and recording."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
 
 
 def _waves(options: argparse.Namespace, config: Config) -> int:
-    """What waits for the owner: sudden waves of complaints by one key in a shared policy."""
+    """Held waves of complaints from one key in a shared policy, which wait for the owner's decision."""
     with Server(config) as server:
         for decision in ("learn", "discard"):
             if (number := getattr(options, decision)) is not None:

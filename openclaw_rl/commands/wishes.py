@@ -1,4 +1,4 @@
-"""``openclaw-rl wishes``: what people asked for, for good; to word anew, to pause, to resume."""
+"""``openclaw-rl wishes``: list, reword, pause and resume wishes."""
 
 from __future__ import annotations
 

@@ -357,9 +357,9 @@ class Dashboard:
 
 
 def _can_exclude(turn: Json) -> bool:
-    """Not where it is already, nor what is never learned from anyway, such as a side request.
+    """False if it is already excluded, already trained on, or never used, such as a side request.
 
-    A turn that teaches nothing by itself may still have its request used to teach what others wish for.
+    A turn without a training signal may still be used: its request may serve to teach a wish.
     """
     if turn["excluded"] or turn["state"] == "trained":
         return False

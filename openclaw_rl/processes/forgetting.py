@@ -101,7 +101,7 @@ class Forgetting:
 
     def _choose(self, kind: str, name: str, user: str | None) -> ErasePlan | None:
         serve, turns = self._ledgers.serve, schema.turns
-        # Turns may have been pruned; what was learned from them goes all the same.
+        # Turns may have been pruned; what was learned from them is forgotten anyway.
         if kind == "user":
             known = self._ledgers.policies.turns_of_user(name)
             return choose(serve, turns.c.user == name).also(known) if user in (None, name) else None
@@ -120,7 +120,7 @@ class Forgetting:
         name_old_turns(self._ledgers)
         back = policies.erase(chosen, self._store.has_weights)
         erase_turns(self._ledgers.serve, chosen)
-        # Once more: a teacher may have been asked about them until now, and its answers stored meanwhile.
+        # Again: a teacher may have been running on them until now, and its results stored meanwhile.
         back |= policies.erase(chosen, self._store.has_weights)
         sweep(self._ledgers.serve, PruneReport())
         give_back(self._ledgers.serve.db)

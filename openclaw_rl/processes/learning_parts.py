@@ -54,7 +54,7 @@ AVERAGE_VERSION = -1
 
 
 def build_judge(config: Config, served: ServedModel | None) -> Judge:
-    """Without a served model here, the judge that needs one loads its own."""
+    """Without a local served model, a judge that needs one loads its own."""
     parts = JudgeParts(
         config.judge,
         engine=served.engine if served else None,

@@ -1,8 +1,8 @@
-// What became of a wish, and real replies from before and after it was learned.
+// The state of a wish, and real replies from before and after it was learned.
 
 import { h } from "./dom.js";
 
-/** In a few words, and its colour. */
+/** The state's label and colour. */
 export const STATES = { learned: ["works now", "good"], "not yet": ["being learned", "accent"], "not possible": ["not possible with this model", "warn"],
   paused: ["paused", ""], over: ["over", ""] };
 

@@ -1,4 +1,4 @@
-// The public JSON API, as any script would use it; the session cookie goes along by itself.
+// Client of the public JSON API; the browser sends the session cookie by itself.
 
 const GUARD = { "x-requested-with": "openclaw-rl" };
 
@@ -27,14 +27,14 @@ export async function post(path, body = null, headers = {}) {
   return answer.json();
 }
 
-/** Makes something go for good; resolves to the receipt. */
+/** Deletes something permanently; resolves to the receipt. */
 export async function remove(path) {
   const answer = await fetch(path, { method: "DELETE", headers: GUARD });
   if (!answer.ok) throw await failed(answer);
   return answer.json();
 }
 
-/** Changes something in place; resolves to how it is now. */
+/** Changes something; resolves to its new state. */
 export async function patch(path, body) {
   const answer = await fetch(path, { method: "PATCH", headers: { ...GUARD, "content-type": "application/json" }, body: JSON.stringify(body) });
   if (!answer.ok) throw await failed(answer);
@@ -52,7 +52,7 @@ async function send(path, body, headers, signal) {
   return answer;
 }
 
-/** Posts, then gives every event of the answer to `onEvent`; resolves to the answer's headers. */
+/** Posts, then calls `onEvent` with every event of the response; resolves to its headers. */
 export async function stream(path, body, onEvent, { headers = {}, onOpen = () => {}, signal } = {}) {
   const answer = await send(path, body, headers, signal);
   onOpen(answer.headers);

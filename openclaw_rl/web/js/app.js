@@ -1,4 +1,4 @@
-// Signing in, the frame with its navigation, and which page is shown.
+// Sign-in, the frame with its navigation, and routing.
 
 import { get, post } from "./api.js";
 import { fill, h, icon, pill, toast } from "./dom.js";
@@ -28,7 +28,7 @@ const PAGES = [
   { name: "people", title: "People", page: people, owner: true, icon: "M9 11a3.5 3.5 0 1 0 0-7 3.5 3.5 0 0 0 0 7zM3 20c0-4 2.5-6 6-6s6 2 6 6M16 4.5a3.5 3.5 0 0 1 0 6.3M18 14.5c2 .8 3 2.6 3 5.5" },
   { name: "now", title: "Now", page: now, icon: "M3 12h4l3-8 4 16 3-8h4" },
 ];
-/** Pages that are in the way of those who have nothing to show on them. */
+/** Pages that are shown only if they have data. */
 const EXTRA = [
   { name: "environments", title: "Environments", page: environments, source: "/v1/environments", icon: "M4 5h16v14H4zM7 10l3 2.5L7 15M12 15h5" },
   { name: "results", title: "Results", page: results, source: "/v1/results", icon: "M5 20V10M12 20V4M19 20v-7" },
@@ -72,7 +72,7 @@ function buildFrame(pages) {
     status.status === "ok" ? "good" : "warn", true)));
 }
 
-/** In the rail on wide screens, under the page on narrow ones. */
+/** Shown in the rail on wide screens, below the page on narrow ones. */
 function controls() {
   const button = h("button", { class: "plain", type: "button", onclick: () => { toggleTheme(); redrawAll(); nameThemes(); } });
   themeButtons.push(button);

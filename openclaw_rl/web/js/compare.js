@@ -1,4 +1,4 @@
-// The same prompt to two versions, side by side, as they answer.
+// Sends one prompt to two versions and streams both replies side by side.
 
 import { stream } from "./api.js";
 import { fill, h, num, plural } from "./dom.js";
@@ -6,7 +6,7 @@ import { fill, h, num, plural } from "./dom.js";
 const PROMPTS = ["What is the capital of France?", "Write two sentences about the sea.", "How do I boil an egg?",
   "Explain what a list comprehension is in Python.", "Give me three names for a small bakery."];
 
-/** Builds the form; returns a function that tells it which versions there are. */
+/** Builds the form; returns a function that sets the list of versions. */
 export function comparison(card) {
   const before = h("select", { id: "compare-a", name: "before" });
   const after = h("select", { id: "compare-b", name: "after" });

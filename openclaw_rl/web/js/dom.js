@@ -1,4 +1,4 @@
-// Elements from plain values. Text only ever becomes text: there is no way here to insert markup.
+// Builds elements from plain values. Strings always become text nodes; markup cannot be inserted.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -44,7 +44,7 @@ export function toast(text) {
   setTimeout(() => element.remove(), 6000);
 }
 
-/** Asks before something is done; resolves to the form's values, or null. */
+/** Asks for confirmation; resolves to the form's values, or null. */
 export function confirm({ title, text, action, danger = false, fields = [] }) {
   return new Promise((resolve) => {
     const form = h("form", { method: "dialog" },

@@ -1,4 +1,4 @@
-// A thumb up or down and a correction for one reply, wherever it is shown.
+// Thumbs up or down and a correction for one reply.
 
 import { post } from "./api.js";
 import { fill, h, icon, toast } from "./dom.js";
@@ -6,7 +6,7 @@ import { fill, h, icon, toast } from "./dom.js";
 const UP = "M7 11v9H4v-9zM7 11l4-8c1.6 0 2.4 1 2.2 2.4L12.6 9H19c1.2 0 2 1 1.8 2.2l-1.3 7A2.2 2.2 0 0 1 17.3 20H7";
 const DOWN = "M17 13V4h3v9zM17 13l-4 8c-1.6 0-2.4-1-2.2-2.4l.6-3.6H5c-1.2 0-2-1-1.8-2.2l1.3-7A2.2 2.2 0 0 1 6.7 4H17";
 
-/** Buttons for a turn; `onDone` runs after something was said. */
+/** Buttons for a turn; `onDone` runs after feedback was sent. */
 export function feedback(turnId, onDone = () => {}) {
   const box = h("div", { class: "feedback" });
   const up = h("button", { type: "button", "aria-pressed": "false", "aria-label": "Good reply", onclick: () => rate("up") }, icon(UP));
@@ -40,7 +40,7 @@ export function feedback(turnId, onDone = () => {}) {
   return box;
 }
 
-/** What became of a turn so far, in a few words. */
+/** A label for the state of a turn. */
 export function fate(turn) {
   const words = { waiting: "waiting", judged: "judged", unjudged: "not judged yet", sampled: "sampled, waits for a step",
     trained: `learned in version ${turn.step}`, excluded: "not trained on" };

@@ -1,4 +1,4 @@
-// What the server says as it happens. Pages listen while they are shown.
+// Live status updates from the server. Pages listen while they are shown.
 
 let source = null;
 let latest = null;
@@ -22,7 +22,7 @@ export function disconnect() {
   listeners.clear();
 }
 
-/** Calls now (if anything is known) and on every change; returns how to stop. */
+/** Calls the listener now (if a status is known) and on every change; returns a function that stops it. */
 export function listen(listener) {
   listeners.add(listener);
   if (latest) listener(latest);
@@ -31,7 +31,7 @@ export function listen(listener) {
 
 export const current = () => latest;
 
-/** Calls when one of the numbers that `pick` takes from the status is another one than before. */
+/** Calls the listener when a value that `pick` takes from the status has changed. */
 export function onChange(pick, listener) {
   let before = latest ? JSON.stringify(pick(latest)) : null;
   return listen((status) => {

@@ -1,4 +1,4 @@
-// The Markdown that models write, as elements: paragraphs, headings, lists, code, emphasis. Never markup.
+// Renders models' Markdown as elements: paragraphs, headings, lists, code, emphasis. Never inserts HTML.
 
 import { h } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// Curves in the page's own colours, redrawn when the theme or the width changes.
+// Line plots in the page's colours, redrawn when the theme or the width changes.
 
 import uPlot from "../vendor/uPlot.esm.js";
 import { h } from "./dom.js";
@@ -8,7 +8,7 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 
 /**
  * series: [{label, values, color: "--series-1", dash?, points?}]; marks: [{x, label}] are vertical lines.
- * The element carries a sentence for those who cannot see it.
+ * The element has a text description for screen readers.
  */
 export function plot({ x, series, marks = [], height = 240, yRange = null, description, xLabel = null, digits = 2 }) {
   const box = h("div", { class: "plot", role: "img", "aria-label": description });
@@ -68,7 +68,7 @@ function drawMarks(u, marks) {
     ctx.moveTo(at, bbox.top);
     ctx.lineTo(at, bbox.top + bbox.height);
     ctx.stroke();
-    // Swaps too close for labels of their own share one: the first and the last of them.
+    // Swaps that are too close for separate labels share one, with the first and the last of them.
     if (last && at - last.at < 40 * devicePixelRatio) last.to = mark.label;
     else groups.push({ at, from: mark.label, to: null });
   }

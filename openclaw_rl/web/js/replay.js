@@ -1,4 +1,4 @@
-// One attempt, step by step: what was done, and the screen, picture or difference that it led to.
+// One attempt, step by step: each action, and the resulting screen, picture or diff.
 
 import { get } from "./api.js";
 import { fill, h, num, pill, plural } from "./dom.js";
@@ -59,7 +59,7 @@ export async function replay(main, name, session, keep) {
   }
 }
 
-/** What the score is made of; how many steps it took is said already. */
+/** The parts of the score; the number of steps is shown elsewhere. */
 function facts({ steps, passed, of, ...others }) {
   const checks = passed === undefined ? [] : [`${num(passed)} of ${plural(of, "check")} passed`];
   return [...checks, ...Object.entries(others).map(([key, value]) => `${key.replaceAll("_", " ")}: ${value}`)];
@@ -87,7 +87,7 @@ function said(action) {
   return [action.content, ...calls(action).map((call) => `${call.name}(${call.arguments})`)].filter(Boolean).join("\n") || "(nothing)";
 }
 
-/** The shell so far, as it would stand on a screen. */
+/** The shell session so far, as a terminal would show it. */
 function terminal(steps) {
   const lines = steps.slice(1).flatMap((step) => [
     ...calls(step.action).map((call) => h("span", { class: "typed" }, `$ ${command(call)}\n`)),
@@ -106,7 +106,7 @@ function told(seen, at) {
     h("pre", { class: message.role === "tool" ? "screen" : "told", tabindex: "0" }, coloured(message.content))]);
 }
 
-/** Lines that came or went stand out: those of a diff, and of a page's difference. */
+/** Highlights added and removed lines of diffs, also of a page's diff. */
 function coloured(text) {
   const lines = text.split("\n"), isDiff = lines.some((line) => /^(diff:|@@|[+-] )/.test(line));
   return lines.map((line) => {

@@ -1,4 +1,4 @@
-// Light or dark: as the system says, until the person says otherwise.
+// Light or dark theme: the system's, until the user chooses one.
 
 const KEY = "openclaw-rl-theme";
 const dark = matchMedia("(prefers-color-scheme: dark)");

@@ -1,4 +1,4 @@
-// A reply token by token: green was pushed up, red down, and how strongly.
+// A reply token by token: green was reinforced, red was discouraged; the shade shows how strongly.
 
 import { fill, h, num } from "./dom.js";
 
@@ -26,7 +26,7 @@ export function tokenView(turn) {
   return h("div", {}, summary(tokens), box, detail);
 }
 
-/** Where only alternatives were pushed, the token itself took the opposite share. */
+/** If only the alternatives have an advantage, the token's own is the negative of their sum. */
 const strength = (token) => token.advantage || -token.candidates.reduce((sum, one) => sum + one.advantage, 0) || 0;
 
 function summary(tokens) {

@@ -1,4 +1,4 @@
-// A chat box against the served model, with the feedback buttons.
+// A chat with the served model, with feedback buttons.
 
 import { get, sessionPath, stream, turnPath } from "../api.js";
 import { markdown } from "../markdown.js";
@@ -55,7 +55,7 @@ export async function render(main, { keep }) {
       h("span", { class: "small muted" }, plural(one.num_turns, "turn"), " · ", when(one.opened_at)))) : h("li", {}, "None yet."));
   }
 
-  /** Goes on with an earlier conversation where it ended. */
+  /** Continues an earlier conversation. */
   async function resume(id) {
     const found = await get(sessionPath(id), { text: true });
     startAnew();
@@ -114,7 +114,7 @@ export async function render(main, { keep }) {
     text.focus();
   }
 
-  /** Two messages in a row would be sent next time; the words go back to where they can be sent again. */
+  /** Removes the unanswered message, since two in a row would be sent next time; its text goes back to the input. */
   function forgetUnanswered(words) {
     history.splice(-2);
     text.value ||= words;
@@ -127,7 +127,7 @@ export async function render(main, { keep }) {
   }
 }
 
-/** Other clients may have had many conversations since: a few pages are looked through. */
+/** Searches a few pages, since other clients may have had many conversations since. */
 async function newestChats() {
   const found = [];
   let after = null;
@@ -140,10 +140,10 @@ async function newestChats() {
   return found;
 }
 
-/** Whoever scrolled up to read is left in peace. */
+/** Whether to scroll along: not if the user has scrolled up to read. */
 const nearEnd = () => innerHeight + scrollY > document.documentElement.scrollHeight - 160;
 
-/** What became of the replies so far; only the newest ones still change. */
+/** Updates the state of the replies; only the newest ones still change. */
 async function refresh() {
   for (const [id, place] of [...turns].slice(-12)) {
     try {

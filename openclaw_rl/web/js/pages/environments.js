@@ -1,4 +1,4 @@
-// Agents with tasks: how often they are solved, whose fault it is where they are not, and single attempts.
+// Environments: success rates, causes of failures, and single attempts.
 
 import { get } from "../api.js";
 import { fill, h, num, pill, plural, toast, versionName, when } from "../dom.js";
@@ -53,7 +53,7 @@ const percent = (value) => value === null || value === undefined ? "–" : `${Ma
 const tile = (label, value, sub) => h("div", { class: "tile sunken" }, h("div", { class: "label" }, label),
   h("div", { class: "value num" }, value), h("div", { class: "sub" }, sub));
 
-/** Held-out tasks where they were tried, else attempts by version; with their intervals. */
+/** Results on held-out tasks if there are any, otherwise attempts by version; with confidence intervals. */
 function curve(found) {
   const held = found.evaluations.length > 0, points = held ? found.evaluations : found.versions;
   if (!points.length) return h("p", { class: "muted" }, "No attempt whose end is known yet.");

@@ -1,4 +1,4 @@
-// The first screen: is it learning, what, may I trust it, what does it know about me, how do I undo it?
+// The first screen: is it learning, what, can I trust it, what does it know about me, how do I undo it?
 
 import { get, post } from "../api.js";
 import { answerPair, STATES } from "../answers.js";

@@ -1,4 +1,4 @@
-// Is it learning, and may I trust it?
+// Is it learning, and can I trust it?
 
 import { get } from "../api.js";
 import { fill, h, num, plural } from "../dom.js";
@@ -53,7 +53,7 @@ function showRewards(card, { rewards, swaps }) {
 
 const mean = (values) => values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
 
-/** The number of judged turns at a moment. */
+/** The number of judged turns at a time. */
 function placeOf(points, at) {
   const next = points.findIndex((point) => point.to_at >= at);
   if (next < 0) return points.at(-1).first + points.at(-1).turns;

@@ -1,4 +1,4 @@
-// Versions of the weights: where each came from, how it was checked, and which one serves.
+// Versions of the weights: each one's origin and checks, and which one serves.
 
 import { get, post } from "../api.js";
 import { confirm, fill, h, num, pill, plural, toast, versionName, when } from "../dom.js";
@@ -55,7 +55,7 @@ async function act(work, say, then) {
   }
 }
 
-/** The line that serves is lane 0; what branched off it stands beside. */
+/** The serving version and its ancestors are in lane 0, branches in lane 1. */
 function lanesOf(policies) {
   const known = new Map(policies.map((policy) => [policy.version, policy]));
   const main = new Set([0]);

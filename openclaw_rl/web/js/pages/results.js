@@ -1,5 +1,5 @@
-// Evaluations left in evals/ of the data folder: a plot where there are series, the bare facts otherwise.
-// Understood: {title, note, x_label, x: [...], series: [{name, values: [...]}]}.
+// Evaluations in evals/ of the data folder: a plot if there are series, otherwise the plain values.
+// Format: {title, note, x_label, x: [...], series: [{name, values: [...]}]}.
 
 import { get } from "../api.js";
 import { fill, h } from "../dom.js";

@@ -1,4 +1,4 @@
-// One conversation, turn by turn, with what was made of each.
+// One conversation, turn by turn, with each turn's verdict and training state.
 
 import { get, post, remove, sessionPath, turnPath } from "../api.js";
 import { confirm, fill, h, num, pill, plural, toast, versionName, when } from "../dom.js";
@@ -24,7 +24,7 @@ export async function render(main, { rest, keep }) {
   offer(first.excluded);
   add(first);
 
-  /** The other thing than what was decided. */
+  /** Labels the button with the opposite of the current decision. */
   function offer(excluded) {
     whole.dataset.excluded = excluded ? "yes" : "";
     fill(whole, excluded ? "Include session" : "Exclude session");
@@ -119,7 +119,7 @@ function verdict(found) {
     found.hints.map((hint) => h("div", { class: "hint" }, hint)));
 }
 
-/** In place of the plain reply, and back. */
+/** Toggles between the plain reply and its tokens. */
 async function showTokens(said, place, id) {
   if (place.childElementCount) {
     said.classList.remove("hidden");
@@ -134,7 +134,7 @@ async function showTokens(said, place, id) {
   }
 }
 
-/** Excluding it, or taking that back; neither where it would change nothing. */
+/** The button to exclude or include a turn; none if it would change nothing. */
 function decision(turn, refresh) {
   if (turn.state === "trained") return null;
   if (turn.excluded) return h("button", { type: "button", class: "plain", onclick: () => includeTurn(turn.id, refresh) }, "Include turn");

@@ -47,7 +47,7 @@ function item(session, me) {
       me.owner && session.user !== "default" ? ` · ${session.user}` : "", session.closed_at ? " · closed" : "")));
 }
 
-/** One for each reply: found good, bad, neither, or not judged. */
+/** One mark for each reply: good, bad, neutral, or not judged. */
 function dots(scores) {
   const count = (test) => scores.filter(test).length;
   const [good, bad] = [count((score) => score > 0), count((score) => score < 0)];

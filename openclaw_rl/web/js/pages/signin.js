@@ -1,7 +1,7 @@
 import { post } from "../api.js";
 import { fill, h } from "../dom.js";
 
-/** A form that asks for a key; `onDone` runs once it opened a session. */
+/** A form that asks for a key; `onDone` runs once the user is signed in. */
 export function signIn(onDone) {
   const problem = h("p", { class: "problem", role: "alert" });
   const input = h("input", { id: "key", type: "password", autocomplete: "current-password", required: true, placeholder: "sk-ocrl-…" });

@@ -1,4 +1,4 @@
-// What each person asked for, for good, and what became of it; to word anew, pause or forget.
+// Each user's wishes and their state; reword, pause or forget them.
 
 import { get, patch, remove, turnPath, wishPath } from "../api.js";
 import { answerPair, STATES } from "../answers.js";
