@@ -99,16 +99,32 @@ def restore(options: argparse.Namespace, config: Config) -> int:
             f"{config.home} holds data already; move it away, or choose another folder with --home"
         )
     with closing(claim_home(config.home)):
-        facts = _unpack(Path(options.file), config.home)
-        with closing(open_ledgers(config)) as ledgers:  # brings those of an earlier release up to date
-            problems = ledgers.serve.check_integrity()
-    if problems:
-        raise ValueError(f"the restored ledger is damaged: {problems[0]}")
+        written: list[Path] = []
+        try:
+            facts = _unpack(Path(options.file), config.home, written)
+            _check(config)
+        except BaseException:
+            _take_back(written)  # so that another backup can be restored here
+            raise
     print(f"restored into {config.home}, from a backup by version {facts['version']}")
     return 0
 
 
-def _unpack(source: Path, home: Path) -> Json:
+def _check(config: Config) -> None:
+    with closing(open_ledgers(config)) as ledgers:  # brings those of an earlier release up to date
+        problems = ledgers.serve.check_integrity()
+    if problems:
+        raise ValueError(f"the restored ledger is damaged: {problems[0]}")
+
+
+def _take_back(written: list[Path]) -> None:
+    for path in written:
+        for end in ("", "-wal", "-shm"):
+            path.with_name(path.name + end).unlink(missing_ok=True)
+
+
+def _unpack(source: Path, home: Path, written: list[Path]) -> Json:
+    """``written`` gets each file as soon as it is there."""
     with tarfile.open(source, "r:gz") as archive:
         facts = _read_manifest(archive, source)
         for name, expected in facts["files"].items():
@@ -120,6 +136,7 @@ def _unpack(source: Path, home: Path) -> Json:
             path = home / name
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                written.append(path)
                 while piece := data.read(1 << 20):
                     file.write(piece)
             if _sha256(path) != expected:
