@@ -57,6 +57,14 @@ class GrammarFailed(ValueError):
         super().__init__("the grammar cannot be followed to its end; make the schema simpler")
 
 
+def written_by_newer(file: object, detail: str) -> ValueError:
+    """For data that a later version left, and this one would misread."""
+    return ValueError(
+        f"{file} was written by a newer version of openclaw-rl ({detail}): upgrade openclaw-rl, or restore a "
+        "backup that was made before, with 'openclaw-rl restore FILE.tar.gz --home NEW_FOLDER'"
+    )
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` if a known name is close, otherwise empty; to append to a message."""
     close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl.errors import written_by_newer
+
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
@@ -74,12 +76,17 @@ class Users:
             return
         stamp = status.st_ino, status.st_mtime_ns
         if stamp != self._stamp:
-            try:
-                stored = json.loads(self.path.read_text())
-                self._people = {user: Person(**facts) for user, facts in stored.items()}
-            except (ValueError, TypeError, AttributeError) as error:
-                raise ValueError(f"{self.path} cannot be read ({error}); repair it, or remove it") from None
-            self._stamp = stamp
+            self._people, self._stamp = self._read(), stamp
+
+    def _read(self) -> dict[str, Person]:
+        try:
+            stored = json.loads(self.path.read_text())
+            unknown = {name for facts in stored.values() for name in facts} - set(Person.__slots__)
+            if not unknown:
+                return {user: Person(**facts) for user, facts in stored.items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"{self.path} cannot be read ({error}); repair it, or remove it") from None
+        raise written_by_newer(self.path, ", ".join(sorted(map(str, unknown))))
 
     def _write(self, people: dict[str, Person]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

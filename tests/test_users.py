@@ -30,7 +30,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, changes: dict[str, obje
 
 
 def test_a_damaged_file_says_so(tmp_path: Path) -> None:
-    (tmp_path / "users.json").write_text('{"ann": {"colour": "red"}}')
+    (tmp_path / "users.json").write_text('{"ann": "red"')
     with pytest.raises(ValueError, match=r"users\.json cannot be read"):
         Users.in_home(tmp_path).of("ann")
 

@@ -114,8 +114,12 @@ class LearnLedger:
 
     def __init__(self, url: str) -> None:
         self.db = database.connect(sa.make_url(url))
-        with database.creating(self.db) as connection:
-            LEARN.run(connection)
+        try:
+            with database.creating(self.db) as connection:
+                LEARN.run(connection)
+        except BaseException:
+            self.db.dispose()
+            raise
         self.guard()
         self._insert = postgresql.insert if self.db.dialect.name == "postgresql" else sqlite.insert
 

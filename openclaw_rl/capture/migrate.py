@@ -13,6 +13,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from openclaw_rl.errors import written_by_newer
+
 _FOLDER = Path(__file__).with_name("migrations")
 
 
@@ -30,10 +32,8 @@ class Migrations:
         current: int = connection.execute(sa.select(sa.func.max(versions.c.version))).scalar() or 0
         files = self._files(connection.dialect.name)
         if current > len(files):
-            raise ValueError(
-                f"this ledger has schema version {current}, newer than this program's {len(files)}; "
-                "upgrade openclaw-rl"
-            )
+            known = f"schema {current}, this one knows {len(files)}"
+            raise written_by_newer(connection.engine.url.database, known)
         for file in files[current:]:
             for statement in file.read_text().split(";\n"):
                 if statement.strip():

@@ -156,7 +156,12 @@ def open_learn_ledger(config: Config) -> LearnLedger:
 
 
 def open_ledgers(config: Config) -> Ledgers:
-    return Ledgers.of(open_serve_ledger(config), open_learn_ledger(config))
+    serve_ledger = open_serve_ledger(config)
+    try:
+        return Ledgers.of(serve_ledger, open_learn_ledger(config))
+    except BaseException:
+        serve_ledger.close()
+        raise
 
 
 def open_store(config: Config) -> PolicyStore:

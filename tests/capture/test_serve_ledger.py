@@ -388,7 +388,7 @@ def test_a_newer_schema_is_refused(serve_ledger: ServeLedger, url: str) -> None:
     with serve_ledger.db.begin() as connection:
         connection.execute(sa.text("INSERT INTO schema_version (version) VALUES (99)"))
     with pytest.raises(
-        ValueError, match=r"schema version 99, newer than this program's .*; upgrade openclaw-rl"
+        ValueError, match=r"newer version of openclaw-rl \(schema 99, this one knows .*upgrade openclaw-rl"
     ):
         ServeLedger(url)
 

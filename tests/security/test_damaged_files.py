@@ -84,7 +84,7 @@ def test_a_newer_schema_is_refused_by_both(tmp_path: Path, kind: type, table: Mi
     with database.writing(engine) as connection:
         connection.exec_driver_sql(f"INSERT INTO {table.table} VALUES (999)")
     engine.dispose()
-    with pytest.raises(ValueError, match="newer than this program's"):
+    with pytest.raises(ValueError, match="newer version of openclaw-rl"):
         kind(url)
 
 
