@@ -17,6 +17,7 @@ from openclaw_rl.judge.exchange import Exchange, own_words
 from openclaw_rl.judge.guard import neutralise
 from openclaw_rl.judge.patterns import read_patterns
 from openclaw_rl.judge.tool_errors import error_in
+from openclaw_rl.judge.wishes import is_wish, separate
 from openclaw_rl.types import JudgeCase
 
 MAX_HINTS = 3
@@ -59,12 +60,15 @@ _OPPOSITES = tuple(
 def verbatim_hints(case: JudgeCase) -> tuple[str, ...]:
     """The user's own correcting sentences, or else that a tool call failed.
 
-    If the user says what they want, remarks about the given reply are left out: the teacher sees the hint
-    with the request only, and would answer "That was too long" with an apology.
+    Each thing that is asked for is a hint of its own. If the user says what they want, remarks about the given
+    reply are left out: the teacher sees the hint with the request only, and would answer "That was too long"
+    with an apology.
     """
     exchange = Exchange(case)
-    spoken = _correcting_sentences(exchange.user_text, exchange.request)
-    return filter_hints([spoken] if spoken else failures(case), case)
+    spoken = separate(_correcting_sentences(exchange.user_text, exchange.request))
+    if len(spoken) > MAX_HINTS:
+        spoken = [hint for hint in spoken if is_wish(hint)]
+    return filter_hints(spoken or failures(case), case)
 
 
 def failures(case: JudgeCase) -> list[str]:
@@ -130,13 +134,14 @@ def _is_telling(sentence: str) -> bool:
     )
 
 
-def _correcting_sentences(text: str, request: str) -> str:
+def _correcting_sentences(text: str, request: str) -> list[str]:
     said = [s for s in sentences(own_words(text)) if corrects(s, request)]
     if any(_REQUEST.search(s) and not _REMARK.search(s) and not is_trivial(s) for s in said):
         said = [s for s in said if not _REMARK.search(s)]
     if len(said) <= 3 and sum(map(len, said)) <= _MAX_CHARS:
-        return " ".join(said)
-    chosen = [s for s in said if _is_telling(s)][:3]
+        return said
+    chosen = [s for s in said if _is_telling(s) or is_wish(s)]
+    chosen = sorted(chosen, key=is_wish, reverse=True)[:3]
     while chosen and sum(map(len, chosen)) + len(chosen) > _MAX_CHARS:
         chosen.pop()
-    return " ".join(chosen)
+    return chosen

@@ -31,6 +31,11 @@ _KNOWN = ("filler", "lead", "want", "always", "no", "less", "back")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _PART = re.compile(r"[,;:–—，；：、]\s*|\s-\s")
 _QUESTION = re.compile(r"[?？]\W*$")
+#: An article and an adjective: the noun is still to come.
+_OPEN_PHRASE = re.compile(r"\b(?:an?|the|eine?[nmrs]?|une?|una|uno|uma?|een)\s+\w+$", re.IGNORECASE)
+#: What can be asked for in a few words behind something else.
+_FORMS = frozenset(("length", "language", *_QUOTING))
+_ENDS = (".", "!", "?", "…", "。", "！", "？")
 _MOST_NAMED_WORDS = 8
 #: Characters; the rest of a longer text is ignored.
 _LONGEST = 1200
@@ -56,6 +61,31 @@ def read_parts(text: str) -> tuple[Part, ...]:
     bare = text[:_LONGEST].replace("’", "'").strip()
     table = table_for(bare)
     return tuple(_read(part, table) for sentence in sentences(bare) for part in _split(sentence, table))
+
+
+def split_wishes(sentence: str) -> list[str]:
+    """A sentence in pieces, where each asks for something by itself: "one sentence and call me Captain"."""
+    bare = sentence[:_LONGEST].replace("’", "'").strip()
+    table = table_for(bare)
+    pieces: list[str] = []
+    for part in (_read(part, table) for part in _split(bare, table)):
+        if not (part.is_wish and part.points):
+            return [sentence]
+        if pieces and not _stands_alone(part, pieces[-1], table):
+            pieces[-1] = f"{pieces[-1]}, {part.text}"
+        else:
+            pieces.append(part.text)
+    return [_ended(piece) for piece in pieces] if len(pieces) > 1 else [sentence]
+
+
+def _stands_alone(part: Part, before: str, table: Table) -> bool:
+    """It tells somebody to do something, or has a form of its own; not the second of two adjectives."""
+    told = _Reader(part.text, table, part.takes_back).is_told
+    return told or (bool(part.points.keys() & _FORMS) and not _OPEN_PHRASE.search(before))
+
+
+def _ended(piece: str) -> str:
+    return piece if piece.endswith(_ENDS) else f"{piece}."
 
 
 def opposite(value: str) -> str:

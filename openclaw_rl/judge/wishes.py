@@ -14,7 +14,7 @@ from typing import Literal
 
 from openclaw_rl.forms import read
 from openclaw_rl.judge.corrections import is_failure_in_words, is_personal
-from openclaw_rl.judge.wish_reading import Part, opposite, plain, read_parts
+from openclaw_rl.judge.wish_reading import Part, opposite, plain, read_parts, split_wishes
 
 Relation = Literal["same", "replaces", "takes back", "other"]
 
@@ -29,6 +29,7 @@ don stop add never without must there
 _COMMON = frozenset(_COMMON_WORDS.split())
 _NOT = re.compile(r"\b(?:no|not|never|without|avoid|don't|do not|stop)\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
+_LETTERS = re.compile(r"[^\W\d_]{3}|[^\W\d_\x00-\u024f]")
 #: Value -> more specific values, which also satisfy it.
 _EXACTER = {
     "list": ("numbered", "bullets", "steps"),
@@ -54,6 +55,49 @@ def is_wish(text: str) -> bool:
 def asks(text: str) -> bool:
     """Whether the text asks for anything at all."""
     return any(part.asks for part in read_parts(text))
+
+
+def separate(said: Sequence[str]) -> list[str]:
+    """Sentences of one complaint, in order: each wish by itself, and all that is none together.
+
+    Where there is no wish, they belong together: "It is in src. Use that one."
+    """
+    hints: list[str] = []
+    rest, before = -1, ""
+    for sentence in said:
+        if not _LETTERS.search(sentence):  # "No.", "2."
+            if hints:
+                hints[-1] = f"{hints[-1]} {sentence}"
+            else:
+                before = f"{before}{sentence} "
+            continue
+        pieces = _pieces(sentence) if is_wish(sentence) else []
+        pieces, before = [before + piece for piece in pieces[:1]] + pieces[1:], "" if pieces else before
+        for piece in pieces:
+            known = [n for n, hint in enumerate(hints) if n != rest and _is_about_the_same(piece, hint)]
+            _put(hints, known[0] if known else -1, piece)
+        if not pieces:
+            rest, before = _put(hints, rest, before + sentence), ""
+    return hints or [before.strip()] * bool(before)
+
+
+def _put(hints: list[str], at: int, piece: str) -> int:
+    """Add a piece to the hint at a place, or behind all (-1); where it is then."""
+    if at < 0:
+        hints.append(piece)
+        return len(hints) - 1
+    hints[at] = f"{hints[at]} {piece}"
+    return at
+
+
+def _pieces(sentence: str) -> list[str]:
+    pieces = split_wishes(sentence)
+    again = any(_is_about_the_same(new, old) for n, new in enumerate(pieces) for old in pieces[:n])
+    return [sentence] if again else pieces
+
+
+def _is_about_the_same(new: str, old: str) -> bool:
+    return relation(new, old) in ("same", "replaces")
 
 
 def relation(new: str, old: str) -> Relation:

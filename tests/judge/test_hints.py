@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from openclaw_rl.judge.hints import contradict, filter_hints, is_safe, is_trivial, verbatim_hints
+from openclaw_rl.judge.shots import read_cases
 from openclaw_rl.types import JudgeCase
 
 
@@ -105,3 +106,20 @@ def test_at_most_three() -> None:
     case = make_case(user("mention price, colour, size, weight and smell"))
     words = ["price", "colour", "size", "weight", "smell"]
     assert len(filter_hints([f"mention {word}" for word in words], case)) == 3
+
+
+@pytest.mark.parametrize("row", read_cases("several"), ids=lambda row: row["said"])
+def test_each_thing_that_is_asked_for_is_a_hint_of_its_own(row: dict[str, Any]) -> None:
+    assert list(verbatim_hints(make_case(user(row["said"])))) == row["hints"]
+
+
+def test_so_it_is_in_complaints_that_were_not_looked_at() -> None:
+    """Only their number is told, so that it stays so."""
+    rows = read_cases("several-heldout")
+    right = sum(list(verbatim_hints(make_case(user(row["said"])))) == row["hints"] for row in rows)
+    assert right >= 0.85 * len(rows), f"{right} of {len(rows)}"
+
+
+def test_of_more_than_three_the_wishes_are_kept() -> None:
+    said = "I don't get it. Use a table. Answer in French. No emojis."
+    assert verbatim_hints(make_case(user(said))) == ("Use a table.", "Answer in French.", "No emojis.")
