@@ -1,10 +1,10 @@
-"""Forgetting: turns are taken out of both databases, and the versions that learned from them are undone.
+"""Forgetting: erases turns from both databases, and undoes the versions that learned from them.
 
-What was said in a turn is repeated in the history of those after it, and judged from in the one before: the
-former go with it, the latter loses its verdict. In a scope, the last version from before the first forgotten
-example serves again; everything else that later versions had learned waits for a step once more, with the
-teacher's answers as they were recorded, and is trained again in the background like anything new. What a
-teacher answered who was told forgotten words goes, too; a wish that is left is taught again.
+A turn's text is repeated in the history of later turns, and is the next state of the turn before: the former
+are erased with it, the latter loses its verdict. In each scope, the last version from before the first
+forgotten example serves again; everything else that later versions had learned is queued for a step again,
+with the teacher's answers as recorded, and retrained in the background. Answers whose teacher's prompt held
+forgotten text are erased, too; a wish that remains is taught again.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ CHANGED = "undone: a wish that it had learned was changed or paused"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What one request to forget comes to."""
+    """The turns that one request to forget affects."""
 
     turn_ids: tuple[str, ...]
     before: tuple[str, ...]
-    """Turns that stay, and were judged from the words that go."""
+    """Turns that stay, but whose next state is erased."""
 
     def also(self, turn_ids: Iterable[str]) -> Chosen:
         return replace(self, turn_ids=tuple(dict.fromkeys([*self.turn_ids, *turn_ids])))
 
 
 def choose(ledger: ServeLedger, condition: sa.ColumnElement[bool]) -> Chosen:
-    """The turns that meet it, all that repeat them, and those judged from them."""
+    """The turns that match, all later turns that repeat them, and those whose next state they are."""
     turns = schema.turns
     first = sa.select(turns.c.session, sa.func.min(turns.c.seq).label("seq")).where(condition)
     first_of = first.group_by(turns.c.session).subquery()
@@ -68,7 +68,7 @@ def choose(ledger: ServeLedger, condition: sa.ColumnElement[bool]) -> Chosen:
 
 
 def erase_turns(ledger: ServeLedger, chosen: Chosen) -> int:
-    """Out of the serve ledger, with all that points at them; what nothing needs any more is the sweep's."""
+    """Erase from the serve ledger, with all rows that refer to them; a sweep deletes the content later."""
     number = 0
     for batch in batched(chosen.turn_ids):
         with ledger.writing() as connection:
@@ -115,10 +115,10 @@ def _touched(chosen: Chosen) -> Iterator[sa.ColumnElement[bool]]:
 
 
 class Erasing(Steps):
-    """The same in the learn process's database, in one transaction."""
+    """Erasing in the learn process's database, in one transaction."""
 
     def erase(self, chosen: Chosen, has_weights: Callable[[int], bool]) -> dict[Scope, int]:
-        """Nothing of them is left; which version each scope goes back to that had learned from any."""
+        """Erase the turns; returns the version to which each scope that had learned from them goes back."""
         went_back: dict[Scope, int] = {}
         judged = [*chosen.turn_ids, *chosen.before]
         with database.writing(self.db) as connection:
@@ -142,7 +142,7 @@ class Erasing(Steps):
         return next(iter(verdict.hints), None) if verdict is not None else None
 
     def _strip(self, connection: sa.Connection, chosen: Chosen) -> None:
-        """Examples from these turns leave others' samples; a wish whose sample is empty is taught again."""
+        """Remove examples of these turns from other samples; a wish whose sample is empty is taught again."""
         for sample in strip_samples(connection, chosen.turn_ids, chosen.before):
             mine = samples.c.turn_id == sample
             before = connection.execute(sa.select(samples.c.status, samples.c.reason).where(mine)).one()
@@ -160,9 +160,9 @@ class Erasing(Steps):
     def change_wish(
         self, wish: Wish, turn_ids: Sequence[str], text: str, hold: bool, has_weights: Callable[[int], bool]
     ) -> dict[Scope, int]:
-        """What was learned for it is undone, and it is taught in its new words, or not as long as it is held.
+        """Undo what was learned for a wish, and teach it in its new wording, or put it on hold.
 
-        Those of the person's other wishes that were taught together with it are taught again.
+        The user's other wishes that were taught together with it are taught again.
         """
         went_back: dict[Scope, int] = {}
         mine = wishes.c.turn_id == wish.turn_id
@@ -181,7 +181,7 @@ class Erasing(Steps):
         return went_back
 
     def forgotten_versions(self) -> list[int]:
-        """Whose files have to go."""
+        """Versions whose files must be deleted."""
         query = sa.select(policies.c.version, policies.c.gate).where(policies.c.status == RETIRED)
         with self.db.connect() as connection:
             rows = connection.execute(query).all()
@@ -190,7 +190,7 @@ class Erasing(Steps):
     def _first_steps(
         self, connection: sa.Connection, which: Iterable[sa.ColumnElement[bool]]
     ) -> dict[Scope, int]:
-        """Per scope, the first version that had one of these among its samples, whatever became of it."""
+        """Per scope, the first version that had one of these among its samples, whatever its status."""
         found: dict[Scope, int] = {}
         for condition in which:
             query = sa.select(samples.c.scope, sa.func.min(samples.c.step)).where(
@@ -212,7 +212,7 @@ class Erasing(Steps):
         lineage = self._lineage(connection, serving, scope)
         usable = (v for v in lineage if v < first and (v == BASE_VERSION or has_weights(v)))
         target = next(usable, BASE_VERSION)
-        # Where older weights are gone, what they had learned is learned again as well.
+        # If older weights are missing, what they had learned is learned again as well.
         first = min([first, *(v for v in lineage if v > target)])
         if target != serving:
             self._serve(connection, target, why, scope)
@@ -224,7 +224,7 @@ class Erasing(Steps):
         return target
 
     def _uncount(self, connection: sa.Connection, undone: sa.ColumnElement[bool]) -> None:
-        """Made once more, these versions must not count twice against the wishes they were made for."""
+        """Versions that are trained again must not count twice against their wishes."""
         checked = policies.c.status.not_in((TRAINING, CANDIDATE))
         made = (
             sa.select(wish_turns.c.wish, policies.c.version)
@@ -239,12 +239,12 @@ class Erasing(Steps):
             connection.execute(wishes.update().where(mine).values(versions=left))
 
     def turns_of_user(self, user: str) -> list[str]:
-        """Whose verdicts came to something, also those that were pruned since."""
+        """The user's turns that have a sample, including turns pruned since."""
         with self.db.connect() as connection:
             return list(connection.scalars(sa.select(samples.c.turn_id).where(samples.c.user == user)))
 
     def _release_since(self, connection: sa.Connection, scope: Scope, first: int) -> None:
-        """What these versions learned waits once more, as it was recorded."""
+        """Queue what these versions learned again, as recorded."""
         learned = samples.c.status.in_((TRAINED, CLAIMED)) | (samples.c.reason == GATE_REJECTED)
         mine = (samples.c.scope == scope) & (samples.c.step >= first) & learned & samples.c.data.is_not(None)
         rows = connection.execute(sa.select(samples.c.status, samples.c.reason).where(mine)).all()

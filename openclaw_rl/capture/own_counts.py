@@ -1,4 +1,4 @@
-"""The funnel of one person: counted from their own rows, as ``inspect.view_counts`` keeps everybody's."""
+"""One user's funnel, counted from their rows; ``inspect.view_counts`` does the same for all users."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def view_own_counts(ledgers: Ledgers, user: str) -> Json:
 
 
 def _settled(ledgers: Ledgers, user: str) -> tuple[Counter[str], Counter[str]]:
-    """Samples by status, and why some are none; where the judge said it, in its words."""
+    """Samples by status, and by reason of exclusion; the judge's own reason if it gave one."""
     reason = sa.func.coalesce(samples.c.reason, sa.case((~verdicts.c.trainable, verdicts.c.reason)))
     query = (
         sa.select(samples.c.status, reason, sa.func.count())
@@ -83,7 +83,7 @@ def _num_judged(ledgers: Ledgers, user: str) -> int:
 
 
 def _waiting(ledgers: Ledgers, user: str) -> tuple[int, int]:
-    """Turns in the judge's queue, and those of them that it has failed on."""
+    """How many turns are in the judge's queue, and on how many of them it has failed."""
     with ledgers.learn.db.connect() as connection:
         query = sa.select(tasks.c.turn_id, tasks.c.attempts).where(tasks.c.ready.is_not(None))
         attempts = {row.turn_id: row.attempts for row in connection.execute(query)}
