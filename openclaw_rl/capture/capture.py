@@ -1,6 +1,6 @@
-"""Capture as the gateway sees it: place a request, record a turn, never get in the way.
+"""Capture for the gateway: places requests and records turns, without ever blocking or failing a reply.
 
-A request also says something about earlier turns: what followed a reply, that it was asked again,
+A request also carries information about earlier turns: what followed a reply, that it was regenerated,
 that it never arrived. Those facts are stored when the request comes in, before it is answered.
 """
 
@@ -23,7 +23,7 @@ from openclaw_rl.types import ChatRequest, Placement, TurnKind, TurnRecord
 
 log = logging.getLogger(__name__)
 
-#: The same conversation asked again within this time after a delivered reply is a regeneration.
+#: The same request within this time after a delivered reply is a regeneration.
 _REGENERATION_S = 600.0
 _RECENT = 20_000
 _DONE_HEADER = "x-session-done"
@@ -33,13 +33,13 @@ _DONE_HEADER = "x-session-done"
 class _Recent:
     created_at: float
     delivered: bool | None
-    """None while it is not known yet."""
+    """None while it is unknown."""
     had_tools: bool
     kind: TurnKind
 
 
 class LedgerCapture:
-    """The Capture protocol over one ledger."""
+    """Implements the Capture protocol on one ledger."""
 
     def __init__(
         self, ledger: ServeLedger, recorder: Recorder, max_wait_s: float = 2.0, pause_s: float = 10.0
@@ -79,7 +79,7 @@ class LedgerCapture:
                 return self._finder.place(*arguments, memory_only=True)
             return await asyncio.wait_for(asyncio.to_thread(self._finder.place, *arguments), self._max_wait_s)
         except Exception as error:
-            # The ledger cannot be read: the reply matters more than its place. Requests of the next
+            # The ledger cannot be read: the reply matters more than its session. Requests of the next
             # seconds do not even try, so that a stuck database delays one of them, not all.
             log.error("a request could not be placed into its session: %s", type(error).__name__)
             self._trust_ledger_at = time.monotonic() + self._pause_s
@@ -90,11 +90,11 @@ class LedgerCapture:
             return Found(new_session_id(), (), None)
 
     async def _continued(self, found: Found) -> tuple[KnownReply | None, set[int]]:
-        """The newest reply of the conversation itself, and where younger ones on its side stand."""
+        """The newest reply of the conversation itself, and the indices of newer replies to side requests."""
         side_replies: set[int] = set()
         for reply in found.replies:
             if reply.left_out and (await self._delivery(reply.turn_id))[1] is False:
-                continue  # it never arrived, so what stands there now is no reaction to it
+                continue  # it never arrived, so what follows is no reaction to it
             if await self._kind(reply.turn_id) != "side":
                 return reply, side_replies
             side_replies.add(reply.index)
@@ -112,7 +112,7 @@ class LedgerCapture:
     async def _learned(
         self, request: ChatRequest, found: Found, reply: KnownReply | None, side_replies: set[int]
     ) -> list[TurnEvent]:
-        """What this request tells about earlier turns."""
+        """Events about earlier turns that follow from this request."""
         now = time.time()
         learned = []
         if reply and (
@@ -138,7 +138,7 @@ class LedgerCapture:
             summary = await asyncio.to_thread(self._ledger.turn_summary, turn_id)
         except Exception:
             summary = None
-        # Unknown is taken as delivered: a wrong "retried" would throw a good turn away.
+        # Unknown counts as delivered: a wrong "retried" would discard a good turn.
         return (summary["created_at"], summary["delivered"]) if summary else (0.0, True)
 
     def _had_tools(self, turn_id: str) -> bool | None:
@@ -146,7 +146,7 @@ class LedgerCapture:
         return known.had_tools if known else None
 
     def _note(self, event: TurnEvent) -> None:
-        """Stored in the background: a request never waits for what it says about the past."""
+        """Store in the background: a request never waits for events about earlier turns."""
         task = asyncio.create_task(self._recorder.record(event))
         self._noting.add(task)
         task.add_done_callback(self._noting.discard)
@@ -171,7 +171,7 @@ class LedgerCapture:
         return durable
 
     async def _shared(self, keys: dict[str, str], session_id: str) -> dict[str, str]:
-        """Which of the keys another session has, too; as far as memory knows if the ledger cannot be read."""
+        """Keys that another session has, too; from memory only if the ledger cannot be read."""
         if time.monotonic() >= self._trust_ledger_at:
             try:
                 look = asyncio.to_thread(self._finder.shared, keys, session_id)

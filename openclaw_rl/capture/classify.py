@@ -1,8 +1,8 @@
-"""What kind of request this is: part of the conversation, or something on its side.
+"""Classifies a request: part of the conversation, or a side request.
 
 Agents send heartbeats, memory flushes, summaries and titles through the same API, often with the
 whole conversation as history. Such a request says nothing about the last reply, so it must never
-become that reply's next state. Anything not recognised is unknown until somebody continues it.
+become that reply's next state. Anything not recognised is unknown until a later request continues it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from openclaw_rl.types import Message, TurnKind
 HEADER = "x-turn-type"
 _SIDE_HEADER_VALUES = ("side", "heartbeat", "title", "summary", "memory", "system")
 
-#: OpenClaw's own words, wherever they stand in a message. A heartbeat is asked for in one way and stands in
-#: later histories in another; whatever else wakes an agent is told in the same manner.
+#: OpenClaw's own texts, anywhere in a message. A heartbeat has one wording when it is sent and another in
+#: later histories; other events that wake an agent are reported in the same style.
 _SIDE_MARKS = (
     "[OpenClaw heartbeat poll]",
     "[OpenClaw exec completion]",
@@ -29,10 +29,10 @@ _SIDE_MARKS = (
     "Pre-compaction memory flush",
     "A background task completed",
 )
-#: A summary of a transcript that stands in the message itself.
+#: Delimiters of a transcript inside a message that asks for its summary.
 _TRANSCRIPT = ("<conversation>", "</conversation>")
-#: How agents and chat windows ask for a title, a summary or suggestions about a conversation, and how nodes
-#: of graphs ask for a verdict about it or for who goes on. A person speaks to the model of "your answer".
+#: How agents and chat clients ask for a title, a summary or suggestions about a conversation, and how graph
+#: nodes ask for a verdict on it or for the next speaker. A user would say "your answer" instead.
 _NAMES = r"chat|conversation|dialog(?:ue)?|session|thread|transcript"
 _ABOUT = rf"(?:{_NAMES})\b"
 _TASK = r"^(?:#+\s*Task:?\s*)?(?:please\s+)?"
@@ -60,7 +60,8 @@ _SIDE_TASKS = re.compile(
     re.IGNORECASE | re.DOTALL,
 )  # fmt: skip
 
-#: What is made of a history, and how it is named: looser than above, for requests that lost their tools.
+#: What a side request makes from a history, and words for the history: looser patterns than above, for
+#: requests whose tools are gone.
 _PRODUCT = re.compile(
     r"\b(?:summar(?:y|ies|i[sz]e)|title|recap|compact(?:ion)?|condense|hand-?off|checkpoint|memor(?:y|ies)"
     r"|follow-?up questions?|key (?:facts|points|insights))\b",
@@ -81,14 +82,14 @@ def classify(
     if stated in _SIDE_HEADER_VALUES:
         return "side"
     last = last_real_message(messages)
-    # A run that a person began may be told of something in between, so this outranks a "main".
+    # An event may arrive within a run that a user started, so this overrides a stated "main".
     if last is not None and is_aside(last):
         return "side"
     if stated:
         return "main"
     if last is not None and last["role"] == "user" and _is_side_task(strip_ephemeral(last["content"] or "")):
         return "side"
-    # What is asked for may stand in the system prompt, with somebody's words as the material.
+    # The task may be in the system prompt, with the conversation's text as its input.
     if (
         not has_tools
         and len(messages) == 2
@@ -96,8 +97,8 @@ def classify(
         and _is_side_task(messages[0]["content"] or "")
     ):
         return "side"
-    # The same agent suddenly without its tools: on the side if it asks for something about its own history.
-    # Graph frameworks ask the person's next question so, too.
+    # The same agent suddenly without its tools: a side request if it asks about its own history.
+    # Graph frameworks also send the user's next message without tools.
     if continued_had_tools and not has_tools and last is not None and last["role"] in ("user", "system"):
         return "side" if _is_about_history(strip_ephemeral(last["content"] or "")) else "unknown"
     return "unknown"
@@ -109,7 +110,7 @@ def last_real_message(messages: Sequence[Message]) -> Message | None:
 
 
 def is_aside(message: Message) -> bool:
-    """A message that the agent's own machinery wrote, which says nothing about the reply before it."""
+    """Whether the agent's own machinery wrote the message; it then says nothing about the reply before it."""
     text = message.get("content") or ""
     return message["role"] == "user" and any(mark in text for mark in _SIDE_MARKS)
 
@@ -133,9 +134,9 @@ def next_state_after(
 ) -> list[Message]:
     """What followed the reply at ``index``, up to the next reply, without injected context.
 
-    Some agents keep what happened on the side in the history: such messages and the replies to them
-    (recognised, or known to stand at ``side_replies``) are passed over, and so is what the model itself
-    said elsewhere (at ``own_words``).
+    Some agents keep side requests in the history: these and the replies to them (recognised, or known to be
+    at ``side_replies``) are skipped, and so are messages that the model itself wrote as another agent
+    (at ``own_words``).
     """
     following: list[Message] = []
     aside = False
@@ -144,7 +145,7 @@ def next_state_after(
             if not aside and position not in side_replies:
                 break
             following, aside = [], True
-        elif is_aside(message):  # injected context too: of some reports nothing else is left
+        elif is_aside(message):  # before is_ephemeral: some reports consist of injected context only
             aside = aside or not following
         elif message["role"] == "system" or position in own_words or is_ephemeral(message):
             continue

@@ -1,7 +1,7 @@
-"""Content addressing: how messages and token ids become rows that are stored once.
+"""Content addressing: turns messages and token ids into rows that are stored once.
 
 Nothing here touches a database. Hash chains make a prefix's identity the hash of its last link,
-so recognising that a history was seen before needs no look-up and no comparison.
+so recognising a known history needs no look-up and no comparison.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def digest(*parts: bytes) -> bytes:
     return hashlib.blake2b(framed, digest_size=16).digest()
 
 
-#: Made once: ``json.dumps`` would make an encoder for every message.
+#: Created once: ``json.dumps`` would create an encoder for every message.
 to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -43,7 +43,7 @@ def unpack_ids(data: bytes) -> list[int]:
 class KnownHashes:
     """Hashes known to be stored already: a bounded memory that spares repeated inserts.
 
-    What it says holds for one prune generation only; the writer starts a new one with the next.
+    Valid for one prune generation only; the writer starts a new cache with the next.
     """
 
     def __init__(self, generation: int = 0, capacity: int = 200_000) -> None:

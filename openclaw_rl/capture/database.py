@@ -1,7 +1,7 @@
-"""SQLite and PostgreSQL made to behave alike: durable commits, and one writer at a time.
+"""Makes SQLite and PostgreSQL behave alike: durable commits, and one writer at a time.
 
-Writers take turns, so rows become visible in the order of their numbers. Readers block nobody and
-nobody blocks them. An error never carries somebody's prompt into a log.
+Writers take turns, so rows become visible in the order of their numbers. Readers and writers do not
+block each other. An error never carries a user's prompt into a log.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 T = TypeVar("T")
-#: Statements of the server's own work never run longer; ``unhurried`` lifts it for reports.
+#: Statements of normal operation never run longer; ``read_snapshot`` lifts the limit for reports.
 _STATEMENT_TIMEOUT_S = 10
-#: A host that is cut off inside a transaction holds what it locked for no longer than this.
+#: A host that is disconnected inside a transaction holds its locks for no longer than this.
 _IDLE_TIMEOUT_S = 10
 _LOCK_ID = 0x0C1A
 _PARAMETERS = 500
@@ -30,12 +30,12 @@ _GUARDS = "openclaw_rl_guards"
 
 _SQLITE_SETTINGS = (
     f"page_size={PAGE_BYTES}",
-    "auto_vacuum=INCREMENTAL",  # only takes effect in an empty file, so before anything else
+    "auto_vacuum=INCREMENTAL",  # only takes effect in an empty file, so it comes before anything else
     "journal_mode=WAL",
     "synchronous=FULL",
-    "wal_autocheckpoint=0",  # checkpoints run in the background, not inside somebody's commit
+    "wal_autocheckpoint=0",  # checkpoints run in the background, not inside a commit
     "cache_size=-16000",
-    "secure_delete=ON",  # what is deleted is overwritten, so that it cannot be read from free space
+    "secure_delete=ON",  # overwrites deleted data, so that it cannot be read from free space
 )
 
 _POSTGRESQL_SETTINGS = {
@@ -66,7 +66,7 @@ def _connect_postgresql(url: sa.URL) -> sa.Engine:
     options = {
         "connect_timeout": 5,
         "options": " ".join(f"-c {name}={value}" for name, value in _POSTGRESQL_SETTINGS.items()),
-        # Notice within half a minute that the other machine is gone; above, that machine notices as soon.
+        # Detect within half a minute that the server is gone; the settings above make the server do the same.
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 3,
@@ -93,7 +93,7 @@ def _connect_sqlite(url: sa.URL) -> sa.Engine:
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
         # The driver's own BEGIN leaves schema changes outside the transaction, and a transaction
-        # that reads first and writes later fails if somebody else wrote in between.
+        # that reads first and writes later fails if another writer committed in between.
         writes = connection.get_execution_options().get("writes")
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -101,9 +101,9 @@ def _connect_sqlite(url: sa.URL) -> sa.Engine:
 
 
 def _make_private(path: Path) -> None:
-    """Before SQLite opens it, which gives its log and its index the same mode; also if it was readable."""
+    """Call before SQLite opens the file: its log and index inherit the mode. Also fixes a readable file."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with suppress(OSError):  # SQLite says what is wrong with a path
+    with suppress(OSError):  # SQLite reports what is wrong with the path
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     for file in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
         if file.is_file() and file.stat().st_uid == os.getuid():
@@ -111,7 +111,7 @@ def _make_private(path: Path) -> None:
 
 
 def _enable_wal(connection: sqlite3.Connection, statement: str) -> None:
-    """Entering WAL mode does not wait for another process that does the same, so ask again."""
+    """Entering WAL mode does not wait for another process that does the same, so retry."""
     deadline = time.monotonic() + _STATEMENT_TIMEOUT_S
     while True:
         try:
@@ -133,12 +133,12 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def guard_writing(engine: sa.Engine, *guards: Callable[[sa.Connection], None]) -> None:
-    """What each transaction that writes begins with; a guard that raises ends it there."""
+    """Run the guards at the start of each write transaction; a guard that raises aborts it."""
     engine.update_execution_options(**{_GUARDS: guards})
 
 
 def take_turns(connection: sa.Connection) -> None:
-    """A guard for PostgreSQL: those that have it write one after the other, as SQLite's writers do anyway."""
+    """A guard for PostgreSQL: serialises the writers that use it, as SQLite always does."""
     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_ID + 1)))
 
 
@@ -146,7 +146,7 @@ def take_turns(connection: sa.Connection) -> None:
 def creating(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A transaction that may change the schema; two processes that start together take turns.
 
-    ValueError for a SQLite file that is damaged.
+    ValueError if a SQLite file is damaged.
     """
     if engine.dialect.name == "sqlite" and engine.url.database:
         _check_length(Path(engine.url.database))
@@ -162,10 +162,10 @@ def creating(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def _check_length(path: Path) -> None:
-    """A file shorter than its first page says would otherwise be found out in the middle of a request."""
+    """Detect at startup a file that is shorter than its header says, rather than during a request."""
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
-        return  # pages may still be in there
+        return  # the missing pages may be in the log
     with suppress(OSError), path.open("rb") as file:
         head, length = file.read(100), path.stat().st_size
         page = int.from_bytes(head[16:18], "big")
@@ -181,7 +181,7 @@ def _damaged(path: Path) -> ValueError:
 
 @contextmanager
 def read_snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """One consistent view of everything, for reports that read a whole ledger."""
+    """One consistent snapshot, without timeouts, for reports that read a whole ledger."""
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -193,7 +193,7 @@ def read_snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextmanager
 def only_one(path: Path) -> Iterator[bool]:
-    """Whether no other process of this machine is inside this with the same file. Gone with the process."""
+    """True if no other process on this machine holds the file's lock, which ends with the process."""
     with open(path, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -203,7 +203,7 @@ def only_one(path: Path) -> Iterator[bool]:
 
 
 def batched(values: Iterable[T], size: int = _PARAMETERS) -> Iterator[list[T]]:
-    """Lists short enough to be the parameters of one statement."""
+    """Lists short enough for the parameters of one statement."""
     remaining = iter(values)
     while batch := list(islice(remaining, size)):
         yield batch
@@ -213,10 +213,10 @@ def batched(values: Iterable[T], size: int = _PARAMETERS) -> Iterator[list[T]]:
 
 
 def checkpoint(engine: sa.Engine) -> int:
-    """Move SQLite's log into the main file without blocking anybody.
+    """Move SQLite's log into the main file without blocking readers or writers.
 
-    Returns the log's size if something written meanwhile is still in it, so that it cannot start
-    over and keeps growing; else 0.
+    Returns the log's size in bytes if it still holds pages written meanwhile, so that it cannot
+    restart and keeps growing; otherwise 0.
     """
     if engine.dialect.name != "sqlite":
         return 0
@@ -225,7 +225,7 @@ def checkpoint(engine: sa.Engine) -> int:
 
 
 def empty_log(engine: sa.Engine, timeout_s: float = 10.0) -> bool:
-    """Cut SQLite's log to nothing, so that no old page is left in it; False if readers were in the way."""
+    """Truncate SQLite's log, so that no old page is left in it; False if readers prevented it."""
     if engine.dialect.name != "sqlite":
         return True
     end = time.monotonic() + timeout_s
@@ -244,17 +244,17 @@ def file_pages(engine: sa.Engine) -> int:
 
 
 def release_pages(engine: sa.Engine, number: int) -> bool:
-    """Give so many free pages back to the file system; True while there are more."""
+    """Return up to ``number`` free pages to the file system; True while there are more."""
     with engine.connect() as connection:
         raw: Any = connection.connection.driver_connection
-        # As a script: executed in the usual way it frees a single page.
+        # As a script: with a plain execute it frees a single page.
         raw.executescript(f"PRAGMA incremental_vacuum({number})")
     [(free,)] = _pragma(engine, "freelist_count")
     return bool(free)
 
 
 def _pragma(engine: sa.Engine, command: str) -> list[tuple[Any, ...]]:
-    """Outside any transaction, where alone some of these commands work."""
+    """Run outside any transaction; some of these commands work only there."""
     with engine.connect() as connection:
         raw: Any = connection.connection.driver_connection
         rows: list[tuple[Any, ...]] = raw.execute(f"PRAGMA {command}").fetchall()

@@ -1,10 +1,10 @@
-"""Forgetting: turns are taken out of both databases, and the versions that learned from them are undone.
+"""Forgetting: erases turns from both databases, and undoes the versions that learned from them.
 
-What was said in a turn is repeated in the history of those after it, and judged from in the one before: the
-former go with it, the latter loses its verdict. In a scope, the last version from before the first forgotten
-example serves again; everything else that later versions had learned waits for a step once more, with the
-teacher's answers as they were recorded, and is trained again in the background like anything new. What a
-teacher answered who was told forgotten words goes, too; a wish that is left is taught again.
+A turn's text is repeated in the history of later turns, and is the next state of the turn before: the former
+are erased with it, the latter loses its verdict. In each scope, the last version from before the first
+forgotten example serves again; everything else that later versions had learned is queued for a step again,
+with the teacher's answers as recorded, and retrained in the background. Answers whose teacher's prompt held
+forgotten text are erased, too; a wish that remains is taught again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ErasePlan:
 
     turn_ids: tuple[str, ...]
     before: tuple[str, ...]
-    """Turns that stay, and were judged from the words that go."""
+    """Turns that stay, but whose next state is erased."""
 
     def also(self, turn_ids: Iterable[str]) -> ErasePlan:
         return replace(self, turn_ids=tuple(dict.fromkeys([*self.turn_ids, *turn_ids])))
@@ -166,7 +166,7 @@ class EraseMixin(Steps):
         has_weights: Callable[[int], bool],
         ends_as: str | None = None,
     ) -> dict[Scope, int]:
-        """What was learned for it is undone, and it is taught in its new words, or not as long as it is held.
+        """Undo what was learned for a wish, and teach it in its new wording, or put it on hold.
 
         Those of the person's other wishes that were taught together with it are taught again. ``ends_as``: it
         is over, with this status.
@@ -189,7 +189,7 @@ class EraseMixin(Steps):
         return went_back
 
     def forgotten_versions(self) -> list[int]:
-        """Whose files have to go."""
+        """Versions whose files must be deleted."""
         query = sa.select(policies.c.version, policies.c.gate).where(policies.c.status == RETIRED)
         with self.db.connect() as connection:
             rows = connection.execute(query).all()
@@ -198,7 +198,7 @@ class EraseMixin(Steps):
     def _first_steps(
         self, connection: sa.Connection, which: Iterable[sa.ColumnElement[bool]]
     ) -> dict[Scope, int]:
-        """Per scope, the first version that had one of these among its samples, whatever became of it."""
+        """Per scope, the first version that had one of these among its samples, whatever its status."""
         found: dict[Scope, int] = {}
         for condition in which:
             query = sa.select(samples.c.scope, sa.func.min(samples.c.step)).where(
@@ -220,7 +220,7 @@ class EraseMixin(Steps):
         lineage = self._lineage(connection, serving, scope)
         usable = (v for v in lineage if v < first and (v == BASE_VERSION or has_weights(v)))
         target = next(usable, BASE_VERSION)
-        # Where older weights are gone, what they had learned is learned again as well.
+        # If older weights are missing, what they had learned is learned again as well.
         first = min([first, *(v for v in lineage if v > target)])
         if target != serving:
             self._serve(connection, target, why, scope)
@@ -232,7 +232,7 @@ class EraseMixin(Steps):
         return target
 
     def _uncount(self, connection: sa.Connection, undone: sa.ColumnElement[bool]) -> None:
-        """Made once more, these versions must not count twice against the wishes they were made for."""
+        """Versions that are trained again must not count twice against their wishes."""
         checked = policies.c.status.not_in((TRAINING, CANDIDATE))
         made = (
             sa.select(wish_turns.c.wish, policies.c.version)
@@ -247,12 +247,12 @@ class EraseMixin(Steps):
             connection.execute(wishes.update().where(mine).values(versions=left))
 
     def turns_of_user(self, user: str) -> list[str]:
-        """Whose verdicts came to something, also those that were pruned since."""
+        """The user's turns that have a sample, including turns pruned since."""
         with self.db.connect() as connection:
             return list(connection.scalars(sa.select(samples.c.turn_id).where(samples.c.user == user)))
 
     def _release_since(self, connection: sa.Connection, scope: Scope, first: int) -> None:
-        """What these versions learned waits once more, as it was recorded."""
+        """Queue what these versions learned again, as recorded."""
         learned = samples.c.status.in_((TRAINED, CLAIMED)) | (samples.c.reason == GATE_REJECTED)
         mine = (samples.c.scope == scope) & (samples.c.step >= first) & learned & samples.c.data.is_not(None)
         rows = connection.execute(sa.select(samples.c.status, samples.c.reason).where(mine)).all()

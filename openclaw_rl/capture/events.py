@@ -1,4 +1,4 @@
-"""Facts that become known about a turn after it was stored: rows that point back at it."""
+"""Events: facts that become known about a turn after it was stored, as rows that point back at it."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from openclaw_rl.capture.unjudged import count_left_out
 from openclaw_rl.types import Json, Message
 
 NEXT_STATE = "next_state"
-"""What followed the reply in the first main-line request that continues it."""
+"""What followed the reply in the first request of the conversation that continues it."""
 UNSURE_STATE = "unsure_state"
-"""The same, of a request with other instructions, tools or form than the one that was answered: perhaps of a
-node that looks at the answer. A ``NEXT_STATE`` takes its place."""
+"""The same, from a request with other instructions, tools or response format than the one answered: perhaps
+from a graph node that inspects the answer. A ``NEXT_STATE`` replaces it."""
 REGENERATED = "regenerated"
-"""The same was asked again although the reply had been delivered."""
+"""The same request was sent again although the reply had been delivered."""
 RETRIED = "retried"
-"""The same was asked again because the reply had not been delivered: this turn does not count."""
+"""The same request was sent again because the reply had not been delivered: this turn does not count."""
 CLOSED = "closed"
 """The session ended with this turn."""
 FEEDBACK = "feedback"
-"""A person's rating."""
+"""A user's rating."""
 EXCLUDE = "exclude"
-"""A person does not want this turn to be learned from."""
+"""A user excluded this turn from learning."""
 INCLUDE = "include"
-"""They want it after all."""
+"""A user revoked the exclusion."""
 EXCLUDE_SESSION, INCLUDE_SESSION = "exclude_session", "include_session"
-"""The same two about the session that this turn opened, and about its turns to come."""
+"""The same two for the whole session that this turn opened, including future turns."""
 SECRET = "secret"
 """What followed the reply held a secret: this turn is not learned from."""
 WITHHELD = "withheld"
-"""Their client deleted this reply: it is not given out any more."""
+"""The client deleted this reply: it is no longer returned."""
 REWARD = "reward"
-"""How the episode went that ended with this turn, in an environment."""
+"""The result of the episode that ended with this turn, in an environment."""
 FLUSH = "flush"
-"""Work off now what waits; about no turn in particular."""
+"""A request to process everything that waits; not about a particular turn."""
 
-#: Kinds that make a turn judgeable. All but what people may say again are stored once per turn.
+#: Kinds that make a turn judgeable. All kinds but ``REPEATABLE`` are stored once per turn.
 READY_KINDS = (NEXT_STATE, UNSURE_STATE, REGENERATED, CLOSED)
 REACTIONS = (NEXT_STATE, UNSURE_STATE)
-#: Kinds that say whether a turn is judged at all.
+#: Kinds that decide whether a turn is judged at all.
 _MATTER = {*REACTIONS, FEEDBACK, SECRET, RETRIED}
 REPEATABLE = (FEEDBACK, FLUSH, EXCLUDE, INCLUDE, EXCLUDE_SESSION, INCLUDE_SESSION)
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEvent:
-    """To be stored."""
+    """An event to store."""
 
     turn_id: str | None
     kind: str
@@ -65,7 +65,7 @@ class TurnEvent:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """As read back; ``seq`` follows the order of commits."""
+    """An event as read back; ``seq`` follows the order of commits."""
 
     seq: int
     turn_id: str
@@ -78,9 +78,9 @@ class StoredEvent:
 def store_events(
     connection: sa.Connection, events: Sequence[TurnEvent], seqs: Mapping[str, int], counters: Counter[str]
 ) -> bool:
-    """Inside the ledger's transaction: number and store what is new, and count it.
+    """Number, store and count new events in the ledger's transaction; True if there were any.
 
-    An event about a turn that was never stored has nothing to point at and is left out.
+    An event about a turn that was never stored is left out.
     """
     table = schema.events
     numbered = [(0 if e.turn_id is None else seqs.get(e.turn_id), e) for e in events]
@@ -133,13 +133,13 @@ def load_events(
 
 
 def reaction(of_turn: Iterable[StoredEvent]) -> StoredEvent | None:
-    """What followed the reply, as far as it is known."""
+    """The event with what followed the reply, if known."""
     known = {event.kind: event for event in of_turn if event.kind in REACTIONS}
     return known.get(NEXT_STATE) or known.get(UNSURE_STATE)
 
 
 def excluded_sessions(db: sa.Engine, sessions: Sequence[int]) -> set[int]:
-    """Those of the sessions, by number, that a person excluded and did not take back in."""
+    """Those of the sessions, by number, that a user excluded and did not include again."""
     turns, events = schema.turns, schema.events
     newest: dict[int, str] = {}
     with db.connect() as connection:
@@ -155,13 +155,13 @@ def excluded_sessions(db: sa.Engine, sessions: Sequence[int]) -> set[int]:
 
 
 def is_excluded(of_turn: Sequence[StoredEvent], session_excluded: bool) -> bool:
-    """A person's newest word about the turn itself, or else about its session."""
+    """By the newest decision about the turn itself, otherwise about its session."""
     said = [event.kind for event in of_turn if event.kind in (EXCLUDE, INCLUDE)]
     return said[-1] == EXCLUDE if said else session_excluded
 
 
 def excluded_turns(db: sa.Engine, turn_ids: Iterable[str]) -> set[str]:
-    """Those of the turns that a person excluded, by themselves or with their session."""
+    """Those of the turns that a user excluded, individually or with their session."""
     turns, events, found = schema.turns, schema.events, set[str]()
     for batch in batched(set(turn_ids)):
         with db.connect() as connection:

@@ -1,6 +1,6 @@
-"""What pruned turns left with the learn process: the words in their verdicts, samples and wishes go, too.
+"""Deletes pruned turns' text from the learn ledger: in verdicts, samples and wishes.
 
-The rows stay, so that counts and versions can still be explained: who was judged how, and what it came to.
+The rows stay, so that counts and versions can still be explained: each turn's verdict and outcome.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from openclaw_rl.capture.sample_turns import strip_samples
 from openclaw_rl.capture.samples import samples
 from openclaw_rl.capture.wishes import CURRENT, PRUNED, wish_turns, wishes
 
-#: Whose reason quotes what a tool wrote.
+#: Source of verdicts whose reason quotes a tool's output.
 _QUOTING = "rule:tool_error"
 _QUOTED = "the tool reported an error"
 
 
 def forget_words(learn_ledger: LearnLedger, turn_ids: Sequence[str]) -> None:
-    """Remove what people said in these turns; a wish that began with one of them ends."""
+    """Delete the text of these turns; a wish that began with one of them ends."""
     for batch in database.batched(turn_ids):
         with database.writing(learn_ledger.db) as connection:
             judged, of_tools = verdicts.c.turn_id.in_(batch), verdicts.c.source == _QUOTING

@@ -1,7 +1,7 @@
-"""The ledger as the outside sees it: sessions, turns and counts in the API's words.
+"""The ledger as the API shows it: sessions, turns and counts.
 
-A turn's state is derived, never stored: from the turn itself, what became known of it, and its
-verdict. ``user`` limits a view to one person's own; None sees everything.
+A turn's state is derived, never stored: from the turn itself, its events, and its verdict. ``user`` limits a
+view to one user's data; None sees everything.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def view_turn(ledgers: Ledgers, turn_id: str, user: str | None = None) -> Json |
 
 
 def _is_excluded(ledger: ServeLedger, summary: Json) -> bool:
-    """Whether a person excluded the whole session that a turn is of."""
+    """Whether a user excluded the turn's whole session."""
     return bool(events.excluded_sessions(ledger.db, [summary["session"]]))
 
 
@@ -54,11 +54,11 @@ def _describe(ledgers: Ledgers, summary: Json, session_excluded: bool) -> Json:
         "id": summary["id"],
         "session_id": summary["session_id"],
         "user": summary["user"],
-        # Whatever the main line continues belongs to it, however it looked when it came.
+        # A turn that the conversation continues belongs to it, however it was classified at first.
         "kind": "main" if following else summary["kind"],
         "state": state,
         "reason": reason,
-        # What a person decided, even before the learn process has taken it up.
+        # A user's decision, even before the learn process has imported it.
         "excluded": events.is_excluded(happened, session_excluded),
         "continues": summary["continues"],
         "next_state": following.messages if following else None,
@@ -118,7 +118,7 @@ def view_session(
     after: str | None = None,
     text: bool = False,
 ) -> Json | None:
-    """With its turns in order; ``limit`` and ``after`` (a turn's id) choose some of them."""
+    """A session with its turns in order; ``limit`` and ``after`` (a turn's id) select a page."""
     ledger = ledgers.serve
     session = ledger.session(session_id)
     if session is None or user not in (None, session["user"]):
@@ -145,7 +145,7 @@ def view_session(
 
 
 def closed_at(ledger: ServeLedger, last_turn_id: str) -> float | None:
-    """When the session was closed; a request after that opens it again."""
+    """When the session was closed; a later request opens it again."""
     return next((e.at for e in ledger.events_of(last_turn_id) if e.kind == events.CLOSED), None)
 
 
@@ -156,7 +156,7 @@ def view_sessions(
     user: str | None = None,
     only: Sequence[str] | None = None,
 ) -> Json:
-    """Newest first; ``only`` are the ids of a search, in their own order, of which ``after`` is one."""
+    """Newest first; ``only`` are the ids that a search found, in its order, of which ``after`` is one."""
     if only is None:
         rows = ledger.list_sessions(limit + 1, after, user)
     else:
@@ -188,7 +188,7 @@ def view_counts(ledgers: Ledgers) -> Json:
     reasons.update(left_out)
     sampled, trained = lessons[READY] + lessons[CLAIMED], lessons[TRAINED]
     states = {
-        # Counted in two databases, one after the other: what was sampled in between is in both.
+        # Two databases are counted one after the other: turns sampled in between are in both.
         "judged": max(0, judged["judged"] - sampled - trained - sum(left_out.values())),
         "unjudged": judged["unjudged"],
         "sampled": sampled,
@@ -209,7 +209,7 @@ def view_counts(ledgers: Ledgers) -> Json:
 
 
 def view_stages(turns: int, states: dict[str, int], reasons: Counter[str], queue: int) -> list[Json]:
-    """From seen to trained: how many turns came that far, and why the others did not, or not yet."""
+    """From seen to trained: how many turns reached each stage, and why the others did not, or not yet."""
     unpaired = {reason: reasons[reason] for reason in COUNTERS}
     unpaired[_NOTHING_FOLLOWED] = max(0, states["waiting"] - queue)
     unjudged = {_IN_QUEUE: min(queue, states["waiting"]), _FAILED: states["unjudged"]}
@@ -230,7 +230,7 @@ def view_policies(
     scope: Scope | None = EVERYONE,
     limit: int = 1000,
 ) -> Json:
-    """A scope's versions, or everybody's, newest first; ``serving`` is what the engine really serves."""
+    """A scope's versions, or all, newest first; ``serving`` returns what the engine actually serves."""
     rows = [view_policy(policy) for policy in policy_ledger.list_policies(limit, scope)]
     for row in rows:
         is_served = row["version"] == serving(row["scope"])
@@ -247,7 +247,10 @@ def view_policy(policy: Policy) -> Json:
 
 
 def view_learning(policy_ledger: PolicyLedger, scope: Scope = EVERYONE, everybodys: bool = True) -> Json:
-    """How far the next step is, and what the last one came to; the stage of anybody's step, or of theirs."""
+    """Progress toward the next step, and the last step's result.
+
+    The stage is that of any scope's step with ``everybodys``, otherwise of this scope's only.
+    """
     unfinished = policy_ledger.unfinished()
     if unfinished is not None and not (everybodys or unfinished.scope == scope):
         unfinished = None

@@ -1,4 +1,4 @@
-"""Is the ledger sound? The database's own check, then ours: links, hashes and counters."""
+"""Integrity check of the ledger: the database's own, then ours on links, hashes and counters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINKS = (
 
 
 def find_damage(engine: sa.Engine) -> list[str]:
-    """Problems, one line each, on one consistent view; empty when sound."""
+    """Problems, one line each, from one consistent snapshot; empty if there are none."""
     with read_snapshot(engine) as connection:
         own = []
         if engine.dialect.name == "sqlite":
@@ -38,7 +38,7 @@ def _dangling(connection: sa.Connection) -> Iterator[str]:
         query = sa.select(sa.func.count()).select_from(table).where(~found)
         if number := connection.scalar(query):
             yield f"{number} rows of {table.name} lack their {column}"
-    # Content that no turn needs may be half gone: an interrupted prune leaves it so, the next one ends it.
+    # Content that no turn needs may be partly deleted: an interrupted prune leaves it, the next one finishes.
     reach.mark(connection)
     for table in reach.NEEDED:
         lost = reach.missing(table).subquery()

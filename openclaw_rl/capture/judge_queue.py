@@ -1,4 +1,4 @@
-"""What waits for the judge: cases from the serve ledger, verdicts into the learn ledger."""
+"""The judge's queue: reads cases from the serve ledger, writes verdicts to the learn ledger."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _PAGE = 500
 
 
 class LedgerJudgeQueue:
-    """The judging worker's ``JudgeQueue`` over both ledgers."""
+    """Implements the judging worker's ``JudgeQueue`` on both ledgers."""
 
     def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger, idle_s: float) -> None:
         self._serve_ledger, self._learn_ledger, self._idle_s = serve_ledger, learn_ledger, idle_s
         self._unsure: set[str] = set()
-        """Turns being judged whose reaction was not known for certain when their case was read."""
+        """Turns being judged whose next state was not certain when their case was read."""
 
     def pull(self) -> None:
-        """Everything new, page by page."""
+        """Import everything new, page by page."""
         full = True
         while full:
             last_turn, last_event = self._learn_ledger.cursors()
-            # Events first: the turns they point at are then among those read after them.
+            # Read events first: the turns they point at are then among those read afterwards.
             found = self._serve_ledger.events_after(last_event, _PAGE)
             self._learn_ledger.pull(self._turns_after(last_turn), found, self._reopened(found))
             full = len(found) == _PAGE
@@ -53,7 +53,7 @@ class LedgerJudgeQueue:
         return turns
 
     def _reopened(self, found: list[events.StoredEvent]) -> dict[str, Task]:
-        """Turns that may be learned from after all, as they would wait had nobody excluded them."""
+        """Tasks for turns that were included again, as if they had never been excluded."""
         tasks = {}
         for turn_id in {event.turn_id for event in found if event.kind == events.INCLUDE}:
             turn = self._serve_ledger.turn_summary(turn_id)
@@ -98,7 +98,7 @@ def _is_judgeable(turn: Json) -> bool:
 
 
 def _is_own_limit(turn: TurnRecord) -> bool:
-    """Whether the client itself wanted no longer a reply: neither the default nor the context ended it."""
+    """Whether the client's own token limit applied, rather than the default or the context length."""
     stated = turn.params.get("max_completion_tokens") or turn.params.get("max_tokens")
     return stated is not None and turn.sampling.max_tokens >= int(stated)
 

@@ -1,9 +1,9 @@
-"""What the learn process knows: work that waits, and verdicts.
+"""The learn process's ledger: turns that wait for the judge, and verdicts.
 
-Its own database file beside the serve ledger's (one PostgreSQL database holds both), so that a
-long transaction of one process never delays the other. Turns and events are pulled over by
-number, each exactly once; a verdict and the end of its task are one transaction. A process that
-dies at any instruction therefore judges no turn twice and forgets none.
+A separate database file from the serve ledger's (one PostgreSQL database holds both), so that a
+long transaction of one process never delays the other. Turns and events are imported by number,
+each exactly once; a verdict and the end of its task are one transaction. A process killed at any
+instruction therefore judges no turn twice and misses none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from openclaw_rl.types import Json, Scope, Verdict
 metadata = sa.MetaData()
 Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
-#: Turns without a verdict. ``ready`` says what made a turn judgeable, null while nothing has.
+#: Turns without a verdict. ``ready`` is what made a turn judgeable; null if nothing has yet.
 tasks = sa.Table(
     "judge_tasks",
     metadata,
@@ -54,7 +54,7 @@ tasks = sa.Table(
     sa.Index("judge_tasks_by_time", "ready", "next_try_at"),
 )
 
-#: Append-only; a user's own word is a later row and outranks the others.
+#: Append-only; a user's feedback is a later row and overrides the judge's verdicts.
 verdicts = sa.Table(
     "verdicts",
     metadata,
@@ -70,7 +70,7 @@ verdicts = sa.Table(
     sa.Column("judged_at", sa.Double, nullable=False),
 )
 
-#: How far the serve ledger was read (``cursor_*``), and how many turns are in which state.
+#: How far the serve ledger was read (``cursor_*``), and numbers of turns by state.
 marks = sa.Table(
     "learn_marks",
     metadata,
@@ -78,7 +78,7 @@ marks = sa.Table(
     sa.Column("value", sa.Double, nullable=False),
 )
 
-#: As far as verdicts depend on it; ``samples.py`` has the whole table.
+#: Only the columns that verdicts depend on; ``samples.py`` defines the table.
 _samples = sa.table("samples", sa.column("turn_id"), sa.column("step"))
 
 _MAX_BACK_OFF_S = 300.0
@@ -86,31 +86,31 @@ _MAX_BACK_OFF_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """A stored turn, as far as the learn ledger needs it."""
+    """The fields of a stored turn that the learn ledger needs."""
 
     seq: int
     id: str
     created_at: float
     judgeable: bool
-    """False for side requests and replies that were never finished."""
+    """False for side requests and cancelled replies."""
     excluded: bool = False
-    """Of a session that is not to be learned from."""
+    """Whether it belongs to an excluded session."""
     secret: bool = False
-    """It held one."""
+    """Whether it held a secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A turn that waits for its verdict."""
+    """A turn that waits for a verdict."""
 
     turn_id: str
     created_at: float
     ready: str | None
-    """What made it judgeable; None while nothing has."""
+    """What made it judgeable; None if nothing has yet."""
 
 
 class LearnLedger:
-    """The learn process's ledger. Writers take turns; readers may be anywhere."""
+    """The learn process's ledger. Writers take turns; any process may read."""
 
     def __init__(self, url: str) -> None:
         self.db = database.connect(sa.make_url(url))
@@ -124,14 +124,14 @@ class LearnLedger:
         self._insert = postgresql.insert if self.db.dialect.name == "postgresql" else sqlite.insert
 
     def guard(self, *checks: Callable[[sa.Connection], None]) -> None:
-        """What each transaction that writes begins with, once it is its turn."""
+        """Run the checks at the start of each write transaction, after it has got the write lock."""
         turns = [database.take_turns] if self.db.dialect.name == "postgresql" else []
         database.guard_writing(self.db, *turns, *checks)
 
-    # --- pulling work over -------------------------------------------------------------------
+    # --- importing work ----------------------------------------------------------------------
 
     def cursors(self) -> tuple[int, int]:
-        """The last turn and the last event that were pulled over."""
+        """The last turn and the last event that were imported."""
         with self.db.connect() as connection:
             values = self.marks(connection)
         return int(values["cursor_turns"]), int(values["cursor_events"])
@@ -142,9 +142,9 @@ class LearnLedger:
         events: Sequence[StoredEvent],
         reopened: Mapping[str, Task] | None = None,
     ) -> None:
-        """Take up new turns and what became known of earlier ones, with the cursors, at once.
+        """Import new turns and events, and advance the cursors, in one transaction.
 
-        ``reopened`` are those that the events take back in, unless they cannot be judged.
+        ``reopened``: tasks for the judgeable turns that the events include again.
         """
         if not turns and not events:
             return
@@ -175,12 +175,12 @@ class LearnLedger:
         elif event.kind == SECRET:
             self._add_verdict(connection, event.turn_id, HELD_SECRET)
         elif event.kind in (EXCLUDE_SESSION, INCLUDE_SESSION, REWARD):
-            pass  # turns have events of their own, and new ones come marked; rewards are read by `rollouts`
+            pass  # turns have their own events, and new ones come marked; `rollouts` reads rewards
         elif event.kind == FLUSH:
             connection.execute(tasks.update().where(tasks.c.ready.is_not(None)).values(next_try_at=0.0))
             self.set_mark(connection, f"flush_asked{_whose(event.data.get('scope'))}", event.at)
         elif event.kind in READY_KINDS:
-            # The first thing that made it judgeable stays, unless it was that nothing certain followed.
+            # What first made the turn judgeable is kept; only a certain next state replaces it.
             waits = sa.true() if event.kind == NEXT_STATE else tasks.c.ready.is_(None)
             connection.execute(
                 tasks.update().where(tasks.c.turn_id == event.turn_id, waits).values(ready=event.kind)
@@ -191,7 +191,7 @@ class LearnLedger:
             connection.execute(tasks.delete().where(tasks.c.turn_id == event.turn_id))
 
     def _include(self, connection: sa.Connection, turn_id: str, task: Task | None) -> None:
-        """Back to what was thought of the turn before it was excluded; if nothing was, it waits."""
+        """Restore the turn's verdict from before it was excluded; if it had none, it waits for one."""
         before = self._verdict(connection, turn_id)
         if before is None or before.source != EXCLUDE:
             return
@@ -200,10 +200,10 @@ class LearnLedger:
             connection.execute(self._insert(tasks).on_conflict_do_nothing(), [asdict(task)])
 
     def _promote(self, connection: sa.Connection, event: StoredEvent) -> None:
-        """What the main line continues belongs to it, even if it looked like a side request.
+        """A turn that the conversation continues belongs to it, even if it looked like a side request.
 
-        A reaction comes once. A verdict that is there already was reached without it, so the turn is judged
-        again, unless a person has spoken or a step has taken it.
+        A next state arrives once. An existing verdict was reached without it, so the turn is judged again,
+        unless a user has rated or excluded it or a step has claimed it.
         """
         before = self._verdict(connection, event.turn_id)
         if before is None or not (_is_persons(before) or self._is_claimed(connection, event.turn_id)):
@@ -215,7 +215,7 @@ class LearnLedger:
         return connection.execute(query).scalar() is not None
 
     def close_idle(self, before: float) -> int:
-        """Turns that nothing followed for so long are judged as the last of their session."""
+        """Make turns from before ``before`` without a next state judgeable, as the last of their session."""
         with database.writing(self.db) as connection:
             done = connection.execute(
                 tasks.update()
@@ -227,7 +227,7 @@ class LearnLedger:
     # --- judging -----------------------------------------------------------------------------
 
     def ready(self, limit: int, now: float) -> list[str]:
-        """Turns to judge next, longest ready first."""
+        """Turns to judge next, longest due first."""
         query = (
             sa.select(tasks.c.turn_id)
             .where(tasks.c.ready.is_not(None), tasks.c.next_try_at <= now)
@@ -238,9 +238,9 @@ class LearnLedger:
             return list(connection.scalars(query))
 
     def settle(self, turn_id: str, verdict: Verdict, *, unsure: bool = False) -> None:
-        """The verdict, and the end of the task; nothing if a user's word came first.
+        """Store the verdict and end the task; does nothing if a user's decision came first.
 
-        ``unsure``: no certain reaction was known then. If one came meanwhile, it is judged again.
+        ``unsure``: judged without a certain next state. If one arrived meanwhile, the turn is judged again.
         """
         with database.writing(self.db) as connection:
             row = connection.execute(sa.select(tasks.c.ready).where(tasks.c.turn_id == turn_id)).first()
@@ -250,7 +250,7 @@ class LearnLedger:
                 self._add_verdict(connection, turn_id, verdict)
 
     def fail(self, turn_id: str, error: str, now: float) -> None:
-        """No verdict could be had: the turn is unjudged and will be tried again, ever more rarely."""
+        """The judge failed: the turn stays unjudged and is retried with exponential back-off."""
         with database.writing(self.db) as connection:
             row = connection.execute(sa.select(tasks.c.attempts).where(tasks.c.turn_id == turn_id)).first()
             if row is not None:
@@ -277,15 +277,15 @@ class LearnLedger:
             self.add_mark(connection, _state_mark(after), 1)
 
     def drop_verdicts(self, connection: sa.Connection, turn_id: str) -> None:
-        """Nothing that was thought of a turn is left."""
+        """Delete all verdicts on a turn."""
         if (before := self._verdict(connection, turn_id)) is not None:
             self.add_mark(connection, _state_mark(before), -1)
         connection.execute(verdicts.delete().where(verdicts.c.turn_id == turn_id))
 
-    # --- looking in --------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------
 
     def verdict(self, turn_id: str) -> Verdict | None:
-        """The one that counts: a secret, an exclusion, the newest word of a user, or the newest verdict."""
+        """The verdict that counts: a secret, an exclusion, the user's newest rating, or the newest other."""
         with self.db.connect() as connection:
             return self._verdict(connection, turn_id)
 
@@ -299,7 +299,7 @@ class LearnLedger:
         )  # fmt: skip
 
     def scores(self, turn_ids: Sequence[str]) -> dict[str, int]:
-        """What the verdict that counts says of each of these turns that has one."""
+        """The score of the verdict that counts, for each of these turns that has one."""
         found: dict[str, int] = {}
         with self.db.connect() as connection:
             for batch in database.batched(turn_ids):
@@ -313,7 +313,7 @@ class LearnLedger:
         return None if row is None else dict(row._mapping)
 
     def unfinished(self, turn_ids: Sequence[str]) -> set[str]:
-        """Those of the turns that still wait for a verdict they can get."""
+        """Those of the turns that are ready and wait for a verdict."""
         found: set[str] = set()
         with self.db.connect() as connection:
             for batch in database.batched(turn_ids):
@@ -322,7 +322,7 @@ class LearnLedger:
         return found
 
     def counts(self, now: float) -> Counter[str]:
-        """``judged``, ``excluded:<reason>``, ``queue``, ``due`` and ``unjudged``; independent of history."""
+        """``judged``, ``excluded:<reason>``, ``queue``, ``due``, ``unjudged``; cost unaffected by history."""
         waits = tasks.c.ready.is_not(None)
         with self.db.connect() as connection:
             counts = Counter(
@@ -347,7 +347,7 @@ class LearnLedger:
     # --- marks: small facts that are updated in place ----------------------------------------
 
     def flush_requested_at(self, scope: Scope | None = None) -> float | None:
-        """When it was last asked to work off what waits, of everybody or of a scope, unless that was done."""
+        """When a flush was last requested, for everybody or for a scope; None if it is done."""
         with self.db.connect() as connection:
             values, whose = self.marks(connection), _whose(scope)
         asked = values[f"flush_asked{whose}"]
@@ -373,7 +373,7 @@ class LearnLedger:
 
 
 def _standing(turns: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """Verdicts on these turns; of each turn, the one that counts comes first."""
+    """Verdicts on these turns; each turn's verdict that counts comes first."""
     source, back = verdicts.c.source, verdicts.alias("back")
     taken_back = sa.select(sa.func.coalesce(sa.func.max(back.c.seq), 0)).where(
         back.c.turn_id == verdicts.c.turn_id, back.c.source == INCLUDE

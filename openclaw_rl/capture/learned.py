@@ -1,6 +1,6 @@
-"""How learning goes, in numbers: verdicts over turns, swaps, and what a swap did to the replies around it.
+"""Learning in numbers: verdicts over turns, swaps, and how a swap affected the replies around it.
 
-All of it is counted by the database from rows that name their turns; nothing is kept beside them.
+All of it is computed by the database from rows that name their turns; no separate statistics are stored.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from openclaw_rl.capture.samples import samples, swaps
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.types import EVERYONE, Json, Scope
 
-#: Points of a curve: about what a screen can show.
+#: Points of a curve: about as many as a screen can show.
 _POINTS = 120
 _MAX_SWAPS = 500
 _MAX_ROWS = 5000
-#: Judged turns of a curve.
+#: Judged turns in a curve.
 _MAX_JUDGED = 12_000
-#: Replies that began this long before or after a swap are looked at.
+#: Replies that began this long before or after a swap are counted …
 _AROUND_S = 60.0
-#: … and those of this long before it say what is usual.
+#: … and compared with those of this long before it.
 _USUAL_S = 600.0
 _TRAFFIC_S = 60.0
 
 
 def view_rewards(policy_ledger: PolicyLedger, user: str | None = None) -> Json:
-    """The last judged turns, in at most 120 groups of equal size: mean verdict, and how many were what."""
+    """The last judged turns, in at most 120 groups of equal size: mean verdict, and counts by verdict."""
     judged = sorted(_judged(policy_ledger, user))
     size = max(1, -(-len(judged) // _POINTS))
     points = [_point(first, judged[first : first + size]) for first in range(0, len(judged), size)]
@@ -41,9 +41,9 @@ def view_rewards(policy_ledger: PolicyLedger, user: str | None = None) -> Json:
 
 
 def _judged(policy_ledger: PolicyLedger, user: str | None) -> list[tuple[float, int, int]]:
-    """When, by which version, and the score: from an index alone, and no more of it than a curve needs.
+    """Time, version and score of judged turns: read from an index alone, and only as many as a curve needs.
 
-    A sample is made some time after its verdict. Until then the verdict says what the sample will.
+    A sample is made some time after its verdict; until then the verdict's own score is used.
     """
     columns = (samples.c.created_at, samples.c.policy_version, samples.c.score)
     query = sa.select(*columns).order_by(samples.c.created_at.desc()).limit(_MAX_JUDGED)
@@ -74,7 +74,7 @@ def _point(first: int, turns: list[tuple[float, int, int]]) -> Json:
 
 
 def view_swaps(policy_ledger: PolicyLedger, limit: int = _MAX_SWAPS, scope: Scope = EVERYONE) -> list[Json]:
-    """Which version served a scope from when on, oldest first."""
+    """Which version served a scope from when, oldest first."""
     query = sa.select(swaps).where(swaps.c.scope == scope).order_by(swaps.c.seq.desc()).limit(limit)
     with policy_ledger.db.connect() as connection:
         return [dict(row._mapping) for row in connection.execute(query)][::-1]
@@ -83,7 +83,7 @@ def view_swaps(policy_ledger: PolicyLedger, limit: int = _MAX_SWAPS, scope: Scop
 def view_step_turns(
     policy_ledger: PolicyLedger, version: int, user: str | None, limit: int = 200
 ) -> list[Json]:
-    """What a step learned from, in the order of the turns."""
+    """The samples of a step, in the order of their turns."""
     columns = (samples.c.turn_id, samples.c.score, samples.c.status, samples.c.strength)
     query = sa.select(*columns).where(samples.c.step == version)
     if user is not None:
@@ -94,7 +94,7 @@ def view_step_turns(
 
 
 def view_traffic(serve_ledger: ServeLedger, now: float, user: str | None = None) -> Json:
-    """Finished replies of the last minute."""
+    """Rates of finished replies over the last minute."""
     turns = schema.turns
     query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(turns.c.completion_tokens), 0))
     query = query if user is None else query.where(turns.c.user == user)
@@ -108,7 +108,7 @@ def view_traffic(serve_ledger: ServeLedger, now: float, user: str | None = None)
 
 
 def tokens_since(serve_ledger: ServeLedger, user: str, since: float) -> int:
-    """Of a person's prompts and replies."""
+    """Tokens in a user's prompts and replies."""
     turns = schema.turns
     query = sa.select(sa.func.sum(turns.c.prompt_tokens + turns.c.completion_tokens))
     with serve_ledger.db.connect() as connection:
@@ -117,7 +117,7 @@ def tokens_since(serve_ledger: ServeLedger, user: str, since: float) -> int:
 
 
 class SwapWatch:
-    """What the last swap did to the replies around it; once a minute has passed, that no longer changes."""
+    """How the last swap affected the replies around it; cached once the result is final."""
 
     def __init__(
         self, serve_ledger: ServeLedger, policy_ledger: PolicyLedger, scope: Scope = EVERYONE

@@ -1,11 +1,11 @@
-"""Who learns, where several hosts share one PostgreSQL: leases that run out, and a number that fences.
+"""Which host learns, if several share one PostgreSQL: leases with an expiry and a fencing token.
 
-A learn process joins with a number larger than any before it and keeps its lease alive. It then holds others
-by name: the judging, and each scope that it trains. Every transaction in which it writes first checks that
-its own lease still counts, so a host that was cut off, or asleep, can write nothing once another may have
-taken over. Writers of the learn ledger take turns (``LearnLedger``): nothing comes between check and commit.
+A learn process joins with a token larger than any before it and renews its lease. It then takes further
+leases by name: the judging, and each scope that it trains. Every write transaction first checks that its own
+lease is valid, so a host that was disconnected or suspended can write nothing once another may have taken
+over. Writers of the learn ledger take turns (``LearnLedger``), so nothing happens between check and commit.
 
-Time is the database's. With SQLite there is one learn process, kept alone by a lock on its file: no leases.
+Time is the database's. With SQLite a file lock ensures a single learn process, so there are no leases.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from openclaw_rl.capture.samples import policies
 from openclaw_rl.capture.versions import CANDIDATE, TRAINING
 from openclaw_rl.types import Json, Scope
 
-#: Whoever holds it takes up new turns, judges them and makes samples of verdicts.
+#: Its holder imports new turns, judges them and makes samples from verdicts.
 JUDGING = "judging"
 TTL_S = 15.0
-#: A scope that was not worked on for so long is free for other hosts.
+#: A scope that was not worked on for this long is released to other hosts.
 _IDLE_S = 10.0
 
 leases = sa.Table(
@@ -51,7 +51,7 @@ def scope_lease(scope: Scope) -> str:
 
 
 class Leases:
-    """Those of one learn process. Thread-safe."""
+    """The leases of one learn process. Thread-safe."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class Leases:
         ttl_s: float = TTL_S,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """``holder`` names the host and stays the same when its learn process is started again."""
+        """``holder`` names the host and stays the same when its learn process restarts."""
         self._ledger, self._holder, self.ttl_s, self._clock = ledger, holder, ttl_s, clock
         self._own = f"learner:{holder}"
         self._used: dict[str, float] = {}
-        """What is held, and when it was last asked for, on the monotonic clock."""
+        """The leases held, and when each was last used, on the monotonic clock."""
         self._lock = threading.Lock()
         self._insert = postgresql.insert if ledger.db.dialect.name == "postgresql" else sqlite.insert
         self.token = 0
@@ -77,7 +77,7 @@ class Leases:
     # --- one process ---------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Begin. What the process before on this host held is free; whoever calls knows that it is dead."""
+        """Start. Releases what this host's previous process held; the caller ensures that it is dead."""
         with database.writing(self._ledger.db) as connection:
             self.token = int(self._ledger.marks(connection)["lease_token"]) + 1
             self._ledger.set_mark(connection, "lease_token", self.token)
@@ -87,18 +87,18 @@ class Leases:
         self._ledger.guard(self.check)
 
     def check(self, connection: sa.Connection) -> None:
-        """LeaseLost if it ran out; for the beginning of a transaction that writes."""
+        """Raise LeaseLost if the lease expired; call it first in every write transaction."""
         if not self._is_held(connection, self._own):
             raise LeaseLost
 
     def confirm(self) -> int:
-        """Our number, while it counts."""
+        """Our token; LeaseLost if the lease expired."""
         with self._ledger.db.connect() as connection:
             self.check(connection)
         return self.token
 
     def renew(self) -> None:
-        """For so long again. Scopes in which nothing is going on are given up."""
+        """Extend all leases by ``ttl_s``, and release idle scopes."""
         with self._lock:
             idle = [name for name, at in self._used.items() if time.monotonic() - at > _IDLE_S]
             with database.writing(self._ledger.db) as connection:
@@ -111,7 +111,7 @@ class Leases:
                 del self._used[name]
 
     def _release_idle(self, connection: sa.Connection, names: list[str]) -> list[str]:
-        """Not the scope of a step that was begun, however long it takes."""
+        """A scope with an unfinished step is kept, however long the step takes."""
         begun = sa.select(policies.c.scope).where(policies.c.status.in_((TRAINING, CANDIDATE)))
         busy = {JUDGING, *map(scope_lease, connection.scalars(begun))}
         free = [name for name in names if name not in busy]
@@ -121,7 +121,7 @@ class Leases:
         return free
 
     def leave(self) -> None:
-        """Everything is free at once."""
+        """Release everything at once."""
         with database.writing(self._ledger.db) as connection:
             mine = (leases.c.holder == self._holder) & (leases.c.token == self.token)
             connection.execute(leases.delete().where(mine))
@@ -135,7 +135,7 @@ class Leases:
         return self.take(JUDGING)
 
     def take(self, name: str) -> bool:
-        """Whether this process holds it, from now on if nobody else does."""
+        """Take the lease unless another process holds it; True if this process holds it now."""
         with self._lock:
             if name not in self._used:
                 with self._ledger.db.connect() as connection:
@@ -150,7 +150,7 @@ class Leases:
             return True
 
     def holds_scope(self, connection: sa.Connection, scope: Scope) -> bool:
-        """In the caller's transaction, where nothing can change any more."""
+        """Checked in the caller's transaction, so it stays true until the commit."""
         return self._is_held(connection, scope_lease(scope))
 
     def _counts(self) -> sa.ColumnElement[bool]:
@@ -172,7 +172,7 @@ class Leases:
 
 
 def view_leases(ledger: LearnLedger) -> list[Json]:
-    """Who learns what, as ``/v1/status`` shows it: holder, and the names it holds."""
+    """Hosts and the leases they hold, as shown by ``/v1/status``."""
     with ledger.db.connect() as connection:
         rows = connection.execute(sa.select(leases).order_by(leases.c.token, leases.c.name)).all()
     found: dict[str, Json] = {}

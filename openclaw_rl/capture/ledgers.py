@@ -1,4 +1,4 @@
-"""The three ledgers together: what was served, what was judged, what was learned."""
+"""The three ledgers together: served turns, verdicts, and samples with policy versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from openclaw_rl.capture.serve_ledger import ServeLedger
 
 @dataclass(frozen=True, slots=True)
 class Ledgers:
-    """All that is known, wherever it is kept."""
+    """All stored data, wherever it is stored."""
 
     serve: ServeLedger
     """Sessions, turns and events; written by the serve process."""

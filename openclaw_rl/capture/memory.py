@@ -1,7 +1,7 @@
-"""What judged turns taught about each user, ready to be said in a later system prompt.
+"""Each user's wishes from judged turns, as a note for later system prompts.
 
-Read from the verdicts, so it survives restarts and needs no training. A request only looks into a
-dict; ``refresh`` is for the background.
+Read from the verdicts, so it survives restarts and needs no training. A request only reads a
+dict; ``refresh`` runs in the background.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEAD = "What this person asked for before, and still wants:"
 
 
 class HintMemory:
-    """The newest wishes of each user, each once, as far as they are to be told (``notes.py``)."""
+    """Each user's newest wishes, each once, as far as they belong in the note (``notes.py``)."""
 
     def __init__(
         self,
@@ -43,21 +43,21 @@ class HintMemory:
         max_tokens: int = 256,
         num_tokens: Callable[[str], int] = len,
     ) -> None:
-        """``is_wish`` tells what somebody asked for from what is said of one reply or of a tool.
+        """``is_wish`` distinguishes lasting wishes from remarks about one reply or a tool.
 
-        ``ask``: only what its person said yes to.
+        ``ask``: include only wishes that the user has consented to.
         """
         self._serve_ledger, self._policies, self._db = ledgers.serve, ledgers.policies, ledgers.learn.db
         self._is_wish, self._mode = is_wish, ASK if ask else ON
         self._max_tokens, self._num_tokens = max_tokens, num_tokens
         self._last = self._generation = 0
-        #: Replaced, never changed: a request may be reading while the background writes.
+        #: Values are replaced, never mutated: a request may read while the background writes.
         self._hints: OrderedDict[str, tuple[str, ...]] = OrderedDict()
-        #: Likewise: what a person said -> how they word it now; empty where it is not to be told.
+        #: Likewise: (user, original text) -> current wording; empty if it does not belong in the note.
         self._now: dict[tuple[str, str], str] = {}
 
     def note(self, user: str) -> str | None:
-        """For the system prompt, the newest wishes that fit; None while there is nothing to say."""
+        """The note for the system prompt, with the newest wishes that fit; None if there are none."""
         unasked = self._mode == ON
         hints = [self._now.get((user, hint), hint if unasked else "") for hint in self._hints.get(user, ())]
         lines = [f"- {hint}" for hint in dict.fromkeys(filter(None, hints))]
@@ -66,7 +66,7 @@ class HintMemory:
         return "\n".join([_HEAD, *lines]) if lines else None
 
     def refresh(self) -> None:
-        """Take up verdicts that came since the last time; anew after something was pruned or forgotten."""
+        """Read verdicts since the last call; start over after something was pruned or forgotten."""
         self._now = self._changed()
         generation = self._serve_ledger.counts()["generation"]
         if generation != self._generation:
@@ -84,7 +84,7 @@ class HintMemory:
                 return
 
     def _changed(self) -> dict[tuple[str, str], str]:
-        """Wishes that are worded anew, over, refused or learned; where it is asked for again, not."""
+        """Current wording of wishes; empty for those ended, refused or learned, unless made again."""
         over, current = (ON_HOLD, REPLACED, TAKEN_BACK, SET_ASIDE), wishes.c.status.in_(CURRENT)
         with self._db.connect() as connection:
             rows = connection.execute(sa.select(wishes).where(wishes.c.status.in_(over) | current)).all()

@@ -1,9 +1,9 @@
-"""Schema versions of both databases: numbered SQL files, run once each, in order.
+"""Schema migrations of both databases: numbered SQL files, each run once, in order.
 
-``migrations/<database>/0003_name.sql`` brings a database from version 2 to 3; where SQLite and PostgreSQL
-differ there are two files, ``0003_name.sqlite.sql`` and ``0003_name.postgresql.sql``. Files are never edited,
-only added. The tables in ``schema.py``, ``learn_ledger.py`` and ``samples.py`` say what the newest version
-looks like, and a test compares.
+``migrations/<database>/0003_name.sql`` upgrades a database from version 2 to 3; if SQLite and PostgreSQL
+differ, there are two files, ``0003_name.sqlite.sql`` and ``0003_name.postgresql.sql``. Files are never
+edited, only added. The tables in ``schema.py``, ``learn_ledger.py`` and ``samples.py`` define the newest
+version, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _FOLDER = Path(__file__).with_name("migrations")
 
 @dataclass(frozen=True, slots=True)
 class Migrations:
-    """The migrations of one database, and the table that says how far it is."""
+    """The migrations of one database, and the table that holds its version."""
 
     folder: Path
     table: str
 
     def run(self, connection: sa.Connection) -> int:
-        """Bring the database to the newest version, inside the caller's transaction; returns that version."""
+        """Upgrade the database to the newest version, in the caller's transaction; returns that version."""
         versions = sa.Table(self.table, sa.MetaData(), sa.Column("version", sa.Integer, primary_key=True))
         versions.create(connection, checkfirst=True)
         current: int = connection.execute(sa.select(sa.func.max(versions.c.version))).scalar() or 0
@@ -50,7 +50,7 @@ class Migrations:
         return files
 
 
-#: Turns and what became known of them, written by the serve process.
+#: Turns and their events, written by the serve process.
 SERVE = Migrations(_FOLDER / "serve", "schema_version")
-#: Verdicts, samples and policies, written by the learn process. Its first version had no number.
+#: Verdicts, samples and policies, written by the learn process. Its first schema had no version number.
 LEARN = Migrations(_FOLDER / "learn", "learn_schema_version")

@@ -1,8 +1,8 @@
-"""What a conversation *means*, independent of how a client re-sends it.
+"""Normalises conversations, so that their keys do not depend on how a client resends them.
 
 Clients rewrite ids, re-serialise tool arguments, strip thinking, prefix timestamps and inject
 context that is gone in the next request. Keys computed here ignore all of that, so the same
-conversation gives the same keys every time it comes back.
+conversation gives the same keys every time it is sent.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from openclaw_rl.capture.content import digest, to_json
 from openclaw_rl.types import Message
 
-#: What OpenClaw, Claude Code, Codex and graphs put into a user's message beside their words; the last is
-#: OpenClaw's whole message when nothing of a reply could be shown, and is gone from later histories.
+#: What OpenClaw, Claude Code, Codex and graph frameworks inject into a user's message. The last is OpenClaw's
+#: whole message after a reply with nothing to show, and is missing from later histories.
 _EPHEMERAL = re.compile(
     r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
     r"|<(?P<tag>(?:system-)?reminder|environment_context)>.*?</(?P=tag)>"
@@ -25,31 +25,31 @@ _EPHEMERAL = re.compile(
     r"\bdid not produce a user-visible answer\. Continue .*\Z",
     re.DOTALL,
 )
-#: OpenClaw says a message once more around these when nobody answered; later histories hold it as it was.
+#: OpenClaw resends an unanswered message with these around it; later histories hold the original message.
 _REPEATED = re.compile(
     r"\[Queued user message from a previous active turn;[^\]\n]*\]\n"
     r"|\n+Continue the current task from the existing transcript, preserving completed work\..*\Z",
     re.DOTALL,
 )
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
-#: "[Mon 2026-09-07 10:11 UTC] " and its relatives, at the start of a user message.
+#: "[Mon 2026-09-07 10:11 UTC] " and similar, at the start of a user message.
 _TIMESTAMP = re.compile(r"^\s*\[[^\]\n]*\d{1,2}:\d{2}[^\]\n]*\]\s*")
-#: As the server makes them, without the underscores that some clients take out.
+#: Tool call ids of this server, without the underscores, which some clients remove.
 _OWN_CALL = re.compile(r"call[0-9a-z]{16,}t\d+")
-#: The same where some client wrote a call down as text.
+#: The same in a call that a client wrote as text.
 _WRITTEN_CALL = re.compile(r"\bcall_?[0-9a-z]{16,}t\d+\b")
 _RUNTIME = re.compile(r"^Runtime: agent=.*$", re.MULTILINE)
-#: Times, counters and ids, which differ in every request of one agent.
+#: Times, counters and ids, which change from request to request of one agent.
 _NUMBERED_WORD = re.compile(r"(?<!\w)[^\W\d]*\d\w*")
 #: Requests rarely drop more than this many replies from the end of their history.
 _MAX_REPLIES = 8
-#: How clients mark what they cut off, and below how many characters a text is no evidence by itself.
+#: How clients mark truncated text; and the length in characters below which a text alone is no evidence.
 _CUT_MARK = re.compile(r"(?:\.{3,}|…|[\[(<][^\])>]{0,40}(?:truncat|omitt|cut)[^\])>]{0,40}[\])>])\s*\Z")
 _SHORT = 16
-#: How AutoGen says in the text whose words they are, and below how many characters people say the same.
+#: How AutoGen names the speaker in the text; and the length in characters below which users may say the same.
 _SPEAKER = re.compile(r"\A[\w .-]{1,60} said:\n")
 _COMMON = 32
-#: Replies that a client rewrote or left out are looked for among this many of the newest.
+#: Replies that a client rewrote or left out are searched among this many of the newest.
 _MAX_CHANGED = 3
 
 
@@ -59,13 +59,13 @@ def strip_ephemeral(text: str) -> str:
 
 
 def is_ephemeral(message: Message) -> bool:
-    """A message that holds nothing but injected context."""
+    """Whether a message holds nothing but injected context."""
     text = message.get("content") or ""
     return message["role"] == "user" and bool(_EPHEMERAL.search(text)) and not strip_ephemeral(text)
 
 
 def meaning(message: Message) -> bytes:
-    """One message folded to role, text and tool calls; empty when nothing is left of it."""
+    """One message normalised to role, text and tool calls; empty if nothing is left of it."""
     text = _THINKING.sub("", strip_ephemeral(message.get("content") or ""))
     if message["role"] == "user":
         text = _RUNTIME.sub("", _TIMESTAMP.sub("", text))
@@ -77,7 +77,7 @@ def meaning(message: Message) -> bytes:
 
 
 def _fold_arguments(arguments: str) -> str:
-    """Numbers as JavaScript sees them, for a client that parses and writes them again."""
+    """Arguments with numbers as JavaScript reads them, for clients that parse and re-serialise them."""
     try:
         value = json.loads(arguments, parse_int=_number, parse_float=_number)
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -98,14 +98,14 @@ class RequestKeys:
     """A conversation up to where a reply is wanted. Two requests with the same one ask for the same reply."""
 
     asked: str
-    """With what is asked of the model besides."""
+    """Includes the setting (``setting_of``): requests with the same key ask for the same reply."""
     context: str
-    """Whatever is asked of it."""
+    """Ignores the setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationKeys:
-    """Under which keys a conversation's replies, and the conversation as it stands, are found."""
+    """Look-up keys of a conversation and of its replies."""
 
     replies: list[tuple[int, dict[str, str]]]
     """Newest first: the index of an assistant message and the keys a turn would have there."""
@@ -124,8 +124,8 @@ def conversation_keys(user: str, messages: Sequence[Message]) -> list[tuple[int,
 
 
 def fold_conversation(user: str, messages: Sequence[Message], setting: bytes = b"") -> ConversationKeys:
-    """``chain`` covers everything up to and including a reply; ``pair`` only what directly preceded
-    it and the reply, and so survives an edited or compacted past. ``setting`` as of ``setting_of``.
+    """``chain`` covers everything up to and including a reply; ``pair`` only the reply and the message
+    before it, and so survives an edited or compacted history. ``setting`` comes from ``setting_of``.
     """
     owner = _encode(user)
     chain = digest(b"user", owner)
@@ -162,9 +162,9 @@ def _asked(chain: bytes, setting: bytes) -> RequestKeys:
 
 
 def setting_of(messages: Sequence[Message], body: Mapping[str, Any]) -> bytes:
-    """What is asked of the model besides the conversation: instructions, tools and the shape of the reply.
+    """Digest of the request besides the conversation: instructions, tools and response format.
 
-    A router, a guardrail and the agent itself read the same messages and are asked for different things.
+    A router, a guardrail and the agent itself get the same messages with different tasks.
     """
     said = [
         " ".join(_NUMBERED_WORD.sub("", strip_ephemeral(message.get("content") or "")).split())
@@ -186,18 +186,18 @@ def _pair(owner: bytes, previous: bytes, reply: bytes) -> str:
 
 
 def shared_key(key: str) -> str:
-    """Under which it is noted that a key belongs to turns of several sessions."""
+    """The key that marks another key as belonging to turns of several sessions."""
     return digest(b"shared", bytes.fromhex(key)).hex()
 
 
 def said_key(user: str, session_id: str, reply: Message) -> str | None:
-    """For a reply by itself, in a session that the client names: it survives even a summarised past."""
+    """For a reply alone, in a session that the client names: survives even a summarised history."""
     folded = meaning(reply)
     return digest(b"said", _encode(user), _encode(session_id), folded).hex() if folded else None
 
 
 def call_key(user: str, reply: Message) -> str | None:
-    """For a reply that called tools under ids of ours, which nobody else can have: it survives any past."""
+    """For a reply with tool calls under our ids, which are unique: survives any change to the history."""
     ids = [call.get("id") or "" for call in reply.get("tool_calls") or []]
     ids = [
         re.sub(r"\W|_", "", call_id) for call_id in ids or _WRITTEN_CALL.findall(reply.get("content") or "")
@@ -207,8 +207,8 @@ def call_key(user: str, reply: Message) -> str | None:
 
 
 def is_rewritten(given: Message, reply: Message) -> bool:
-    """Whether a message of a history is a reply as some client keeps it: with text around it, cut, or in
-    lower case. A person's own edit is neither."""
+    """Whether a message in a history is a client's copy of a reply: with text around it, truncated, or in
+    lower case. A user's own edit does not count."""
     stated, kept = (_bare_words(message) for message in (given, reply))
     if not stated or not kept:
         return False
@@ -228,7 +228,7 @@ def reply_keys(
     """The keys under which a turn with this request and reply will be found again."""
     found = conversation_keys(user, [*messages, reply])
     own = found[0][1] if found and found[0][0] == len(messages) else {}
-    if own:  # of a history that begins with this reply, that is all there is
+    if own:  # for a history cut off right before this reply
         own = {**own, "alone": _pair(_encode(user), b"", meaning(reply))}
     called = call_key(user, reply)
     named = {"call": called} if called else {}
@@ -236,9 +236,9 @@ def reply_keys(
 
 
 def own_words_keys(user: str, messages: Sequence[Message]) -> dict[int, str]:
-    """For users' messages after the last reply: where each stands, the key of a reply that says the same.
+    """For user messages after the last reply: index -> the key of a reply with the same text.
 
-    Agents that talk to each other through one model are users to each other.
+    Agents that talk to each other through one model appear to each other as users.
     """
     found = {}
     for index in range(len(messages) - 1, -1, -1):
@@ -251,7 +251,7 @@ def own_words_keys(user: str, messages: Sequence[Message]) -> dict[int, str]:
 
 
 def opening_key(user: str, session_id: str, messages: Sequence[Message]) -> str | None:
-    """For a session by the words it began with."""
+    """For a session, from its first user message."""
     spoken = (meaning(message) for message in messages if message["role"] == "user")
     first = next((folded for folded in spoken if folded), None)
     return digest(b"opening", _encode(user), _encode(session_id), first).hex() if first else None

@@ -1,7 +1,7 @@
-"""A wish is told to the model before any version has learned it: a note in its person's system prompt.
+"""Prompt notes: state a wish in the user's system prompt before any version has learned it.
 
-``--notes on`` gives it at once, ``ask`` proposes it and waits for a yes. It is withdrawn once the version
-that serves has learned the wish, and comes back if its person complains about the same thing again.
+``--notes on`` adds the note at once, ``ask`` proposes it and waits for the user's consent. It is withdrawn
+once the serving version has learned the wish, and returns if the user complains about the same thing again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GIVEN, PROPOSED, WITHDRAWN, REFUSED, NONE = "given", "proposed", "withdrawn", "r
 
 
 def note_state(wish: Wish, mode: str, is_withdrawn: bool) -> str:
-    """What becomes of a wish's note; a person's own word comes first."""
+    """The state of a wish's note; the user's own decision comes first."""
     if mode == OFF or wish.status not in CURRENT:
         return NONE
     if wish.noted == 0:
@@ -36,7 +36,7 @@ def decide_note(ledger: LearnLedger, wish_id: str, noted: bool) -> None:
 
 
 def learned_in(ledger: PolicyLedger, found: list[Wish]) -> dict[str, tuple[int, float]]:
-    """The first version that learned it, among those that the one being served was made from; and when."""
+    """The first version in the serving lineage that learned each wish, and when it was published."""
     served = {scope: set(ledger.lineage(ledger.serving(scope), scope)) for scope in {w.scope for w in found}}
     scopes = {wish.turn_id: wish.scope for wish in found}
     learned: dict[str, tuple[int, float]] = {}
@@ -56,7 +56,7 @@ def learned_in(ledger: PolicyLedger, found: list[Wish]) -> dict[str, tuple[int, 
 
 
 def held_by_weights(ledger: PolicyLedger, learned: dict[str, tuple[int, float]]) -> set[str]:
-    """Those of the learned wishes that nobody complained about since, told or not."""
+    """The learned wishes without a complaint since, with or without the note."""
     said_again: set[str] = set()
     with ledger.db.connect() as connection:
         for batch in batched(list(learned)):

@@ -1,7 +1,7 @@
-"""Off the record: answered like any request, and not a byte of it is kept, nor learned from.
+"""Off the record: a request is answered as usual, but nothing of it is stored or learned from.
 
-A request says so itself, or the owner has said so of its user. Who goes on with such a conversation stays off
-the record, since its history would be kept otherwise; that is remembered in memory only, until a restart.
+The request asks for it, or the owner has set it for the user. A continuation stays off the record, since its
+history would be stored otherwise; this is remembered in memory only, until a restart.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ _REMEMBERED = 20_000
 
 
 class OffTheRecord:
-    """The Capture protocol around another one, which sees only what is on the record."""
+    """Wraps another Capture, which sees only what is on the record."""
 
     def __init__(
         self, recorded: Capture, is_private: Callable[[str], bool], store_false: bool = False
     ) -> None:
-        """``is_private``: nothing of this user is kept; ``store_false``: nor of ``store: false``."""
+        """``is_private``: whether nothing of a user is stored; ``store_false``: nor requests with
+        ``store: false``."""
         self._recorded, self._is_private, self._store_false = recorded, is_private, store_false
         self._sessions: OrderedDict[str, None] = OrderedDict()
         self._turns: OrderedDict[str, None] = OrderedDict()
         self._said: OrderedDict[str, None] = OrderedDict()
-        """Keys of what was answered off the record."""
+        """Keys of replies given off the record."""
 
     async def place(self, request: ChatRequest) -> Placement:
         if not self.covers(request):
@@ -38,7 +39,7 @@ class OffTheRecord:
         return placement
 
     def covers(self, request: ChatRequest) -> bool:
-        """Whether nothing of it is kept."""
+        """Whether nothing of the request is stored."""
         return self._asks(request) or self._goes_on(request)
 
     def _asks(self, request: ChatRequest) -> bool:
@@ -65,7 +66,7 @@ class OffTheRecord:
             await self._recorded.delivered(turn_id, delivered)
 
     async def recall(self, turn_id: str) -> TurnRecord | None:
-        """Not what its client did not want to be stored for later retrieval, either."""
+        """Hides turns that were sent with ``store: false``, too."""
         turn = await self._recorded.recall(turn_id)
         return None if turn is None or turn.params.get("store") is False else turn
 

@@ -1,4 +1,4 @@
-"""A person's requests that began a conversation: wishes are taught on them, and versions checked by them."""
+"""A user's requests that opened a session: wishes are taught on them, and candidates examined on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PAGE = 100
 
 
 def find_openers(ledger: ServeLedger, user: str, scope: Scope, limit: int) -> list[str]:
-    """The newest turns that continue no other; no side requests, none with a secret, none excluded."""
+    """The newest turns that continue no other turn; without side requests, secrets and excluded turns."""
     turns, found = schema.turns, list[str]()
     query = sa.select(turns.c.id, turns.c.seq).where(
         turns.c.user == user, turns.c.scope == scope, turns.c.kind != "side", turns.c.continues.is_(None),

@@ -62,7 +62,7 @@ def count_sessions(ledgers: Ledgers) -> dict[str, int]:
 
 
 def _settled(ledgers: Ledgers, user: str) -> tuple[Counter[str], Counter[str]]:
-    """Samples by status, and why some are none; where the judge said it, in its words."""
+    """Samples by status, and by reason of exclusion; the judge's own reason if it gave one."""
     reason = sa.func.coalesce(samples.c.reason, sa.case((~verdicts.c.trainable, verdicts.c.reason)))
     query = (
         sa.select(samples.c.status, reason, sa.func.count())
@@ -94,7 +94,7 @@ def _num_judged(ledgers: Ledgers, user: str) -> int:
 
 
 def _waiting(ledgers: Ledgers, user: str) -> tuple[int, int]:
-    """Turns in the judge's queue, and those of them that it has failed on."""
+    """How many turns are in the judge's queue, and on how many of them it has failed."""
     with ledgers.learn.db.connect() as connection:
         query = sa.select(tasks.c.turn_id, tasks.c.attempts).where(tasks.c.ready.is_not(None))
         attempts = {row.turn_id: row.attempts for row in connection.execute(query)}

@@ -1,4 +1,4 @@
-"""Several answers to one request: asked for at once (``n``), or one after the other (asked once more)."""
+"""Several answers to one request: requested at once (``n``), or one after the other (regenerated)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from openclaw_rl.capture import schema
 from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.serve_ledger import ServeLedger
 
-#: Nobody asks for more at once.
+#: Upper limit; nobody requests more at once.
 _MOST = 64
 
 
 def peer_scores(serve_ledger: ServeLedger, learn_ledger: LearnLedger, turn_id: str) -> tuple[int, ...]:
-    """Verdicts on the other answers to this turn's request, as far as they are judged, oldest first.
+    """Verdicts on the other answers to this turn's request that were judged, oldest first.
 
-    The same request is the same prompt in the same session: equal blocks and equal rest.
+    The same request means the same prompt in the same session: equal blocks and an equal tail.
     """
     mine, other = schema.turns.alias("mine"), schema.turns.alias("other")
     same = (

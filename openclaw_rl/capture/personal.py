@@ -1,4 +1,4 @@
-"""Everything about one person in one archive: what they said, what was thought of it, and what it taught."""
+"""Exports everything about one user as an archive: sessions, verdicts, samples and wishes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Keys are not part of it, nor are weights: a version is numbers that no sentence 
 
 
 def export_person(ledgers: Ledgers, user: str, person: Person, path: Path) -> int:
-    """Write the archive; returns how many turns are in it."""
+    """Write the archive; returns the number of turns in it."""
     text = io.StringIO()
     export_sessions(ledgers.serve, text, user)
     lines = [json.loads(line) for line in text.getvalue().splitlines()]

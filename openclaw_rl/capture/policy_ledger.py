@@ -1,10 +1,9 @@
-"""What became of judged turns, and of the weights they made: samples and policy versions.
+"""Samples and policy versions.
 
-In the learn process's database, beside its verdicts. A judged turn gets exactly one row in ``samples``:
-either with a signal that waits for its step, or with the reason why it teaches nothing. A step claims
-its samples and its version number in one transaction before it starts, so a process that dies finds the
-very same step again, and a sample is never in two. ``policies`` says which version serves; whoever
-serves follows it.
+In the learn process's database, next to its verdicts. A judged turn gets exactly one row in ``samples``:
+either with a signal that waits for a step, or with the reason why it teaches nothing. A step claims its
+samples and its version number in one transaction before it starts, so after a crash the very same step is
+resumed, and a sample is never in two steps. ``policies`` says which version serves; the server follows it.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from openclaw_rl.capture.wishes import ENDING, Wish, Wishes, wish_turns, wishes
 from openclaw_rl.roles import system_prompt
 from openclaw_rl.types import EVERYONE, Example, Json, Scope, SettledTurn, TurnRecord, Verdict
 
-#: Versions before the one that serves may go on answering some conversations for so long.
+#: A version may go on answering some sessions for this long after it was replaced.
 _SOON_S = 900.0
 NOTHING_AGAIN = "taught again, there is nothing to learn here"
 HELD_OUT = "held out, to check new versions with"
 
 _MOST_PENDING = 2000
 
-#: After so long all scopes are looked at, whatever happened in them.
+#: All scopes are checked at this interval, whether or not they changed.
 _ALL_S = 60.0
 
 
@@ -54,7 +53,7 @@ class Cursor:
     verdict: int
     swap: int
     at: float
-    """When all scopes were looked at, on the monotonic clock."""
+    """When all scopes were last checked, on the monotonic clock."""
 
 
 class PolicyLedger(EraseMixin):
@@ -63,9 +62,9 @@ class PolicyLedger(EraseMixin):
     def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> None:
         super().__init__(serve_ledger, learn_ledger)
         self.asks_again: Callable[[str, str], bool] = lambda request, said: True
-        """Whether somebody who had asked the one and then said the other wants the first answered again."""
+        """Whether the second text, said after the first request, wants that request answered again."""
         self.is_sampling: Callable[[], bool] = lambda: True
-        """Whether this process makes the samples; one does, where several hosts learn."""
+        """Whether this process makes the samples; if several hosts learn, only one does."""
 
     def wishes(
         self,
@@ -73,7 +72,7 @@ class PolicyLedger(EraseMixin):
         only_back: Callable[[str, str], bool],
         is_wish: Callable[[str], bool],
     ) -> Wishes:
-        """What people wish for, in the same database; what texts mean is the judge's to say."""
+        """Users' wishes, in the same database; the judge's functions interpret their texts."""
         return Wishes(self._learn_ledger, relate, only_back, is_wish)
 
     def rollouts(self) -> Rollouts:
@@ -83,7 +82,7 @@ class PolicyLedger(EraseMixin):
     # --- from verdicts to samples ------------------------------------------------------------
 
     def pending(self, limit: int) -> list[tuple[int, str]]:
-        """Verdicts that no sample was made from yet, in the order they came: number and turn."""
+        """Verdicts without a sample, in order of arrival: number and turn."""
         with self.db.connect() as connection:
             last = self._learn_ledger.marks(connection)["cursor_verdicts"]
             query = sa.select(verdicts.c.seq, verdicts.c.turn_id).where(verdicts.c.seq > last)
@@ -91,7 +90,7 @@ class PolicyLedger(EraseMixin):
             return [(row.seq, row.turn_id) for row in rows]
 
     def unsettled(self, user: str | None = None) -> dict[str, tuple[float, int, int]]:
-        """Turns with a verdict that no sample was made from yet: when, by which version, and the score."""
+        """Turns whose verdict has no sample yet: time, version and score."""
         ids = list(dict.fromkeys(turn_id for _, turn_id in self.pending(_MOST_PENDING)))
         scores = self._learn_ledger.scores(ids)
         found = [self._serve_ledger.turn_summary(turn_id) for turn_id in scores]
@@ -99,17 +98,17 @@ class PolicyLedger(EraseMixin):
         return {t["id"]: (t["created_at"], t["policy_version"], scores[t["id"]]) for t in mine}
 
     def judged(self, turn_id: str) -> tuple[TurnRecord, Verdict] | None:
-        """A turn and the verdict that counts; None if the turn is gone."""
+        """A turn and the verdict that counts; None if either is missing."""
         turn, verdict = self._serve_ledger.load_turn(turn_id), self._learn_ledger.verdict(turn_id)
         return None if turn is None or verdict is None else (turn, verdict)
 
     def system_prompt(self, turn_id: str) -> str:
-        """Of a turn's request, as it was sent; empty if the turn is gone."""
+        """The system prompt of a turn's request, as sent; empty if the turn is gone."""
         turn = self._serve_ledger.load_turn(turn_id)
         return "" if turn is None else system_prompt(stored_messages(turn.messages))
 
     def corrected(self, turn: TurnRecord) -> tuple[TurnRecord, Verdict] | None:
-        """The first of the replies that this one was to do better, if their reader complained about them."""
+        """The first of the criticised replies that this one corrects, with its verdict; None if none."""
         first = None
         while turn.continues and (said := _said_since(turn)):
             before = self.judged(turn.continues)
@@ -123,13 +122,13 @@ class PolicyLedger(EraseMixin):
         return peer_scores(self._serve_ledger, self._learn_ledger, turn.id)
 
     def openers(self, user: str, scope: Scope, limit: int) -> list[TurnRecord]:
-        """The person's newest requests that began a conversation."""
+        """The user's newest requests that opened a session."""
         ids = find_openers(self._serve_ledger, user, scope, limit)
         found = [self._serve_ledger.load_turn(turn_id) for turn_id in ids]
         return [turn for turn in found if turn is not None]
 
     def skip(self, seq: int) -> None:
-        """Nothing is left of this verdict's turn, or of the verdict: an exclusion was taken back."""
+        """Skip a verdict whose turn is gone, or that no longer counts because an exclusion was revoked."""
         with self.db.connect() as connection:
             query = sa.select(verdicts.c.turn_id).where(verdicts.c.seq == seq)
             turn_id = connection.execute(query).scalar_one()
@@ -148,15 +147,15 @@ class PolicyLedger(EraseMixin):
         reason: str | None = None,
         held_out: bool = False,
     ) -> None:
-        """What a verdict came to: examples, or a reason why not.
+        """Store a verdict's outcome: examples, or the reason why there are none.
 
-        A turn that a step has claimed stays as it is, whatever is said about it later, but for its score. One
-        that the judge itself found untrainable has neither, and is counted there.
+        A turn that a step has claimed stays unchanged except for its score, whatever later verdicts say. One
+        that the judge found untrainable has neither, and is counted with the verdicts.
         """
         reason = HELD_OUT if held_out else reason
         with database.writing(self.db) as connection:
             known = sa.select(verdicts.c.seq).where(verdicts.c.seq == seq)
-            # Not if the turn was forgotten while a teacher was asked about it.
+            # Unless the turn was forgotten while the teacher answered.
             if connection.execute(known).first() is not None:
                 settled = SettledTurn(turn, verdict.score, examples, reason, seq)
                 if self.store(connection, settled) == READY and verdict.score < 0:
@@ -164,7 +163,7 @@ class PolicyLedger(EraseMixin):
             self._learn_ledger.set_mark(connection, "cursor_verdicts", seq)
 
     def store(self, connection: sa.Connection, settled: SettledTurn) -> str | None:
-        """In the caller's transaction; the sample's status, None if a step has claimed the turn."""
+        """In the caller's transaction; returns the sample's status, None if a step has claimed the turn."""
         turn, reason = settled.turn, settled.reason
         examples = still_there(connection, self._serve_ledger.db, settled.examples)
         if settled.examples and not examples:
@@ -187,12 +186,12 @@ class PolicyLedger(EraseMixin):
         return status
 
     def _taught(self, turn: TurnRecord, examples: Sequence[Example]) -> str:
-        """Which model examples are for: the one that answered, unless they are all another's answers."""
+        """The model that examples are for: the one that answered, unless none is on its own reply."""
         own = any(example.source.kind not in ("hinted", "upstream") for example in examples)
         return turn.fingerprint if own or not examples else self.fingerprint or turn.fingerprint
 
     def teach_again(self, turn: TurnRecord, examples: Sequence[Example]) -> None:
-        """A turn that taught another model waits for a step of this one, with what this one is to learn."""
+        """Queue a turn for a step again with new examples, such as after a change of model."""
         mine = samples.c.turn_id == turn.id
         with database.writing(self.db) as connection:
             examples = still_there(connection, self._serve_ledger.db, examples)
@@ -210,7 +209,7 @@ class PolicyLedger(EraseMixin):
                 self._count(connection, status, reason, 1)
 
     def _forget(self, connection: sa.Connection, turn_id: str) -> bool:
-        """Make room for another outcome; False if a step has claimed the turn."""
+        """Delete a turn's sample to replace it; False if a step has claimed the turn."""
         columns = (samples.c.status, samples.c.reason, samples.c.step)
         query = sa.select(*columns).where(samples.c.turn_id == turn_id)
         before = connection.execute(query).first()
@@ -228,11 +227,11 @@ class PolicyLedger(EraseMixin):
 
     def flushed(self, asked: float, scope: Scope | None = None) -> None:
         others = [] if scope is not None else [s for s in self.waiting_scopes() if not self.leads(s)]
-        if not any(self.waiting(other)[0] for other in others):  # what another host has to do, too
+        if not any(self.waiting(other)[0] for other in others):  # not while another host still has work
             self._learn_ledger.flushed(asked, scope)
 
     def is_settled(self) -> bool:
-        """Whether every turn that could be judged was, and every verdict came to something."""
+        """Whether every judgeable turn was judged, and every verdict was made into a sample."""
         judging = sa.select(tasks.c.turn_id).where(tasks.c.ready.is_not(None), tasks.c.attempts == 0).limit(1)
         with self.db.connect() as connection:
             waits = connection.execute(judging).first() is not None
@@ -241,8 +240,8 @@ class PolicyLedger(EraseMixin):
     def changed_scopes(self, seen: Cursor | None) -> tuple[list[Scope], Cursor]:
         """Scopes that may have something to do: a few queries, however many people there are.
 
-        Samples wait, a wish ends, a flush is asked for, or since ``seen`` a verdict came or another version
-        serves. Now and then all of them, so that nothing can be missed for long.
+        A sample waits, a wish is ending, a flush was requested, or since ``seen`` there was a verdict or a
+        swap. Periodically all scopes, so that nothing is missed for long.
         """
         with self.db.connect() as connection:
             now = Cursor(
@@ -271,7 +270,7 @@ class PolicyLedger(EraseMixin):
         names = [name.removeprefix(asked) for name in marks if name.startswith(asked)]
         return [name for name in names if marks[asked + name] > marks[f"flush_done:{name}"]]
 
-    # --- looking in --------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------
 
     def of_turn(self, turn_id: str) -> Json | None:
         columns = [samples.c[name] for name in ("status", "reason", "step", "strength", "scope", "user")]
@@ -291,13 +290,13 @@ class PolicyLedger(EraseMixin):
         return self._examples(rows)
 
     def wish(self, wish_id: str, user: str | None = None) -> Wish | None:
-        """None if there is none, or it is another user's."""
+        """None if there is no such wish, or it is another user's."""
         with self.db.connect() as connection:
             row = connection.execute(sa.select(wishes).where(wishes.c.turn_id == wish_id)).first()
         return None if row is None or user not in (None, row.user) else Wish(**row._mapping)
 
     def turns_of_wish(self, wish_id: str, user: str | None = None) -> list[str]:
-        """Where it was asked for, and the turns whose samples were made for it; none if it is another's."""
+        """Turns that made the wish, and those whose samples teach it; empty if it is another user's."""
         if (wish := self.wish(wish_id, user)) is None:
             return []
         mine = (samples.c.user == wish.user) & (samples.c.scope == wish.scope)
@@ -311,7 +310,7 @@ class PolicyLedger(EraseMixin):
         return list(dict.fromkeys([*said, *taught]))
 
     def held_out(self, limit: int, scope: Scope = EVERYONE) -> list[tuple[TurnRecord, int]]:
-        """Newest turns kept for the gate, with their scores."""
+        """The newest turns held out for the gate, with their scores."""
         query = (
             sa.select(samples.c.turn_id, samples.c.score)
             .where(samples.c.status == EXCLUDED, samples.c.reason == HELD_OUT, samples.c.scope == scope)
@@ -324,7 +323,7 @@ class PolicyLedger(EraseMixin):
         return [(turn, score) for turn, score in found if turn]
 
     def scores_of(self, version: int, scope: Scope = EVERYONE, limit: int = 500) -> list[int]:
-        """Verdicts on what a version said to a scope, oldest first."""
+        """Verdicts on a version's replies in a scope, oldest first."""
         query = (
             sa.select(samples.c.score)
             .where(samples.c.policy_version == version, samples.c.scope == scope)
@@ -337,10 +336,10 @@ class PolicyLedger(EraseMixin):
     def reactions(
         self, versions: Sequence[int], scope: Scope = EVERYONE, limit: int = 1000
     ) -> list[tuple[int, str, int]]:
-        """The newest verdicts on what these versions said to a scope, oldest first: version, user, score.
+        """The newest verdicts on these versions' replies in a scope, oldest first: version, user, score.
 
-        While they served it, or soon after: what the base says under other system prompts (``roles.py``) for
-        ever after is another kind of work, and no measure for those that came after it.
+        Only replies given while a version served, or soon after: the base keeps answering under other system
+        prompts (``roles.py``), which is other work and not comparable with later versions.
         """
         mine = samples.c.policy_version.in_(versions) & (samples.c.scope == scope)
         query = (
@@ -359,7 +358,7 @@ class PolicyLedger(EraseMixin):
         ]
 
     def waiting_turns(self, turn_ids: Sequence[str]) -> set[str]:
-        """Those of the turns that a step will still need."""
+        """Those of the turns that a step still needs."""
         found: set[str] = set()
         with self.db.connect() as connection:
             last = self._learn_ledger.marks(connection)["cursor_verdicts"]
@@ -389,7 +388,7 @@ class PolicyLedger(EraseMixin):
 
 
 def _said_since(turn: TurnRecord) -> str:
-    """What its reader said after the reply before; nothing if a tool did, too."""
+    """The user's text after the previous reply; empty if there were tool results, too."""
     messages = stored_messages(turn.messages)
     since = list(takewhile(lambda message: message.get("role") != "assistant", reversed(messages)))
     spoken = [message for message in since if message.get("role") != "system"]

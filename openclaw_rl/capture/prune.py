@@ -1,8 +1,8 @@
-"""Retention: whole sessions go, oldest first, then the content that nothing refers to any more.
+"""Retention: deletes whole sessions, oldest first, then content that nothing refers to any more.
 
-Safe beside a running server, whose writer remembers which content it has stored. A prune opens a
-new *generation*; the writer notices inside its next transaction, forgets what it remembered, and
-stamps whatever its turns need with the new generation. Only content that no turn reached when the
+Safe next to a running server, whose writer caches which content it has stored. A prune starts a
+new *generation*; the writer notices inside its next transaction, drops its cache, and stamps
+whatever its turns need with the new generation. Only content that no turn reached when the
 generation began, and that carries no newer stamp, is deleted. All deletions are small transactions.
 """
 
@@ -26,11 +26,11 @@ from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
 from openclaw_rl.capture.unjudged import count_left_out
 
-#: Sessions, content rows and free pages that one transaction deals with.
+#: Sessions, content rows and free pages per transaction.
 _SESSIONS, _ROWS, _PAGES = 10, 500, 500
 #: A session counts as open for this long after its last turn, whatever the limits say.
 OPEN_S = 24 * 3600.0
-#: Given session ids, those that must stay.
+#: Returns those of the given session ids that must be kept.
 KeepRule = Callable[[ServeLedger, Sequence[str]], Collection[str]]
 
 
@@ -40,12 +40,12 @@ class PruneReport:
     turns: int = 0
     content_rows: int = 0
     bytes: int = 0
-    """Of the removed rows' values; what indexes and pages take comes on top."""
+    """Size of the removed rows' values, without indexes and page overhead."""
     bytes_left: int = 0
     file_bytes_freed: int = 0
-    """Given back to the file system; always 0 on PostgreSQL, which reuses the space itself."""
+    """Returned to the file system; always 0 on PostgreSQL, which reuses the space itself."""
     logs_empty: bool = True
-    """False if somebody was reading all the while, so that SQLite's log still holds old pages."""
+    """False if readers were active throughout, so that SQLite's log still holds old pages."""
 
 
 def prune(
@@ -56,9 +56,9 @@ def prune(
     keep: Sequence[KeepRule] = (),
     learn_ledger: LearnLedger | None = None,
 ) -> PruneReport:
-    """Remove sessions idle for ``older_than_s``, and the oldest ones until ``max_bytes`` are left.
+    """Delete sessions idle for ``older_than_s``, and the oldest ones until ``max_bytes`` are left.
 
-    What the ``learn_ledger`` holds of their words goes first, so that nothing is left if this is interrupted.
+    Their text in ``learn_ledger`` is deleted first, so that none is left behind if this is interrupted.
     """
     if older_than_s is None and max_bytes is None:
         raise ValueError("nothing to prune by: give an age (--older-than), a size (--max-gb) or both")
@@ -83,13 +83,13 @@ def prune(
     if learn_ledger is not None:
         report.file_bytes_freed += give_back(learn_ledger.db)
     engines = [ledger.db] if learn_ledger is None else [ledger.db, learn_ledger.db]
-    # Old pages stay readable in a log until it is cut.
+    # Old pages stay readable in the log until it is truncated.
     report.logs_empty = all([database.empty_log(engine) for engine in engines])
     return report
 
 
 def keep_unfinished(learn_ledger: LearnLedger, policy_ledger: PolicyLedger | None = None) -> KeepRule:
-    """Sessions with a turn that waits for the judge or for a step stay, whatever their age."""
+    """Keep sessions with a turn that waits for the judge or for a step, whatever their age."""
 
     def rule(ledger: ServeLedger, session_ids: Sequence[str]) -> set[str]:
         kept = set()
@@ -124,7 +124,7 @@ def _idle(before: float) -> sa.Select[Any]:
 
 
 def _plan(ledger: ServeLedger, closed: Sequence[int], number: int, max_bytes: int | None) -> PruneReport:
-    """What removing the first ``number`` sessions, or as many more as the size asks for, would free."""
+    """What deleting the first ``number`` sessions, or more if the size requires it, would free."""
     with read_snapshot(ledger.db) as connection:
         everything = [sa.select(*_totals(table)) for table in (schema.turns, *reach.NEEDED)]
         total = sum(_read_totals(connection, query)[1] for query in everything)
@@ -174,7 +174,7 @@ def _read_totals(connection: sa.Connection, query: sa.Select[*tuple[Any, ...]]) 
 
 @contextmanager
 def _brief(ledger: ServeLedger) -> Iterator[sa.Connection]:
-    """A small write, followed by a pause of the same length so that the server always gets its turn."""
+    """A small write, followed by a pause of the same length, so that the server can write in between."""
     began = time.monotonic()
     with ledger.writing() as connection:
         yield connection
@@ -187,7 +187,7 @@ def _remove_sessions(
     turns, keys = schema.turns, schema.turn_keys
     with _brief(ledger) as connection:
         counters = lock_counters(connection)
-        # One of them may have got a turn since it was chosen.
+        # Some may have got a turn since they were chosen.
         idle = [
             row.seq for row in connection.execute(_idle(before).where(schema.sessions.c.seq.in_(sessions)))
         ]
@@ -217,13 +217,13 @@ def _remove_sessions(
 
 
 def sweep(ledger: ServeLedger, report: PruneReport) -> None:
-    """Delete content that nothing needs. What a turn needs from now on carries the new generation."""
+    """Delete content that nothing needs. Content of new turns carries the new generation from now on."""
     with _brief(ledger) as connection:
         generation = lock_counters(connection)["generation"] + 1
         ledger.set_counters(connection, {"generation": generation})
     with read_snapshot(ledger.db) as connection:
         reach.mark(connection)
-        # Hashes end to end: 16 bytes each, however many there are.
+        # Hashes concatenated, to take only 16 bytes each.
         doomed = {table: b"".join(connection.scalars(_outdated(table, generation))) for table in reach.NEEDED}
     for table, hashes in doomed.items():
         for batch in batched((hashes[i : i + 16] for i in range(0, len(hashes), 16)), _ROWS):
@@ -237,7 +237,7 @@ def _outdated(table: sa.Table, generation: int) -> sa.Select[Any]:
 def _remove_rows(
     ledger: ServeLedger, table: sa.Table, hashes: Sequence[bytes], generation: int, report: PruneReport
 ) -> None:
-    # Asked again here: a turn written since the marking may have claimed some of them.
+    # Check again: a turn written since the marking may need some of them.
     still = sa.and_(table.c.hash.in_(hashes), table.c.epoch < generation)
     with _brief(ledger) as connection:
         lock_counters(connection)
@@ -248,7 +248,7 @@ def _remove_rows(
 
 
 def give_back(engine: sa.Engine) -> int:
-    """Shrink SQLite's file step by step; bytes freed."""
+    """Shrink SQLite's file step by step; returns the bytes freed."""
     if engine.dialect.name != "sqlite":
         return 0
     before = database.file_pages(engine)

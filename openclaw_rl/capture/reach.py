@@ -1,4 +1,4 @@
-"""Which content the turns need: every message, body and token block that a chain leads to."""
+"""Finds the content that turns need: every message, body and token block reachable from a turn."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def _list_table(name: str, column: sa.Column[Any]) -> sa.Table:
     return sa.Table(name, _temporary, column, prefixes=["TEMPORARY"])
 
 
-#: The sessions that ``mark`` was told to leave out.
+#: The sessions that ``mark`` leaves out.
 left_out = _list_table("left_out", sa.Column("session", schema.Number, primary_key=True))
-#: content table -> the hashes of it that are needed, valid on the connection that ran ``mark``
+#: Content table -> its needed hashes; valid on the connection that ran ``mark``.
 NEEDED = {
     table: _list_table(f"needed_{table.name}", sa.Column("hash", schema.Hash, primary_key=True))
     for table in (schema.nodes, schema.bodies, schema.blocks)
@@ -27,7 +27,7 @@ NEEDED = {
 
 
 def mark(connection: sa.Connection, without_sessions: Iterable[int] = ()) -> None:
-    """Fill ``NEEDED``, as if some sessions were not there. A missing row is listed like any other."""
+    """Fill ``NEEDED``, as if some sessions did not exist. Missing rows are listed like any other."""
     _temporary.drop_all(connection, checkfirst=True)
     _temporary.create_all(connection, checkfirst=False)
     for batch in batched(without_sessions):
@@ -54,12 +54,12 @@ def _fill(connection: sa.Connection, table: sa.Table, hashes: sa.SelectBase) -> 
     needed = NEEDED[table]
     connection.execute(needed.insert().from_select(["hash"], hashes))
     if connection.dialect.name == "postgresql":
-        # Without it the planner takes the new table for a small one, and the next query never ends.
+        # Otherwise the planner assumes that the new table is small, and the next query never ends.
         connection.exec_driver_sql(f"ANALYZE {needed.name}")
 
 
 def missing(table: sa.Table) -> sa.Select[Any]:
-    """Hashes that are needed but not there."""
+    """Hashes that are needed but missing."""
     needed = NEEDED[table]
     return sa.select(needed.c.hash).where(~sa.exists().where(table.c.hash == needed.c.hash))
 

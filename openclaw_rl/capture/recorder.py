@@ -1,8 +1,8 @@
-"""Durable before the last chunk, at the price of one fsync for everybody waiting.
+"""Makes turns durable before a reply's last chunk, with one fsync for all that are waiting.
 
-A thread gathers what arrived while the last commit ran and commits it together. If the ledger
-cannot be written (disk full, database down or stuck), nobody's reply waits for it: entries stay in
-a bounded backlog that is retried, what does not fit is counted as lost, and ``health`` says so.
+A thread collects what arrived during the last commit and commits it together. If the ledger
+cannot be written (disk full, database down or stuck), no reply waits for it: entries stay in a
+bounded backlog that is retried, what does not fit is counted as lost, and ``health`` reports it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from openclaw_rl.types import TurnRecord
 
 log = logging.getLogger(__name__)
 
-#: Entries of one transaction: after an outage the backlog is written in several.
+#: Entries per transaction: after an outage the backlog is written in several.
 _BATCH = 256
 _CHECKPOINT_S = 5.0
-#: SQLite's log may grow to this under constant load before the writer itself empties it.
+#: SQLite's log may grow to this under constant load before the writer itself checkpoints it.
 _MAX_LOG_BYTES = 64 << 20
 
 
@@ -32,12 +32,12 @@ class RecorderHealth:
     error: str | None
     num_recorded: int
     num_unsaved: int
-    """Waiting in memory for the ledger to come back."""
+    """Turns in memory that wait for the ledger to become available."""
     num_lost: int
 
 
 class _Pending:
-    """An entry on its way, and whoever waits for it."""
+    """An entry to be written, and the future that its caller awaits."""
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
@@ -46,7 +46,7 @@ class _Pending:
         self.outcome: asyncio.Future[bool] = self._loop.create_future()
 
     def resolve(self, durable: bool) -> None:
-        """From the recorder's thread; whoever asked may have gone long ago."""
+        """Called from the recorder's thread; the caller may be long gone."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._set, durable)
 
@@ -66,10 +66,10 @@ class Recorder:
         retry_s: float = 1.0,
         redact: Callable[[Entry], list[Entry]] = lambda entry: [entry],
     ) -> None:
-        """``redact`` says what is written in place of an entry; it runs in the writer's thread."""
+        """``redact`` returns what to write instead of an entry; it runs in the writer's thread."""
         self._ledger, self._redact = ledger, redact
         self._limit, self._max_wait_s, self._retry_s = backlog, max_wait_s, retry_s
-        # Guards everything below; never held while the ledger is being used.
+        # Guards everything below; never held while the ledger is in use.
         self._changed = threading.Condition()
         self._pending: deque[_Pending] = deque()
         self._error: str | None = None
@@ -96,7 +96,7 @@ class Recorder:
         done, _ = await asyncio.wait([pending.outcome], timeout=self._max_wait_s)
         if not done:
             with self._changed:
-                # Unless it was dealt with in this very moment: then nothing must say otherwise.
+                # Unless it was settled at this very moment: then its own outcome counts.
                 if pending in self._pending:
                     self._fail(f"the ledger did not answer within {self._max_wait_s:g} s")
                     return False
@@ -108,7 +108,7 @@ class Recorder:
             return RecorderHealth(self._error is None, self._error, self._recorded, unsaved, self._lost)
 
     async def close(self) -> None:
-        """Write what is pending if the ledger lets us; what it does not take is lost."""
+        """Write pending entries if the ledger is available; otherwise they are lost."""
         with self._changed:
             if self._closing:
                 return
@@ -135,16 +135,16 @@ class Recorder:
                     return
 
     def _write(self, batch: list[_Pending]) -> bool:
-        """True if all of the batch is dealt with: durable, or refused for its own fault."""
+        """True if the whole batch is settled: durable, or rejected as invalid."""
         try:
             if self._log_is_long:
                 self._checkpoint()
             self._ledger.append([entry for pending in batch for entry in self._redact(pending.entry)])
         except ValueError as error:
             if len(batch) > 1:
-                # One malformed entry must not hold up the others: it alone is refused and counted.
+                # One malformed entry must not hold up the others: it alone is rejected and counted as lost.
                 return all(self._write([pending]) for pending in batch)
-            log.error("an entry was refused by the ledger: %s", error)
+            log.error("the ledger rejected an entry: %s", error)
             self._settle(batch, durable=False)
         except Exception as error:
             with self._changed:
@@ -172,7 +172,7 @@ class Recorder:
 
     def _fail(self, error: str) -> None:
         if self._error is None:
-            log.error("the ledger cannot be written, serving goes on: %s", error)
+            log.error("writing to the ledger failed, serving continues: %s", error)
         self._error = error
 
     # --- the checkpointer's thread -----------------------------------------------------------
@@ -186,7 +186,7 @@ class Recorder:
                 self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Beside the writer; in its place only when that cannot keep SQLite's log short."""
+        """In its own thread; in the writer's only if that does not keep SQLite's log short."""
         try:
             self._log_is_long = self._ledger.checkpoint() > _MAX_LOG_BYTES
         except Exception as error:

@@ -1,8 +1,8 @@
-"""Secrets are taken out before anything is kept: of a turn, of what is said about it later, and of feedback.
+"""Removes secrets before anything is stored: from turns, their events, and feedback.
 
-A turn that held one is stored with its words masked and without its tokens, which would spell them again,
-and says which kinds it held; nothing is learned from it. Its look-up keys are hashes of what was really sent,
-so that its conversation still goes on. With ``drop`` it is not stored at all.
+A turn with a secret is stored with the secret masked and without its tokens, which would reveal it, and with
+the kinds of secrets found; nothing is learned from it. Its look-up keys are hashes of the original text, so
+that its session can still be continued. With ``drop`` it is not stored at all.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from openclaw_rl.capture.serve_ledger import Entry
 from openclaw_rl.secret_scan import find_secrets, mask
 from openclaw_rl.types import Json, TurnRecord
 
-#: Messages known to hold no secret: a history is sent again with every request.
+#: Size of the cache of messages without secrets: a history is resent with every request.
 _REMEMBERED = 50_000
 
 
 class Redactor:
-    """What is stored in place of an entry."""
+    """Returns what to store instead of an entry."""
 
     def __init__(self, drop: bool = False) -> None:
         find_secrets("loaded now, so that whatever is missing is said at the start")
@@ -33,7 +33,7 @@ class Redactor:
         self._clean: OrderedDict[bytes, None] = OrderedDict()
 
     def __call__(self, entry: Entry) -> list[Entry]:
-        """ValueError where it could not be searched: what nobody looked at is not kept."""
+        """ValueError if the search failed: an entry that was not searched is not stored."""
         try:
             if isinstance(entry, TurnRecord):
                 return self._turn(entry)
@@ -55,7 +55,7 @@ class Redactor:
         if not self._kinds(*(event.messages or ()), event.data):
             return [event]
         if event.kind == events.FEEDBACK:
-            # The rating counts; words that hold a secret are no hint.
+            # Keep the rating, but use no text with a secret as a hint.
             return [replace(event, data={**event.data, "text": None})]
         found = TurnEvent(event.turn_id, events.SECRET, event.at)
         if self._drop:
@@ -78,7 +78,7 @@ class Redactor:
 
 
 def create_redactor(mode: str) -> Callable[[Entry], list[Entry]]:
-    """Of ``--redact``: off, mask or drop."""
+    """``mode`` is the value of ``--redact``: off, mask or drop."""
     return (lambda entry: [entry]) if mode == "off" else Redactor(drop=mode == "drop")
 
 

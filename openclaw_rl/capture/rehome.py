@@ -1,4 +1,4 @@
-"""A wish whose first turn is forgotten goes on from the next that asked for it, in the words said there."""
+"""Moves a wish whose first turn is forgotten to the next turn that made it, in that turn's words."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from openclaw_rl.capture.wishes import CURRENT, TO_TEACH, wish_turns, wishes
 def rehome_wishes(
     connection: sa.Connection, turn_ids: Sequence[str], words_of: Callable[[str], str | None]
 ) -> None:
-    """Of wishes that began with these turns; one that no other turn asked for is gone.
+    """Move the wishes that began with these turns; one that no other turn made is deleted.
 
-    The turns themselves must be out of ``wish_turns`` already. ``words_of``: what a turn's reader asked for.
+    The turns must already be deleted from ``wish_turns``. ``words_of`` returns a turn's hint.
     """
     for wish in connection.execute(sa.select(wishes).where(wishes.c.turn_id.in_(turn_ids))).all():
         asked = sa.select(wish_turns).where(wish_turns.c.wish == wish.turn_id).order_by(wish_turns.c.at)
@@ -29,12 +29,12 @@ def rehome_wishes(
 
 
 def _is_free(connection: sa.Connection, turn_id: str) -> bool:
-    """Whether no wish began with it."""
+    """Whether no wish began with this turn."""
     return connection.execute(sa.select(wishes.c.turn_id).filter_by(turn_id=turn_id)).first() is None
 
 
 def _move(connection: sa.Connection, wish: Any, asked: Any, text: str) -> None:
-    """As if it had been said there first. Words that a person gave it later may repeat the forgotten ones."""
+    """As if it had been made there first. A user's edit is dropped: it may repeat the forgotten text."""
     status = TO_TEACH if wish.status in CURRENT else wish.status
     values = {
         "turn_id": asked.turn_id, "created_at": asked.at, "text": text, "said": "", "status": status,

@@ -1,4 +1,4 @@
-"""What a version hears once more: replies that were accepted, and what was taught for the same wishes."""
+"""What a version replays: accepted replies, and examples taught for the same wishes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.versions import Versions
 from openclaw_rl.types import Example, Scope, TurnRecord
 
-#: People whose accepted replies are heard again.
+#: Users whose accepted replies are replayed.
 _ACTIVE = 32
-#: Complaints whose examples may be heard again.
+#: Complaints whose examples may be replayed.
 _POOL_TURNS = 16
 
 
 class Rehearsal(Versions):
-    """Examples of samples that are there already."""
+    """Examples of earlier samples."""
 
     def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger) -> None:
         super().__init__(learn_ledger.db)
         self._serve_ledger, self._learn_ledger = serve_ledger, learn_ledger
         self.fingerprint = ""
-        """Of the model that is trained; what another one said is not learned from. Empty: any will do."""
+        """Fingerprint of the model being trained; other models' replies are not learned from. Empty: any."""
 
     def is_foreign(self, turn: TurnRecord) -> bool:
         """Whether another model answered."""
@@ -39,7 +39,7 @@ class Rehearsal(Versions):
         return samples.c.fingerprint.in_(("", self.fingerprint)) if self.fingerprint else sa.true()
 
     def replayed(self, version: int) -> list[Example]:
-        """What a step that was claimed hears again."""
+        """The examples that a claimed step replays."""
         policy = self.policy(version)
         ids: list[str] = policy.metrics.get("replay", []) if policy else []
         query = sa.select(samples.c.turn_id, samples.c.score, samples.c.data).where(
@@ -50,7 +50,7 @@ class Rehearsal(Versions):
         return self._wanted(self._examples([rows[i] for i in ids if i in rows and self._still_counts(i)]))
 
     def pool(self, scope: Scope, wishes: Callable[[str], str], limit: int) -> list[Example]:
-        """Earlier examples of what people still wish for, newest first: (user → all they wish for)."""
+        """Earlier examples of current wishes, newest first; ``wishes`` maps a user to all of theirs."""
         query = (
             sa.select(samples.c.turn_id, samples.c.score, samples.c.data, samples.c.created_at)
             .where(samples.c.scope == scope, samples.c.score < 0, samples.c.data.is_not(None))
@@ -68,16 +68,16 @@ class Rehearsal(Versions):
         return [e for e in found if e.source.hint == wishes(e.source.user)][:limit]
 
     def _still_counts(self, turn_id: str) -> bool:
-        """Not if a person excluded it, even if that was not pulled over yet."""
+        """Whether no user excluded it; exclusions that the learn process has not imported yet count."""
         verdict = self._learn_ledger.verdict(turn_id)
         said = [e.kind for e in self._serve_ledger.events_of(turn_id) if e.kind in (EXCLUDE, INCLUDE)]
         return verdict is not None and verdict.source != EXCLUDE and said[-1:] != [EXCLUDE]
 
     def _accepted(self, limit: int, scope: Scope, seed: int) -> list[str]:
-        """Replies that people accepted and a step learned from, the latest of each first.
+        """Accepted replies that a step learned from, each user's latest first.
 
-        The people who were active last take turns, in another order for every ``seed``. Not those replies
-        that were excluded or found wanting since.
+        The most recently active users take turns, in an order that depends on ``seed``. Replies that were
+        excluded or got a worse verdict since are left out.
         """
         with self.db.connect() as connection:
             people = self._active(connection, scope)
@@ -91,7 +91,7 @@ class Rehearsal(Versions):
         return chosen
 
     def _active(self, connection: sa.Connection, scope: Scope) -> list[str]:
-        """The last people whose accepted replies were learned from; a seek for each, not a scan of all."""
+        """The users whose accepted replies were learned from last; an index seek per user, no full scan."""
         mine = self._learned(scope)
         people = sa.select(sa.func.min(samples.c.user).label("user")).where(*mine).cte(recursive=True)
         following = sa.select(sa.func.min(samples.c.user)).where(*mine, samples.c.user > people.c.user)
@@ -114,7 +114,7 @@ class Rehearsal(Versions):
         return now is not None and now.score > 0 and now.source != EXCLUDE
 
     def _wanted(self, examples: Sequence[Example]) -> list[Example]:
-        """Without those on requests of other turns that a person excluded."""
+        """Leave out examples on other turns' requests that a user excluded."""
         excluded = excluded_turns(self._serve_ledger.db, {i for e in examples for i in e.source.turn_ids[1:]})
         return [e for e in examples if excluded.isdisjoint(e.source.turn_ids[1:])]
 

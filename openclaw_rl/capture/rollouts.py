@@ -1,7 +1,7 @@
-"""Episodes in environments: their rewards, and the groups that are complete.
+"""Episodes in environments: their rewards, and complete groups.
 
-A group is several attempts at one task. It is learned from as a whole, once every attempt has its reward and
-every turn of it was judged, in one transaction: a process that dies finds the group as it was, or settled.
+A group is several attempts at one task. It is settled as a whole in one transaction, once every attempt has
+its reward and every turn was judged: after a crash a group is either untouched or settled.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from openclaw_rl.capture.ledgers import Ledgers
     from openclaw_rl.capture.policy_ledger import PolicyLedger
 
-#: After so many failures of the judge a step is learned from without its verdict.
+#: After this many failures of the judge, a step is used without its verdict.
 _MOST_TRIES = 3
 _PAGE = 500
 _CURSOR = "cursor_rewards"
 
 
 class Rollouts:
-    """The learn process's view of them. One writer, beside the ``PolicyLedger``."""
+    """The learn process's view of episodes. One writer; shares the ``PolicyLedger``'s database."""
 
     def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger, policies: PolicyLedger) -> None:
         self._serve, self._learn, self._policies = serve_ledger, learn_ledger, policies
         self.db = policies.db
 
     def pull(self) -> None:
-        """Take up rewards that came in since the last time, each once."""
+        """Import rewards that arrived since the last call, each once."""
         with self.db.connect() as connection:
             last = int(self._learn.marks(connection)[_CURSOR])
         events = schema.events
@@ -72,7 +72,7 @@ class Rollouts:
             self._learn.set_mark(connection, _CURSOR, found[-1].seq)
 
     def complete(self, limit: int) -> list[AttemptGroup]:
-        """Groups whose attempts have all come to their end and were judged, oldest first."""
+        """Groups whose attempts have all ended and were judged, oldest first."""
         waiting = sa.select(
             attempts.c.scope, attempts.c.group_id, sa.func.min(attempts.c.created_at).label("since")
         )
@@ -84,7 +84,7 @@ class Rollouts:
         return [group for group in found if group is not None][:limit]
 
     def _group(self, scope: Scope, group_id: str) -> AttemptGroup | None:
-        """None while a turn of it waits for its verdict."""
+        """None while one of its turns waits for a verdict."""
         query = sa.select(attempts).where(attempts.c.scope == scope, attempts.c.group_id == group_id)
         with self.db.connect() as connection:
             rows = connection.execute(query.order_by(attempts.c.created_at, attempts.c.turn_id)).all()
@@ -121,7 +121,7 @@ class Rollouts:
         return tuple(Step(*judged) for judged in found if judged is not None)
 
     def settle(self, group: AttemptGroup, turns: Sequence[SettledTurn]) -> None:
-        """What a group came to: examples, or for each turn a reason why not."""
+        """Store a group's outcome: examples, or for each turn the reason why it has none."""
         ended = [attempt.turn_id for attempt in group.attempts]
         with database.writing(self.db) as connection:
             for turn in turns:
@@ -130,8 +130,7 @@ class Rollouts:
 
 
 def view_environments(policies: PolicyLedger, only: Scope | None, most: int = 1000) -> list[Json]:
-    """How the newest attempts in each environment went, by the version that made them, and whose fault
-    failures were."""
+    """Results of the newest attempts in each environment, by version, and failures by cause."""
     found = []
     with policies.db.connect() as connection:
         known = sorted(connection.scalars(sa.select(attempts.c.scope).distinct()))
@@ -148,7 +147,7 @@ def view_environments(policies: PolicyLedger, only: Scope | None, most: int = 10
 
 
 def view_attempts(ledgers: Ledgers, scope: Scope, limit: int, before: float | None = None) -> list[Json]:
-    """The newest attempts in an environment, or the newest of those before a moment."""
+    """The newest attempts in an environment, or the newest before a time."""
     query = sa.select(attempts).where(attempts.c.scope == scope)
     query = query if before is None else query.where(attempts.c.created_at < before)
     with ledgers.policies.db.connect() as connection:
@@ -170,7 +169,7 @@ def view_attempts(ledgers: Ledgers, scope: Scope, limit: int, before: float | No
 
 
 def _failure(row: Any) -> str:
-    """Whose; empty where it was solved."""
+    """What failed; empty if the task was solved."""
     return str(row.failure) or ("" if is_solved(row.reward) else "model")
 
 

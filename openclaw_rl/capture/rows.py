@@ -1,7 +1,7 @@
-"""Turns to rows and back, to the last bit.
+"""Encodes turns as rows and decodes them, bit for bit.
 
-Log-probs are kept as float32, which is what engines compute. A turn that could not be given back
-exactly as it came is refused with a ValueError.
+Log-probs are stored as float32, which is what engines compute. A turn that could not be restored
+exactly is rejected with a ValueError.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Links = dict[bytes, tuple[bytes | None, bytes]]
 
 
 def encode_turn(turn: TurnRecord, content: ContentRows) -> Row:
-    """The columns of ``turns`` but its numbers; what it shares with other turns goes to ``content``."""
+    """The columns of ``turns`` except its numbers; what other turns share goes to ``content``."""
     _check(turn)
     block, tail = content.add_prompt(turn.prompt_ids)
     tokens = turn.tokens
@@ -69,7 +69,7 @@ def _check(turn: TurnRecord) -> None:
 
 
 def decode_turns(connection: sa.Connection, rows: Sequence[Any]) -> list[TurnRecord]:
-    """Rows of ``turns`` joined with ``session_id``; a handful of queries however many there are."""
+    """From rows of ``turns`` joined with ``session_id``; a handful of queries for any number of rows."""
     nodes = load_chains(connection, schema.nodes, "body", {row.node for row in rows})
     blocks = load_chains(connection, schema.blocks, "ids", {row.block for row in rows})
     hashes = {body for _, body in nodes.values()}
@@ -128,7 +128,7 @@ def _pack_floats(values: Sequence[float]) -> bytes:
 def load_chains(
     connection: sa.Connection, table: sa.Table, column: str, ends: Iterable[bytes | None]
 ) -> Links:
-    """All links of the chains with these ends; what they share is read once."""
+    """All links of the chains with these ends; shared links are read once."""
     links: Links = {}
     for batch in batched(end for end in ends if end is not None):
         columns = (table.c.hash, table.c.parent, table.c[column])
@@ -139,7 +139,7 @@ def load_chains(
 
 
 def walk(links: Links, last: bytes | None) -> list[bytes]:
-    """A chain's values from its beginning to ``last``."""
+    """A chain's values from its first link to ``last``."""
     values: list[bytes] = []
     while last is not None:
         last, value = links[last]

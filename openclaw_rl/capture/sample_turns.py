@@ -1,8 +1,8 @@
-"""Which turns a sample's examples came from, beside the one it is filed under.
+"""Which other turns a sample's examples came from, besides its own.
 
-A complaint is also taught on its person's other requests, and its teacher was told what they had wished for
-elsewhere. When such a turn is forgotten or pruned, the examples that came from it go; the others stay, so
-that what is trained again does not depend on when the turn went.
+A complaint is also taught on the user's other requests, and the teacher's prompt holds wishes made in other
+turns. When such a turn is forgotten or pruned, the examples that came from it are removed; the others stay,
+so that retraining does not depend on when the turn was removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from openclaw_rl.capture.samples import keep_examples, samples
 from openclaw_rl.capture.wishes import wishes
 from openclaw_rl.types import Example, Json, Source
 
-#: An example has the turn's request; the teacher was told what was wished for there.
+#: An example uses the turn's request; the teacher's prompt held the wish made in it.
 REQUEST, WISH = "request", "wish"
 SOURCE_GONE = "what it was made from was forgotten"
 
@@ -55,9 +55,9 @@ def made_from(turn_ids: Sequence[str], roles: Sequence[str] = (REQUEST, WISH)) -
 def still_there(
     connection: sa.Connection, serve_db: sa.Engine, examples: Sequence[Example]
 ) -> Sequence[Example]:
-    """Without those whose turns or wishes were forgotten or pruned while a teacher was asked.
+    """Leave out examples whose turns or wishes were forgotten or pruned while the teacher answered.
 
-    In the transaction that stores them: whoever forgets erases once more after the turns are gone.
+    Call in the transaction that stores them: forgetting erases again after the turns are gone.
     """
     pairs = {pair for example in examples for pair in _turns_of(example.source)}
     asked, wished = ({i for i, role in pairs if role == wanted} for wanted in (REQUEST, WISH))
@@ -81,9 +81,9 @@ def _worded(connection: sa.Connection, wish_ids: Collection[str]) -> list[str]:
 def strip_samples(
     connection: sa.Connection, turn_ids: Collection[str], unsaid: Collection[str] = ()
 ) -> list[str]:
-    """Examples that came from these turns leave other turns' samples; which samples have none left.
+    """Remove examples that came from these turns from other samples; returns the samples left empty.
 
-    ``unsaid`` are turns that stay while the reaction to them goes: what was wished for there goes, too.
+    ``unsaid`` are turns that stay but lose their next state: wishes made there are removed, too.
     """
     gone, unwished = frozenset(turn_ids), frozenset(unsaid)
 
@@ -98,7 +98,7 @@ def strip_samples(
 
 
 def _strip(connection: sa.Connection, sample: str, stays: Callable[[Json], bool]) -> bool:
-    """Whether that leaves a sample that had examples without any."""
+    """Returns whether a sample that had examples has none left."""
     mine = samples.c.turn_id == sample
     data = connection.scalar(sa.select(samples.c.data).where(mine))
     if data is None:

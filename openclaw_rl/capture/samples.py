@@ -1,4 +1,4 @@
-"""The tables of what was learned from, and how examples are kept in one."""
+"""The tables of samples, policies, swaps and attempts, and the encoding of a sample's examples."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from openclaw_rl.types import EVERYONE, Example, Json, Kind, Source, TurnRecord
 
 
 def scope_column() -> sa.Column[str]:
-    """Whose policy it is about."""
+    """The scope whose policy a row concerns."""
     return sa.Column("scope", sa.Text, nullable=False, server_default=EVERYONE)
 
 
 TRAINED = "trained"
 GATE_REJECTED = "gate_rejected: the version it was trained into did not pass the checks"
 
-#: ``ready`` waits for a step, ``trained`` and ``excluded`` are final.
+#: ``ready`` waits for a step, ``claimed`` is in one, ``trained`` and ``excluded`` are final.
 samples = sa.Table(
     "samples",
     metadata,
@@ -45,13 +45,13 @@ samples = sa.Table(
         "fingerprint", sa.Text, nullable=False, server_default="", comment="of the model that answered"
     ),
     sa.Index("samples_by_status", "status", "created_at"),
-    # A step's samples, what it hears again, and what its version is checked with.
+    # For a step's samples, those it replays, and those that the gate holds out.
     sa.Index("samples_by_scope", "scope", "status", "created_at", "turn_id"),
     sa.Index("samples_by_score", "scope", "status", "score", "user", "created_at"),
     sa.Index("samples_by_reason", "scope", "reason", "created_at"),
     sa.Index("samples_by_step", "step"),
     sa.Index("samples_by_version", "policy_version", "created_at"),
-    # Whole curves are read from these two alone.
+    # Covering indexes: curves are read from these two alone.
     sa.Index("samples_by_time", "created_at", "policy_version", "score"),
     sa.Index("samples_by_user", "user", "created_at", "policy_version", "score"),
 )
@@ -73,7 +73,7 @@ policies = sa.Table(
     sa.Index("policies_by_status", "status"),
 )
 
-#: Append-only: which version served from when on, and why.
+#: Append-only: which version serves from when, and why.
 swaps = sa.Table(
     "swaps",
     metadata,
@@ -85,7 +85,7 @@ swaps = sa.Table(
 )
 
 
-#: One row an episode, filed under its last turn.
+#: One row per episode, under its last turn.
 attempts = sa.Table(
     "attempts",
     metadata,
@@ -107,7 +107,7 @@ _ARRAYS = ("ids", "old", "signal")
 
 
 def encode_examples(examples: Sequence[Example], turn: TurnRecord) -> bytes:
-    """What the turn holds anyway (its prompt, its reply) is not kept again."""
+    """Leaves out the prompt and reply if they are the turn's own, which are stored with it."""
     arrays: dict[str, np.ndarray] = {}
     facts = []
     for n, example in enumerate(examples):
@@ -132,10 +132,10 @@ def _pack(arrays: Mapping[str, Any], facts: Sequence[Json]) -> bytes:
 
 
 def keep_examples(data: bytes, keep: Callable[[Json], bool]) -> tuple[bytes | None, float]:
-    """Those examples whose source is to be kept, and how strong they are; None where there are none."""
+    """The examples whose source ``keep`` accepts, or None if none is left; and their strength."""
     arrays = np.load(BytesIO(zlib.decompress(data)), allow_pickle=False)
     facts = json.loads(arrays["facts"].tobytes())
-    if isinstance(facts, dict):  # of version 0.1, made from its own turn alone
+    if isinstance(facts, dict):  # written by release 0.1, always from its own turn alone
         return data, facts["strength"]
     kept = [n for n, fact in enumerate(facts) if keep(fact["source"])]
     moved = {
@@ -184,7 +184,7 @@ def _decode(arrays: Mapping[str, Any], n: int, fact: Json, turn: TurnRecord) -> 
 
 
 def _decode_sample(arrays: Mapping[str, Any], facts: Json, turn: TurnRecord, score: int) -> Example:
-    """As version 0.1 kept it: one a turn, always of the turn's own reply."""
+    """The format of release 0.1: one example per turn, always on the turn's own reply."""
     prompt = arrays["prompt"].tolist() if "prompt" in arrays else []
     kind: Kind = "accepted" if prompt else "own"
     return Example(

@@ -1,8 +1,8 @@
-"""What people thought of replies, by conversation and by the version that answered.
+"""Users' satisfaction with replies, by session and by the version that answered.
 
-The first reply of a conversation counts: what comes later in it was told by then what is missing. A reply is
-right or wrong as its verdict says; neutral and excluded ones count for nothing. The score of a reply is that
-of the verdict that counts (``LearnLedger.scores``), as in every other view.
+Only the first reply of a session counts: later ones may have a complaint in their context. A reply is good or
+bad according to its verdict; neutral and excluded ones are ignored. A reply's score is that of the verdict
+that counts (``LearnLedger.scores``), as in every other view.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from openclaw_rl.capture.samples import samples
 from openclaw_rl.types import Json
 
 Rated = Literal["good", "bad"]
-#: Conversations that are looked at, the newest.
+#: How many of the newest sessions are read.
 _MOST = 2000
 _LAST = 5
 
 
 def view_first_replies(ledgers: Ledgers, user: str | None = None) -> Json:
-    """By answering version, and of the last five."""
+    """First replies by the version that answered, and the last five."""
     turns = schema.turns
     query = sa.select(turns.c.id, turns.c.policy_version).where(
         turns.c.kind != "side", turns.c.continues.is_(None)
@@ -45,7 +45,7 @@ def view_first_replies(ledgers: Ledgers, user: str | None = None) -> Json:
 
 
 def session_scores(ledgers: Ledgers, session_ids: Sequence[str]) -> dict[str, list[int | None]]:
-    """Of each reply of these sessions, in order; None where there is no verdict."""
+    """The score of each reply of these sessions, in order; None if it has no verdict."""
     turns, sessions = schema.turns, schema.sessions
     query = sa.select(sessions.c.id.label("session"), turns.c.id).join(
         sessions, sessions.c.seq == turns.c.session
@@ -59,7 +59,7 @@ def session_scores(ledgers: Ledgers, session_ids: Sequence[str]) -> dict[str, li
 
 
 def rated_sessions(ledgers: Ledgers, rated: Rated, user: str | None = None) -> list[str]:
-    """Sessions with a reply that was found good or bad, the newest reply first."""
+    """Sessions with a reply whose verdict is good or bad, newest reply first."""
     query = sa.select(samples.c.turn_id).where(
         samples.c.score > 0 if rated == "good" else samples.c.score < 0
     )

@@ -1,4 +1,4 @@
-"""The ledger's tables, for SQLite and PostgreSQL alike; ``migrations/serve`` leads to them.
+"""The serve ledger's tables, for SQLite and PostgreSQL; ``migrations/serve`` creates them.
 
 Append-only: a later fact is a new row that points at the old one. What agents resend with every
 request is stored once, by content: message bodies by their hash, conversations as chains of
@@ -18,7 +18,7 @@ from openclaw_rl.types import TurnRecord
 
 metadata = sa.MetaData()
 Hash = sa.LargeBinary(16)
-#: SQLite's own row number is a column typed exactly INTEGER.
+#: SQLite uses a column as its row number only if its type is exactly INTEGER.
 Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
@@ -36,7 +36,7 @@ bodies = sa.Table(
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
-#: A conversation prefix: the one before it plus one message.
+#: A conversation prefix: its parent prefix plus one message.
 nodes = sa.Table(
     "nodes",
     metadata,
@@ -47,7 +47,7 @@ nodes = sa.Table(
     sqlite_with_rowid=False,
 )
 
-#: A prompt prefix: the one before it plus a fixed number of token ids (int32, little-endian).
+#: A prompt prefix: its parent prefix plus a fixed number of token ids (int32, little-endian).
 blocks = sa.Table(
     "blocks",
     metadata,
@@ -66,8 +66,8 @@ sessions = sa.Table(
     sa.Column("opened_at", sa.Double, nullable=False),
 )
 
-#: Fields of a turn that are columns by themselves, with the value that turns of older ledgers have: to add
-#: one, add the field with its default to ``TurnRecord``, and the column in a migration.
+#: Fields of a turn that are columns of their own, with the default for turns of older ledgers. To add one,
+#: add the field with its default to ``TurnRecord``, and the column in a migration.
 FACTS: dict[str, str | int | float] = {
     field.name: field.default for field in fields(TurnRecord) if isinstance(field.default, (str, int, float))
 }
@@ -80,8 +80,8 @@ def _fact(name: str, default: str | int | float) -> sa.Column[Any]:
     return sa.Column(name, _TYPES[type(default)], nullable=False, server_default=str(default))
 
 
-#: ``seq`` follows the order of commits without gaps, so a reader that asks for "seq > the last one I
-#: saw" misses nothing. The light columns come first: SQLite reads a long row only as far as it must.
+#: ``seq`` follows the order of commits without gaps, so a reader that queries "seq > the last one
+#: seen" misses nothing. The light columns come first: SQLite reads a long row only as far as needed.
 turns = sa.Table(
     "turns",
     metadata,
@@ -119,7 +119,7 @@ turns = sa.Table(
     sa.Index("turns_by_user", "user", "seq"),
 )
 
-#: The newest turn under each key by which later requests find a turn.
+#: The newest turn under each key by which later requests find it.
 turn_keys = sa.Table(
     "turn_keys",
     metadata,
@@ -137,7 +137,7 @@ deliveries = sa.Table(
     sa.Column("at", sa.Double, nullable=False),
 )
 
-#: What became known about a turn later; see ``events.py``. ``once`` keeps most kinds single per turn.
+#: Later facts about a turn; see ``events.py``. ``once`` keeps most kinds unique per turn.
 events = sa.Table(
     "events",
     metadata,
@@ -150,8 +150,8 @@ events = sa.Table(
     sa.UniqueConstraint("turn", "once"),
 )
 
-#: ``generation`` (of prunes), ``last_turn`` and ``last_session`` (the highest seq ever given), and how
-#: many ``sessions``, ``turns`` and ``finish_<reason>`` there are. Writers lock the first of these rows.
+#: ``generation`` (of prunes), ``last_turn`` and ``last_session`` (the highest seq ever assigned), and the
+#: numbers of ``sessions``, ``turns`` and ``finish_<reason>``. Writers lock the first of these rows.
 counters = sa.Table(
     "counters",
     metadata,
@@ -161,6 +161,6 @@ counters = sa.Table(
 
 
 def read_counters(connection: sa.Connection) -> Counter[str]:
-    """By name; one that is not there yet is 0."""
+    """By name; a missing counter is 0."""
     rows = connection.execute(sa.select(counters.c.name, counters.c.value))
     return Counter({row.name: row.value for row in rows})

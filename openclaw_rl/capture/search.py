@@ -1,8 +1,8 @@
-"""Finding sessions by what was said in them: a full-text index beside the ledger, filled in the background.
+"""Full-text search for sessions: an index next to the ledger, filled in the background.
 
-The index is a SQLite file of its own whatever the ledger is, may be deleted at any time, and holds no
-text, only words and the numbers of turns. It follows the ledger by number; a prune makes it start anew,
-so that what was deleted is forgotten here as well.
+The index is a separate SQLite file whatever the ledger is, may be deleted at any time, and holds no
+text, only words and the numbers of turns. It follows the ledger by number; a prune makes it start over,
+so that deleted text is gone here as well.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SearchIndex:
         self._db: sqlite3.Connection | None = None
 
     def follow(self) -> int:
-        """Take up turns stored since last time, at most a page; returns how many there were."""
+        """Index turns stored since the last call, at most a page; returns how many."""
         with self._lock:
             db = self._open()
             generation = self._ledger.counts()["generation"]
@@ -48,7 +48,7 @@ class SearchIndex:
             return len(rows)
 
     def find(self, query: str, user: str | None, limit: int, skip: int = 0) -> list[str]:
-        """Ids of the sessions where all of the words were said in one turn, newest hit first."""
+        """Ids of sessions with a turn that contains all of the words, newest hit first."""
         words = [f'text:"{word}"*' for word in _WORD.findall(query)]
         if not words:
             return []
@@ -69,7 +69,7 @@ class SearchIndex:
                 self._db = None
 
     def _begin_anew(self) -> sqlite3.Connection:
-        """In a new file: of an old one, words could be read that the index no longer knows."""
+        """Start over in a new file: deleted words could still be read from the old one."""
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -82,7 +82,7 @@ class SearchIndex:
             db = sqlite3.connect(self._path, check_same_thread=False)
             self._path.chmod(0o600)
             db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=OFF")  # lost with the power, it is made again
+            db.execute("PRAGMA synchronous=OFF")  # rebuilt if a power cut destroys it
             db.execute("CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(user, text, content='')")
             db.execute("CREATE TABLE IF NOT EXISTS state (last INTEGER, generation INTEGER)")
             if db.execute("SELECT count(*) FROM state").fetchone()[0] == 0:
@@ -91,7 +91,7 @@ class SearchIndex:
         return self._db
 
     def _read(self, last: int) -> list[tuple[int, str, str]]:
-        """What the user said last and what was replied, of the turns after number ``last``."""
+        """The last message and the reply of each turn after number ``last``."""
         turns, nodes = schema.turns, schema.nodes
         query = (
             sa.select(turns.c.seq, turns.c.user, turns.c.reply, nodes.c.body)
@@ -110,7 +110,7 @@ class SearchIndex:
         ]
 
     def _sessions(self, seqs: Sequence[int]) -> list[str]:
-        """In the order of the hits, each once; turns that are gone are left out."""
+        """In the order of the hits, each once; deleted turns are left out."""
         turns, sessions = schema.turns, schema.sessions
         found: dict[int, str] = {}
         with self._ledger.db.connect() as connection:
@@ -130,12 +130,12 @@ def _words(body: bytes | None) -> str:
 
 
 def _hex(user: str) -> str:
-    """One word, whatever the name."""
+    """The user's name as one word, whatever it contains."""
     return "u" + user.encode("utf-8", "surrogatepass").hex()
 
 
 def renew_index(home: Path, ledger: ServeLedger) -> None:
-    """What was pruned or forgotten is found no more, at once."""
+    """Remove what was pruned or forgotten from the index, at once."""
     if (path := home / "search.db").exists():
         index = SearchIndex(path, ledger)
         while index.follow():

@@ -1,7 +1,7 @@
-"""The durable record of every turn, on SQLite or PostgreSQL through one set of statements.
+"""The durable record of every turn, on SQLite or PostgreSQL with the same statements.
 
-When ``append`` returns, its rows survive a power cut. Readers never block the writer. The
-ledger only stores and finds; which session a turn belongs to is decided before it arrives here.
+When ``append`` returns, its rows survive a power cut. Readers never block the writer. The ledger
+only stores and finds turns; the caller decides which session a turn belongs to.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from openclaw_rl.types import Json, TurnRecord
 
 __all__ = ["Delivery", "Entry", "ServeLedger", "sqlite_url"]
 
-#: Sessions whose turns are read together.
+#: Sessions read per page.
 _PAGE = 20
 _LIGHT_COLUMNS = (
     "id", "user", "kind", "continues", "policy_version", "prompt_tokens", "completion_tokens",
@@ -47,7 +47,7 @@ Entry = TurnRecord | Delivery | TurnEvent
 
 
 class ServeLedger:
-    """One ledger by URL. Methods are synchronous and thread-safe; use a thread for writes."""
+    """One ledger by URL. Methods are synchronous and thread-safe; call the writing ones in a thread."""
 
     def __init__(self, url: str) -> None:
         self.url = sa.make_url(url)
@@ -69,9 +69,9 @@ class ServeLedger:
     # --- writing -----------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Store all entries in one transaction. A turn that is already there stays as it is.
+        """Store all entries in one transaction. A turn that is already stored stays unchanged.
 
-        A ValueError means that an entry is at fault; with any other error, none of them is.
+        A ValueError means that an entry is invalid; any other error has another cause.
         """
         turns: dict[str, TurnRecord] = {}
         deliveries: dict[str, Delivery] = {}
@@ -92,7 +92,7 @@ class ServeLedger:
     def _append(
         self, turns: Sequence[TurnRecord], deliveries: Sequence[Delivery], events: Sequence[TurnEvent]
     ) -> None:
-        # Encoded before the lock is taken, and once more if a prune made `_seen` outdated.
+        # Encoded before the lock is taken, and again if a prune outdated `_seen`.
         content, rows = _encode(turns, self._seen)
         with self.writing() as connection:
             counters = lock_counters(connection)
@@ -100,7 +100,7 @@ class ServeLedger:
                 self._seen = KnownHashes(counters["generation"])
                 content, rows = _encode(turns, self._seen)
             for table, new_rows in content.tables():
-                # In the index's own order: fewer pages are touched, and they end up fuller.
+                # In index order: touches fewer pages, and fills them better.
                 _add(connection, self._statements.content[table], [new_rows[key] for key in sorted(new_rows)])
             named = [delivery.turn_id for delivery in deliveries] + [e.turn_id for e in events if e.turn_id]
             seqs = _find_turns(connection, [*rows, *named])
@@ -121,7 +121,7 @@ class ServeLedger:
         rows: Mapping[str, Row],
         counters: Counter[str],
     ) -> dict[str, int]:
-        """Number, store, index and count turns that are not there yet; turn id -> seq."""
+        """Number, store, index and count new turns; returns turn id -> seq."""
         sessions = self._open_sessions(connection, turns, counters)
         seqs = {turn.id: seq for seq, turn in enumerate(turns, counters["last_turn"] + 1)}
         numbered = [
@@ -138,7 +138,7 @@ class ServeLedger:
     def _open_sessions(
         self, connection: sa.Connection, turns: Sequence[TurnRecord], counters: Counter[str]
     ) -> dict[str, int]:
-        """session id -> seq for all of them."""
+        """Open sessions that are new; returns session id -> seq for all."""
         table = schema.sessions
         first: dict[str, TurnRecord] = {}
         for turn in turns:
@@ -165,13 +165,13 @@ class ServeLedger:
         return database.writing(self.db)
 
     def checkpoint(self) -> int:
-        """Move SQLite's log into the main file without blocking anybody; see ``database``."""
+        """Move SQLite's log into the main file without blocking readers or writers; see ``database``."""
         return database.checkpoint(self.db)
 
     # --- reading -----------------------------------------------------------------------------
 
     def find_by_keys(self, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """Newest turn under each key: key -> (turn id, session id). One indexed query."""
+        """The newest turn under each key: key -> (turn id, session id). One indexed query."""
         table = schema.turn_keys
         query = (
             sa.select(table.c.key, schema.turns.c.id, schema.sessions.c.id.label("session_id"))
@@ -189,9 +189,9 @@ class ServeLedger:
         user: str | None = None,
         only: Sequence[str] | None = None,
     ) -> list[Json]:
-        """Newest first; ``after`` is the id of the last session of the page before.
+        """Newest first; ``after`` is the id of the previous page's last session.
 
-        ``only`` these, in their own order.
+        ``only``: just these sessions, in this order.
         """
         table, turns = schema.sessions, schema.turns
         count = (
@@ -261,17 +261,17 @@ class ServeLedger:
             return [dict(row._mapping) for row in connection.execute(query)]
 
     def events_after(self, seq: int, limit: int) -> list[StoredEvent]:
-        """What became known after number ``seq``, in order."""
+        """Events stored after number ``seq``, in order."""
         with self.db.connect() as connection:
             return load_events(connection, schema.events.c.seq > seq, limit)
 
     def events_of(self, turn_id: str) -> list[StoredEvent]:
-        """All that is known about one turn, in order."""
+        """All events about one turn, in order."""
         with self.db.connect() as connection:
             return load_events(connection, schema.turns.c.id == turn_id)
 
     def counts(self) -> Counter[str]:
-        """How many sessions and turns there are, and turns by finish reason. Constant cost."""
+        """Numbers of sessions, turns, and turns by finish reason. Constant cost."""
         with self.db.connect() as connection:
             return schema.read_counters(connection)
 
@@ -282,9 +282,9 @@ class ServeLedger:
             return next(iter(decode_turns(connection, rows)), None)
 
     def iter_sessions(self) -> Iterator[tuple[list[TurnRecord], dict[str, Delivery]]]:
-        """Session by session, oldest first: its turns in order, and what is known of their delivery.
+        """Session by session, oldest first: its turns in order, and their deliveries.
 
-        Holds a few sessions at a time, and no transaction in between.
+        Holds a few sessions in memory at a time, and no transaction between pages.
         """
         last = 0
         while True:
@@ -306,7 +306,7 @@ class ServeLedger:
             yield from ((group, deliveries) for group in by_session.values())
 
     def check_integrity(self) -> list[str]:
-        """What is damaged, one line each; empty when sound. Reads everything."""
+        """Problems found, one line each; empty if there are none. Reads everything."""
         return find_damage(self.db)
 
     def close(self) -> None:
@@ -314,16 +314,16 @@ class ServeLedger:
 
 
 class _Statements:
-    """Inserts that meet rows which are already there; built once, for one kind of database."""
+    """Inserts that handle existing rows; built once, for one kind of database."""
 
     def __init__(self, backend: str) -> None:
         insert = postgresql.insert if backend == "postgresql" else sqlite.insert
-        #: A row that is there only gets the newest epoch, which keeps prunes off it.
+        #: An existing row only gets the newest epoch, which protects it from prunes.
         self.content = {
             table: _or_update(insert(table), "epoch", only_higher=True)
             for table in (schema.bodies, schema.nodes, schema.blocks)
         }
-        #: The newest turn under a key replaces the one before it.
+        #: The newest turn under a key replaces the previous one.
         self.key = _or_update(insert(schema.turn_keys), "turn")
         self.counter = _or_update(insert(schema.counters), "value")
         self.delivery = insert(schema.deliveries).on_conflict_do_nothing()
@@ -339,7 +339,7 @@ def _or_update(insert: Any, column: str, only_higher: bool = False) -> Any:
 
 
 def lock_counters(connection: sa.Connection) -> Counter[str]:
-    """Wait until no other transaction writes, then read all counters."""
+    """Wait until no other transaction is writing, then read all counters."""
     table = schema.counters
     connection.execute(sa.select(table.c.value).where(table.c.name == "generation").with_for_update())
     return schema.read_counters(connection)

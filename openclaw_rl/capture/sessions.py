@@ -1,15 +1,15 @@
-"""Which session a request belongs to, without any help from the client.
+"""Finds the session a request belongs to, without any help from the client.
 
-An explicit id wins. Otherwise the request continues the turn whose reply its history holds,
+An explicit id wins. Otherwise the request continues the turn whose reply its history contains,
 found by normalised keys: first among recent turns in memory, then by one indexed look-up.
 Otherwise it opens a session. Users never share sessions, whatever their messages say.
 
-Of a history whose beginning was left out, the last words may have been said in several sessions. They
-then name none of them; what else is left of the history may. Whole conversations that are the same word for
-word are continued one by one: each gets a reaction of its own.
+If the beginning of a history was cut off, its last messages may occur in several sessions. They then identify
+none of them; the rest of the history may. Sessions that are identical word for word are continued one by one,
+so that each gets its own next state.
 
-A reply that a client changed is known by what it answered and by what is left of it; one that a client left
-out, by the question that is asked once more with something after it.
+A reply that a client rewrote is recognised by the request it answered and by what is left of the reply; one
+that a client left out, by the same request followed by something else.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from openclaw_rl.capture.twins import Claim, Twins
 from openclaw_rl.types import Message
 
 _RECENT = 20_000
-#: Headers that name a session, best first.
+#: Headers that name a session, in order of preference.
 _HEADERS = ("x-session-id", "x-session-affinity", "session_id")
-#: Names a session too, but what the history says goes before it: a resumed one may have a new name.
+#: Names a session too, but the history takes precedence: a resumed session may have a new name.
 _CLAUDE_CODE = "x-claude-code-session-id"
-#: OpenAI's and Anthropic's clients count how often they have tried the same request before.
+#: OpenAI's and Anthropic's clients send the number of earlier attempts at the same request.
 _RETRIES = "x-stainless-retry-count"
-#: A request that says it is a retry is one of a request this recent.
+#: How old the original of a stated retry may be, in seconds.
 _RETRY_S = 600.0
-#: OpenClaw numbers the requests of a session in some of them: ``<session id>:<n>``.
+#: In some headers OpenClaw numbers the requests of a session: ``<session id>:<n>``.
 _NUMBERED = re.compile(r"^(.+):\d+$")
 _RUNTIME_ID = re.compile(r"^Runtime: agent=.*\bsessionId=([\w-]{8,64})", re.MULTILINE)
-#: What may stand in a response header and a URL as it is.
+#: Ids that need no escaping in a response header or a URL.
 _PLAIN = re.compile(r"[\x21-\x7e]{1,200}")
 
 
@@ -59,25 +59,25 @@ class KnownReply:
     turn_id: str
     session_id: str
     index: int
-    """Where the reply stands in the request's messages."""
+    """The reply's index in the request's messages."""
     left_out: bool = False
-    """It does not: it would have been after the message at ``index``."""
+    """The client left the reply out; it would come after the message at ``index``."""
     alike: bool = False
-    """The request asks of the model what the one that it answered did."""
+    """Whether the request has the same setting (``setting_of``) as the one that was answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     session_id: str
     replies: tuple[KnownReply, ...]
-    """Replies of the history that are ours, newest first."""
+    """Our replies in the history, newest first."""
     again: KnownReply | None
-    """A turn of this session that answered the very same request before."""
+    """An earlier turn of this session that answered the very same request."""
     retry: bool = False
-    """The client says that it has got no reply to this request so far."""
+    """Whether the client says that it has received no reply to this request yet."""
     claim: Claim | None = None
     own_words: frozenset[int] = frozenset()
-    """Where messages of users stand that the model wrote, as another agent."""
+    """Indices of user messages that the model wrote, as another agent."""
 
     @property
     def continues(self) -> str | None:
@@ -86,7 +86,7 @@ class Found:
 
 
 class SessionFinder:
-    """Places requests into sessions; remembers recent turns so that most need no query."""
+    """Places requests into sessions; caches recent turns so that most need no query."""
 
     def __init__(self, ledger: ServeLedger) -> None:
         self._ledger = ledger
@@ -96,7 +96,7 @@ class SessionFinder:
         self._asked: OrderedDict[str, tuple[str, float]] = OrderedDict()
         self._twins = Twins(_RECENT)
         self._is_shared = ledger.db.dialect.name == "postgresql"
-        """Other gateways may have answered since, so the ledger goes before what this one remembers."""
+        """Other gateways may have answered since, so the ledger takes precedence over this one's cache."""
 
     def place(
         self,
@@ -106,7 +106,7 @@ class SessionFinder:
         body: Mapping[str, Any],
         memory_only: bool = False,
     ) -> Found:
-        """Decide the session. Raises only if the ledger is asked and cannot be read."""
+        """Find the session. Raises only if the ledger is queried and cannot be read."""
         keys = fold_conversation(user, messages, setting_of(messages, body))
         stated = explicit_session(headers, body) or runtime_session(messages)
         stated = self._owned(user, stated, memory_only) if stated else None
@@ -117,7 +117,7 @@ class SessionFinder:
         if session_id is None and retry:
             session_id = self._tried(keys.asked.asked)
         if session_id is None:
-            # The same opening words are a new conversation, unless they are asked once more.
+            # The same opening message begins a new session; the same request with history is a repetition.
             asked_again = again and keys.replies and not keys.cut and not known.unsure
             session_id = again.session_id if again and asked_again else new_session_id()
         own = tuple(reply for reply in known.replies if reply.session_id == session_id)
@@ -133,7 +133,7 @@ class SessionFinder:
         return Found(session_id, own, again, retry, known.claim, known.own_words)
 
     def release(self, claim: Claim) -> None:
-        """The request was on the side, so its conversation still waits to be continued."""
+        """It was a side request, so its session still waits to be continued."""
         self._twins.release(claim)
 
     def _named(
@@ -145,13 +145,13 @@ class SessionFinder:
         body: Mapping[str, Any],
         memory_only: bool,
     ) -> str | None:
-        """The session of a name that need not be one's, unless the history says otherwise."""
+        """The session under a weaker name (cache key, Claude Code's id), unless the history contradicts."""
         cache_key = body.get("prompt_cache_key")
         name = cache_key or headers.get(_CLAUDE_CODE)
         if not isinstance(name, str) or not _PLAIN.fullmatch(name) or newest not in (None, name):
             return None
-        # Some applications have one cache key for all conversations. A name is taken by the first; later
-        # histories without a reply of ours are of the same one if they begin alike and go on.
+        # Some applications use one cache key for all conversations. The first session takes the name; a later
+        # history without a reply of ours belongs to it if it begins the same and has more than one message.
         taken = name in self._owners or (not memory_only and self._ledger.session(name) is not None)
         session_id = self._owned(user, name, memory_only)
         if newest is None and cache_key and taken:
@@ -162,12 +162,12 @@ class SessionFinder:
         return session_id
 
     def _tried(self, asked: str) -> str | None:
-        """The session of a request that was tried before, whether or not it was answered."""
+        """The session of an earlier attempt at the same request, whether or not it was answered."""
         session_id, at = self._asked.get(asked, (None, 0.0))
         return session_id if time.monotonic() - at < _RETRY_S else None
 
     def shared(self, keys: Mapping[str, str], session_id: str, memory_only: bool = False) -> dict[str, str]:
-        """Keys to store beside a turn's own: those of its last words belong to another session, too."""
+        """Extra keys to store with a turn: they mark those of its keys that another session has, too."""
         words = {name: keys[name] for name in ("pair", "chain", "alone") if name in keys}
         known = {} if memory_only else self._ledger.find_by_keys([*words.values()])
         known |= {key: hit for key in words.values() if (hit := self._recent.get(key))}
@@ -191,7 +191,7 @@ class SessionFinder:
             self._recent.popitem(last=False)
 
     def _owned(self, user: str, stated: str, memory_only: bool) -> str:
-        """The client's own id; derived from it if that session is, or may be, another user's."""
+        """The client's id, or one derived from it if that session is, or may be, another user's."""
         if memory_only:
             known = self._owners.get(stated) == user
             return stated if known else f"{stated}-{_short_hash(user, stated)}"
@@ -204,7 +204,7 @@ class SessionFinder:
         owner = self._owners.get(session_id)
         if owner is None:
             session = self._ledger.session(session_id)
-            # The first to name it owns it, even before its first turn is stored.
+            # The first user to name it owns it, even before its first turn is stored.
             owner = self._owners.setdefault(session_id, session["user"] if session else user)
             while len(self._owners) > _RECENT:
                 self._owners.popitem(last=False)
@@ -218,12 +218,12 @@ class SessionFinder:
         keys: ConversationKeys,
         memory_only: bool,
     ) -> tuple[KnownReply, ...]:
-        """Replies of a session whose past was summarised: nothing before them is as it was."""
+        """Our replies in a session whose history was summarised, so that nothing before them matches."""
         said = {index: said_key(user, session_id, messages[index]) for index, _ in keys.replies}
         return tuple(self._known(said, memory_only))
 
     def _known(self, at: Mapping[int, str | None], memory_only: bool) -> list[KnownReply]:
-        """The turns under these keys, by where their replies stand."""
+        """The turns under these keys, with the index of each reply."""
         lookup = [key for key in at.values() if key]
         if not lookup:
             return []
@@ -249,7 +249,7 @@ class SessionFinder:
         lookup += own_words.values()
         known: dict[str, tuple[str, str]] = {}
         newest = keys.replies[0][1]["chain"] if keys.replies else keys.asked.asked
-        # If the newest is on the side, the one before it counts, and may be older than this process.
+        # If the newest is a side turn, the one before it counts, and may be older than this process.
         is_new = newest not in self._recent or self._recent[newest][0] in self._side
         if not memory_only and (is_new or self._is_shared):
             known = self._ledger.find_by_keys(lookup)
@@ -259,12 +259,12 @@ class SessionFinder:
         left_out = ((index, known.get(asked.asked)) for index, asked in keys.unanswered)
         result.replies += [KnownReply(*hit, index, True, alike=True) for index, hit in left_out if hit][:1]
         for index, at in keys.replies:
-            # A whole conversation is known by all that was said; of a cut one, others may have as much.
+            # A complete history identifies its session; the rest of a cut one may occur in several.
             shared = {name for name, key in at.items() if shared_key(key) in known}
             named = [name for name in at if name not in shared or (name == "chain" and not keys.cut)]
             key = next((at[name] for name in named if at[name] in known), calls[index])
             hit = known.get(key) if key else None
-            # The id of a tool's call is one turn's alone, whoever else was told the same.
+            # A tool call's id is unique to one turn, even if other sessions have the same text.
             if called := known.get(calls[index] or ""):
                 hit = called
             elif hit and key == at["chain"] and not result.replies and not keys.cut:
@@ -283,14 +283,14 @@ class SessionFinder:
     def _merged(
         self, lookup: Sequence[str], stored: dict[str, tuple[str, str]]
     ) -> dict[str, tuple[str, str]]:
-        """What the ledger knows, and what this process remembers."""
+        """Combine the ledger's hits with the cached ones."""
         recent = {key: hit for key in lookup if (hit := self._recent.get(key))}
         return {**recent, **stored} if self._is_shared else {**stored, **recent}
 
     def _rewritten(
         self, given: Message, answered: Sequence[tuple[str, str] | None]
     ) -> tuple[str, str] | None:
-        """Which of the turns that answered just this has a reply of which ``given`` is what a client kept."""
+        """The turn that answered this request and whose reply ``given`` is a client's rewritten copy of."""
         for hit in dict.fromkeys(hit for hit in answered if hit):
             turn = self._ledger.load_turn(hit[0])
             if turn is not None and is_rewritten(given, turn.reply):
@@ -300,14 +300,14 @@ class SessionFinder:
 
 @dataclass(slots=True)
 class _Known:
-    """What the history of a request holds of ours."""
+    """Our turns that a request's history contains."""
 
     again: KnownReply | None
-    """The turn that answered just this request."""
+    """The turn that answered this very request."""
     replies: list[KnownReply] = field(default_factory=list)
     """Newest first."""
     unsure: list[int] = field(default_factory=list)
-    """Where those replies stand that several sessions have."""
+    """Indices of replies that occur in several sessions."""
     claim: Claim | None = None
     own_words: frozenset[int] = frozenset()
 
@@ -317,7 +317,7 @@ def _known_reply(hit: tuple[str, str] | None, index: int) -> KnownReply | None:
 
 
 def explicit_session(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
-    """The id a client states, if any, fit to be sent back in a header."""
+    """The id a client states, if any, made safe to return in a header."""
     stated = _stated(headers, body)
     if not stated or _PLAIN.fullmatch(stated):
         return stated

@@ -1,8 +1,8 @@
-"""In a policy that several people share, one key cannot teach it alone.
+"""Keeps one user from dominating a policy that several share.
 
-Of what such a policy learns in a day, one person's part is bounded; the rest of their samples waits until
-others have taught as much, or for another day. A sudden one-sided wave (many complaints of one person who did
-not complain like that before, while others do not) waits until the owner has looked at it.
+One user's share of what such a policy learns in a day is bounded; the rest of their samples waits until
+others have taught enough, or for another day. A sudden one-sided wave (many complaints of one user who did
+not complain like that before, while others do not) is held until the owner has decided about it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from openclaw_rl.capture.versions import READY
 from openclaw_rl.types import Json, Scope
 
 _DAY_S = 86400.0
-#: So many samples of one person are learned in a day, whoever else taught anything.
+#: This many samples of one user are learned in a day regardless of others.
 LEAST_A_DAY = 4
-#: Complaints of one person within a day that can be a wave …
+#: Complaints of one user within a day that can be a wave …
 WAVE = 8
-#: … if no more than one verdict in ten is another, and …
+#: … if they are at least this share of the user's verdicts, and …
 _ONE_SIDED = 0.9
-#: … they are so many times what this person's days were before, and the others' day is.
+#: … more than 3 times the user's daily mean of the 14 days before, and more than 2 times other users' mean.
 _SUDDEN, _HISTORY_DAYS, _ALONE = 3.0, 14, 2.0
-#: Light rows of waiting samples looked at.
+#: Waiting samples considered; only their light columns are read.
 _MOST = 10_000
 HELD, LEARNED, DISCARDED = "held", "learned", "discarded"
 WAITS = "waits for the owner: a sudden wave of complaints by one key"
@@ -63,12 +63,12 @@ class Ready:
 
 
 class Shares(Rehearsal):
-    """Which of the waiting samples may be learned from now."""
+    """Chooses which waiting samples may be learned from now."""
 
     is_shared: Callable[[Scope], bool] = staticmethod(lambda scope: False)
-    """Whether more than one key is answered by a scope's policy."""
+    """Whether a scope's policy serves more than one user."""
     daily_share = 1.0
-    """Of what a shared policy learns in a day, one person's part; 1 bounds nothing and holds nothing."""
+    """One user's largest share of what a shared policy learns in a day; 1 turns bounds and waves off."""
 
     def _is_guarded(self, scope: Scope) -> bool:
         return self.daily_share < 1 and self.is_shared(scope)
@@ -76,7 +76,7 @@ class Shares(Rehearsal):
     def _ready(
         self, connection: sa.Connection, scope: Scope, limit: int = _MOST, before: float | None = None
     ) -> list[Ready]:
-        """In the order of their turns."""
+        """Samples that may go into the next step, in the order of their turns."""
         guarded = self._is_guarded(scope)
         columns = [samples.c[name] for name in Ready.__slots__]
         query = sa.select(*columns).where(samples.c.status == READY, samples.c.scope == scope)
@@ -104,7 +104,7 @@ class Shares(Rehearsal):
         return chosen
 
     def _learned_today(self, connection: sa.Connection, scope: Scope) -> Counter[str]:
-        """Samples of each person in the steps of the last day, whatever became of those."""
+        """Samples of each user in the steps of the last day, whatever their outcome."""
         query = (
             sa.select(samples.c.user, sa.func.count())
             .join(policies, policies.c.version == samples.c.step)
@@ -116,7 +116,7 @@ class Shares(Rehearsal):
     # --- waves -------------------------------------------------------------------------------
 
     def _watch_wave(self, connection: sa.Connection, scope: Scope, user: str, at: float) -> None:
-        """After another complaint of somebody's: does it make a wave, or a wave larger?"""
+        """After a user's complaint: start a wave if there is one, or extend the one being held."""
         if not self._is_guarded(scope):
             return
         mine = sa.select(waves).filter_by(scope=scope, user=user)
@@ -127,7 +127,7 @@ class Shares(Rehearsal):
             return
         decided = 0.0 if last is None else float(last.decided_at or 0.0)
         own = (samples.c.scope == scope) & (samples.c.user == user)
-        # Verdicts come in any order; the day is the one before their latest reply.
+        # Verdicts arrive in any order; the day ends with the user's latest judged reply.
         at = float(connection.scalar(sa.select(sa.func.max(samples.c.created_at)).where(own)) or at)
         number, since = self._wave(connection, scope, user, max(at - _DAY_S, decided), at)
         if number:
@@ -137,7 +137,7 @@ class Shares(Rehearsal):
     def _wave(
         self, connection: sa.Connection, scope: Scope, user: str, start: float, end: float
     ) -> tuple[int, float]:
-        """How many complaints, and when the first was; none if it is no wave."""
+        """Number of complaints, and the time of the first; 0 if it is no wave."""
         complaints, others, first = Counter[str](), Counter[str](), end
         window = samples.c.created_at.between(start, end) & (samples.c.scope == scope)
         for row in connection.execute(
@@ -158,7 +158,7 @@ class Shares(Rehearsal):
         return number, first
 
     def _usual(self, connection: sa.Connection, scope: Scope, user: str, before: float) -> float:
-        """Complaints a day, since the first within two weeks before."""
+        """Complaints per day, counted from the first within the two weeks before."""
         mine = (samples.c.scope == scope) & (samples.c.user == user) & (samples.c.score < 0)
         past = samples.c.created_at.between(before - _HISTORY_DAYS * _DAY_S, before)
         query = sa.select(sa.func.count(), sa.func.min(samples.c.created_at)).where(mine, past)
@@ -177,7 +177,7 @@ class Shares(Rehearsal):
             return [dict(row._mapping) for row in connection.execute(query)]
 
     def decide_wave(self, wave_id: int, learn: bool) -> Json | None:
-        """What the owner says of one; None if none of that number is held."""
+        """Apply the owner's decision on a wave; None if no wave with this id is held."""
         with database.writing(self.db) as connection:
             query = sa.select(waves).filter_by(id=wave_id, state=HELD)
             wave: Any = connection.execute(query).first()

@@ -1,7 +1,7 @@
-"""Steps: which samples each takes, and what becomes of them with its version.
+"""Steps: which samples each one takes, and what happens to them with its version.
 
-A step claims its samples and its version number in one transaction before it starts, so a process that
-dies finds the very same step again, and a sample is never in two.
+A step claims its samples and its version number in one transaction before it starts, so after a crash the
+very same step is resumed, and a sample is never in two steps.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from openclaw_rl.types import EVERYONE, Example, Json, Policy, Scope
 EXCLUDED, CLAIMED = "excluded", "claimed"
 PASSED = "passed its checks"
 NOT_WANTED = EXCLUDED_BY_PERSON.reason
-#: Of more people at once, a step hears as many samples as of this many.
+#: A batch does not grow further with more users than this.
 _MOST_USERS = 8
 
 
-#: Of a step's samples, one person has at most so many where others wait, too.
+#: One user's largest share of a step's samples, if others' samples are waiting, too.
 MOST_SHARE = 2 / 3
-#: Batches' worth of waiting samples among which those are looked for.
+#: A step's samples are chosen among this many times as many waiting ones.
 _LOOK = 4
 
 
 def fair_share(waiting: Sequence[tuple[str, str]], limit: int) -> list[str]:
-    """The first ``limit`` of (turn, user), in order, without anybody having more than their share."""
+    """The first ``limit`` of (turn, user), in order, with no user above ``MOST_SHARE``."""
     most = limit if len({user for _, user in waiting}) < 2 else math.ceil(MOST_SHARE * limit)
     taken: Counter[str] = Counter()
     chosen: list[str] = []
@@ -48,13 +48,13 @@ def fair_share(waiting: Sequence[tuple[str, str]], limit: int) -> list[str]:
 
 
 class Steps(Shares):
-    """The samples that wait, and those that a step has claimed."""
+    """Samples that wait for a step, and those that a step has claimed."""
 
     holds_scope: Callable[[sa.Connection, Scope], bool] = staticmethod(lambda connection, scope: True)
-    """Whether no other host trains this scope, as certain as the transaction it is asked in."""
+    """Whether this host holds the scope's lease; checked inside the caller's transaction."""
 
     def waiting(self, scope: Scope = EVERYONE) -> tuple[int, float, float | None]:
-        """Samples that wait for a step: how many, how strong together, and since when."""
+        """Samples that wait for a step: their number, total strength, and the oldest one's time."""
         if self._is_guarded(scope):
             with self.db.connect() as connection:
                 rows = self._ready(connection, scope)
@@ -70,10 +70,10 @@ class Steps(Shares):
         return int(number), float(strength), oldest
 
     def full_batch(self, batch_size: int, scope: Scope = EVERYONE) -> int:
-        """How many samples make the next batch: ``batch_size``, and half as many for everybody else in it.
+        """Size of the next batch: ``batch_size``, plus half as many for every further user in it.
 
-        People want different things; a step that heard only one of them undoes what the others taught.
-        Counted along the order of the samples, so that it does not depend on when somebody looks.
+        Users want different things; a step on one user's samples undoes what the others taught.
+        Counted in the order of the samples, so that the result does not depend on when it is called.
         """
         users: set[str] = set()
         more = (batch_size + 1) // 2
@@ -87,10 +87,10 @@ class Steps(Shares):
     def claim(
         self, limit: int, parent: int, config_hash: str, replay: int = 0, scope: Scope = EVERYONE
     ) -> Policy | None:
-        """Take the oldest samples for a new version, and choose up to ``replay`` earlier ones to hear again.
+        """Claim the oldest samples for a new version, and choose up to ``replay`` earlier ones to replay.
 
-        In the order of their turns: one that is being judged for the first time holds later ones back,
-        so that what a batch holds does not depend on who was judged how fast.
+        In the order of their turns: a turn that is being judged for the first time holds later ones back,
+        so that the contents of a batch do not depend on the judge's speed.
         """
         planned = (
             {"replay": self._accepted(replay, scope, seed=len(self.lineage(parent, scope)))} if replay else {}
@@ -123,7 +123,7 @@ class Steps(Shares):
             return self._policy(connection, version)
 
     def reserve(self, parent: int, metrics: Json, scope: Scope = EVERYONE) -> int:
-        """A number for weights that come from elsewhere; they never serve unless ``reserved`` says so."""
+        """Reserve a version number for imported weights; they never serve unless ``reserved`` is called."""
         with database.writing(self.db) as connection:
             version = self._next_version(connection)
             connection.execute(
@@ -136,7 +136,7 @@ class Steps(Shares):
             return version
 
     def reserved(self, version: int) -> None:
-        """Its weights are there: it waits for the gate."""
+        """The imported weights are complete; the version waits for the gate."""
         with database.writing(self.db) as connection:
             self._update(connection, version, status=CANDIDATE, gate="{}")
 
@@ -148,9 +148,9 @@ class Steps(Shares):
             return self._next_version(own)
 
     def items(self, version: int) -> list[Example]:
-        """What a step was given, in the order of the turns.
+        """A step's examples, in the order of their turns.
 
-        Those whose turn was pruned are missing, and those on requests that a person excluded since.
+        Without those whose turn was pruned, and those on requests that a user excluded since.
         """
         query = (
             sa.select(samples.c.turn_id, samples.c.score, samples.c.data)
@@ -167,9 +167,9 @@ class Steps(Shares):
             return list(connection.scalars(query))
 
     def take_out_excluded(self, version: int) -> list[str]:
-        """Claimed turns that a person excluded since: the step goes on without them.
+        """Remove claimed turns that a user excluded since; the step goes on without them.
 
-        They are free of it, so that they can be taken back in.
+        They no longer belong to the step, so that the user can include them again.
         """
         out = [turn_id for turn_id in self.claimed(version) if not self._still_counts(turn_id)]
         with database.writing(self.db) as connection:
@@ -184,13 +184,13 @@ class Steps(Shares):
             return list(connection.scalars(sa.select(samples.c.turn_id).where(mine, ~self._is_own())))
 
     def users_of(self, version: int) -> list[str]:
-        """Whose complaints a version was made of."""
+        """Users whose complaints a version was trained on."""
         query = sa.select(samples.c.user).where(samples.c.step == version, samples.c.score < 0).distinct()
         with self.db.connect() as connection:
             return sorted(connection.scalars(query))
 
     def drop(self, version: int, turn_ids: Sequence[str], reason: str) -> None:
-        """Samples that cannot be trained after all, such as those whose turn was pruned or is too old."""
+        """Exclude samples that cannot be trained on, such as those whose turn was pruned or is too old."""
         with database.writing(self.db) as connection:
             for turn_id in turn_ids:
                 self._set_aside(connection, turn_id, version, reason, step=version)
@@ -207,7 +207,7 @@ class Steps(Shares):
             self._count(connection, EXCLUDED, reason, 1)
 
     def release(self, version: int) -> None:
-        """A step that could not even begin: its samples wait again, and its number is free."""
+        """Undo the claim of a step that could not start: its samples wait again, and its number is free."""
         with database.writing(self.db) as connection:
             mine = (samples.c.step == version) & (samples.c.status == CLAIMED)
             done = connection.execute(samples.update().where(mine).values(status=READY, step=None))
@@ -216,7 +216,7 @@ class Steps(Shares):
             self._count(connection, READY, None, done.rowcount)
 
     def failed(self, version: int, problem: str) -> int:
-        """A step broke; how often it has, 0 if there is no such step."""
+        """Record that a step failed; returns how often it has, 0 if there is no such step."""
         with database.writing(self.db) as connection:
             if (policy := self._policy(connection, version)) is None:
                 return 0
@@ -228,20 +228,20 @@ class Steps(Shares):
     def trained(self, version: int, metrics: Json) -> None:
         """The step is done and saved; its version waits for the gate."""
         with database.writing(self.db) as connection:
-            # Not if it was undone while it was being made.
+            # Unless it was undone during training.
             still = (policies.c.version == version) & (policies.c.status == TRAINING)
             done = policies.update().where(still).values(status=CANDIDATE, metrics=to_json(metrics))
             connection.execute(done)
 
     def reject(self, version: int, gate: Json, reason: str = GATE_REJECTED) -> None:
-        """The version never serves; its samples are used up all the same, for ``reason``."""
+        """The version never serves; its samples are used up nevertheless, with ``reason``."""
         with database.writing(self.db) as connection:
             if not self._is_undone(connection, version):
                 self._update(connection, version, status=REJECTED, gate=to_json(gate))
             self._finish_samples(connection, version, EXCLUDED, reason)
 
     def publish(self, version: int, gate: Json) -> bool:
-        """Serve a candidate from now on; False if somebody chose another version meanwhile."""
+        """Serve a candidate from now on; False if another version was promoted meanwhile."""
         with database.writing(self.db) as connection:
             policy = self._policy(connection, version)
             assert policy is not None
@@ -262,7 +262,7 @@ class Steps(Shares):
             return True
 
     def _is_undone(self, connection: sa.Connection, version: int) -> bool:
-        """Something that it learned was forgotten since it was begun."""
+        """Whether something it learned was forgotten since it was started."""
         policy = self._policy(connection, version)
         return policy is not None and policy.status not in (TRAINING, CANDIDATE)
 

@@ -1,7 +1,7 @@
-"""The request of a stored turn, read back in the internal form: what learning and the judge see of it.
+"""Reads a stored turn's request in the internal form, for learning and the judge.
 
-Turns hold chat-completions JSON as it was sent; see ``TurnRecord``. Nothing is validated again, since only
-valid requests are stored.
+Turns hold chat-completions JSON as sent; see ``TurnRecord``. Nothing is validated again, since only valid
+requests are stored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from openclaw_rl.types import Json, Message, Tool, TurnRecord
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """As much of a request as decides its prompt."""
+    """The parts of a request that determine its prompt."""
 
     messages: list[Message]
     tools: list[Tool]
@@ -23,12 +23,12 @@ class StoredRequest:
 
 
 def stored_messages(messages: list[Json]) -> list[Message]:
-    """As sent: without the note that the prompt had besides."""
+    """As sent: without the note that was added to the prompt."""
     return [internal_message(message) for message in messages]
 
 
 def stored_request(turn: TurnRecord) -> StoredRequest:
-    """Renders to the turn's prompt, with the same chat template."""
+    """Renders to the turn's prompt under the same chat template."""
     messages, note = turn.messages, turn.params.get(NOTE)
     body: Json = well_formed(
         {**turn.params, "messages": with_note(messages, note) if note else messages, "tools": turn.tools}

@@ -1,4 +1,4 @@
-"""How much of a scope's conversations the model here answers in the place of one elsewhere, and why."""
+"""The share of each scope's traffic that the local model answers instead of the upstream one, and why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openclaw_rl.capture.learn_ledger import LearnLedger, Number, metadata, verd
 from openclaw_rl.capture.samples import samples, scope_column, swaps
 from openclaw_rl.types import EVERYONE, UPSTREAM_VERSION, Json, Scope
 
-#: Newest verdicts that are looked at.
+#: How many of the newest verdicts are read.
 _MOST = 2000
 _LISTED = 100
 
@@ -29,7 +29,7 @@ takeovers = sa.Table(
 
 @dataclass(frozen=True, slots=True)
 class TrafficShare:
-    """A share, and since when."""
+    """A traffic share, since when, and why."""
 
     share: float = 0.0
     at: float = 0.0
@@ -45,7 +45,7 @@ class Cursor:
 
 
 class TakeOvers:
-    """Append-only; a scope's newest row counts. Written by the learn process, followed by who serves."""
+    """Append-only; a scope's newest row counts. The learn process writes it, the server follows it."""
 
     def __init__(self, ledger: LearnLedger) -> None:
         self.db, self._ledger = ledger.db, ledger
@@ -87,7 +87,7 @@ class TakeOvers:
             connection.execute(takeovers.insert().values(scope=scope, share=share, at=time.time(), why=why))
 
     def reactions(self, scope: Scope, since: float = 0.0) -> list[tuple[int, str, int]]:
-        """Verdicts on replies since then, oldest first: version, user, score."""
+        """Verdicts on replies since ``since``, oldest first: version, user, score."""
         query = (
             sa.select(samples.c.policy_version, samples.c.user, samples.c.score)
             .where(samples.c.scope == scope, samples.c.created_at >= since)
@@ -117,5 +117,5 @@ class TakeOvers:
 
 
 def _summary(scores: list[int]) -> Json:
-    """Verdicts since the share is what it is, and their mean from -1 to 1."""
+    """Number of verdicts, and their mean from -1 to 1."""
     return {"verdicts": len(scores), "mean": sum(scores) / len(scores) if scores else None}

@@ -1,4 +1,4 @@
-"""What was said, for people to read: titles of sessions, and the text of turns. A few queries a page."""
+"""Readable text: titles of sessions, and the text of turns. A few queries per page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TITLE_CHARS = 120
 
 
 def session_titles(ledger: ServeLedger, session_ids: Sequence[str]) -> dict[str, str]:
-    """How each session began: the last message of its first request that is not the client's own."""
+    """The last message of each session's first request, without the client's injected context."""
     sessions, turns = schema.sessions, schema.turns
     titles: dict[str, str] = {}
     with ledger.db.connect() as connection:
@@ -36,7 +36,7 @@ def session_titles(ledger: ServeLedger, session_ids: Sequence[str]) -> dict[str,
             )
             rows = connection.execute(query).all()
             titles.update((row.id, _title(json.loads(row.body))) for row in rows)
-            # Claude Code describes its surroundings after the first question.
+            # Claude Code appends a system message about its environment after the first question.
             for row in rows:
                 if json.loads(row.body).get("role") == "system":
                     nodes = load_chains(connection, schema.nodes, "body", {row.node})
@@ -53,7 +53,7 @@ def _title(message: Json) -> str:
 
 
 def turn_texts(ledger: ServeLedger, turn_ids: Sequence[str]) -> dict[str, Json]:
-    """For each turn what its request added to the conversation (``input``), and its ``reply``."""
+    """For each turn, what its request added to the conversation (``input``), and its ``reply``."""
     turns = schema.turns
     texts: dict[str, Json] = {}
     with ledger.db.connect() as connection:
@@ -83,7 +83,7 @@ def added(messages: Sequence[Json]) -> list[Json]:
 
 
 def plain_text(message: Json) -> str:
-    """A message's words, whatever dialect it was sent in; parts that are not text are named."""
+    """A message's text in any dialect; parts that are not text are shown as their type."""
     return str(well_formed(_plain(message.get("content"))))
 
 

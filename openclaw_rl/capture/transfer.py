@@ -1,9 +1,9 @@
-"""Captured turns as JSONL, one session a line, and back.
+"""Exports captured turns as JSONL, one session per line, and imports them.
 
 ``session_id`` and ``turns[]`` with ``type``, ``prompt``, ``response``, ``next_state`` and
-``trainable`` are the common trajectory format; ``exact`` beside them holds what a ledger needs to
-be restored to the last bit. Lines without ``exact`` cannot be imported: text is no substitute for
-the sampled tokens. docs/ledger.md describes every field.
+``trainable`` are the common trajectory format; ``exact`` holds what is needed to restore a ledger
+bit for bit. Lines without ``exact`` cannot be imported: text is no substitute for the sampled
+tokens. docs/ledger.md describes every field.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from openclaw_rl.types import Json, SamplingParams, Token, TurnRecord
 
 _BATCH = 200
 _TOKEN_COLUMNS = ("id", "logprob", "sampled_logprob", "top_ids", "top_logprobs", "forced")
-#: Fields of a turn under their own names in ``exact``; the others have a place of their own.
+#: Fields of a turn stored under their own names in ``exact``; the others are stored elsewhere.
 _EXACT = (
     "session_id", "user", "dialect", "tools", "params", "prompt_ids", "policy_version", "finish_reason",
     "created_at", "timings", "continues", "keys",
@@ -35,7 +35,7 @@ def export_sessions(ledger: ServeLedger, file: TextIO, user: str | None = None) 
             continue
         lines = _describe_turns(turns, deliveries)
         session = {"session_id": turns[0].session_id, "user": turns[0].user, "turns": lines}
-        # ASCII, because a client's lone surrogate has no place in a UTF-8 file.
+        # ASCII, because a client's lone surrogate cannot be written as UTF-8.
         file.write(json.dumps(session, separators=(",", ":")) + "\n")
         number += 1
     return number
@@ -65,7 +65,7 @@ def _describe_turn(turn: TurnRecord, following: TurnRecord | None, delivery: Del
 
 
 def _next_state(following: TurnRecord) -> list[Json]:
-    """What came after the newest reply in the request that continues it, minus injected context."""
+    """The messages after the newest reply in the request that continues it, without injected context."""
     added: list[Json] = []
     for message in reversed(following.messages):
         if message.get("role") == "assistant":
@@ -78,7 +78,7 @@ def _next_state(following: TurnRecord) -> list[Json]:
 def import_sessions(
     ledger: ServeLedger, lines: Iterable[str], redact: Callable[[Entry], list[Entry]] = lambda entry: [entry]
 ) -> int:
-    """Add what is not there yet; returns the number of turns read. Stops at the first bad line."""
+    """Add turns that are not stored yet; returns the number read. Stops at the first bad line."""
     number = 0
     batch: list[Entry] = []
     for line_number, line in enumerate(lines, 1):

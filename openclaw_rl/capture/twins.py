@@ -1,7 +1,7 @@
-"""Conversations that are the same word for word: which of them a continuation goes on with.
+"""Sessions that are identical word for word: which of them a request continues.
 
-Nothing tells them apart, so any of them will do, as long as each is continued once: a reaction must not
-go to a turn that has one while its twin gets none. Held in memory only; after a restart the newest counts.
+Nothing tells them apart, so any of them will do, as long as each is continued once: a next state must not go
+to a turn that has one while its twin gets none. Kept in memory only; after a restart the newest is used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
-#: Among twins this recent the oldest goes first; a conversation left long ago is not taken up before them.
+#: Of the twins this recent, in seconds, the oldest is continued first; older, abandoned ones come last.
 _RECENT_S = 600.0
 
 
@@ -20,7 +20,7 @@ class _Twin:
     turn_id: str
     at: float
     continued_by: str | None = None
-    """What the request asks that goes on with it: others that ask the same go on with it, too."""
+    """Context key of the request that continued it; further requests with that context continue it, too."""
     continued_at: float = 0.0
 
 
@@ -32,7 +32,7 @@ class Claim:
 
 
 class Twins:
-    """Conversations by the key of all that was said, and the sessions in which each stands. Thread-safe."""
+    """Sessions by the key of their whole conversation. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -49,7 +49,7 @@ class Twins:
     def pick(
         self, chain: str, context: str, stated: str | None, newest: tuple[str, str]
     ) -> tuple[tuple[str, str], Claim | None]:
-        """The turn and session to go on with, and the claim on them; ``newest`` where there is no choice."""
+        """The turn and session to continue, and the claim on them; ``newest`` if there is no choice."""
         with self._lock:
             twins = self._by_chain.get(chain, {})
             if newest[1] not in twins and len(twins) < 2:
@@ -63,7 +63,7 @@ class Twins:
     def _choose(self, twins: dict[str, _Twin], context: str) -> str | None:
         mine = next((name for name, twin in twins.items() if twin.continued_by == context), None)
         free = [name for name, twin in twins.items() if twin.continued_by is None]
-        # One that came up since then waits for a reaction, even for the very same words.
+        # A twin created after that continuation waits for its own next state, even with the same text.
         later = [name for name in free if mine and twins[name].at > twins[mine].continued_at]
         if not free or (mine and not later):
             return mine

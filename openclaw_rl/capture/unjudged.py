@@ -1,7 +1,7 @@
-"""Turns that nobody judges, and why: counted as they come, so that the funnel costs nothing to show.
+"""Turns that are not judged, and why: counted as they are stored, so that showing the funnel costs nothing.
 
-A turn is left out for one reason at most. What makes it a turn of the main line after all, or gives it a
-verdict without a judge, ends that.
+A turn is left out for one reason at most. It no longer is once it turns out to be part of the conversation
+after all, or gets a verdict without a judge.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from openclaw_rl.types import TurnRecord
 CANCELLED = "the reply was never completed: the client left, or the engine failed"
 RETRIED = "the reply never arrived and was asked for again"
 SIDE = "a side request (heartbeat, summary, title …), not part of the conversation"
-#: In words for a person -> the counter.
+#: Reason as shown to users -> counter.
 COUNTERS = {CANCELLED: "out_cancelled", RETRIED: "out_retried", SIDE: "out_side"}
-#: Kinds of events after which a turn is judged all the same.
+#: Kinds of events after which a turn is judged after all.
 _JUDGED = ("next_state", "unsure_state", "feedback", "secret")
 
 
 def why_left_out(kind: str, finish_reason: str, secrets: str, known: Collection[str]) -> str | None:
-    """``known``: the kinds of events about the turn."""
+    """The reason, or None; ``known``: the kinds of events about the turn."""
     if secrets or any(event in known for event in _JUDGED):
         return None
     if finish_reason == "cancelled":
@@ -36,7 +36,7 @@ def why_left_out(kind: str, finish_reason: str, secrets: str, known: Collection[
 
 
 def new_left_out(turns: Iterable[TurnRecord]) -> Counter[str]:
-    """By counter, of turns that nothing is known about yet."""
+    """By counter, for new turns without events."""
     reasons = (why_left_out(turn.kind, turn.finish_reason, turn.secrets, ()) for turn in turns)
     return Counter(COUNTERS[reason] for reason in reasons if reason)
 
@@ -44,7 +44,7 @@ def new_left_out(turns: Iterable[TurnRecord]) -> Counter[str]:
 def count_left_out(
     connection: sa.Connection, condition: sa.ColumnElement[bool], since: dict[int, set[str]] | None = None
 ) -> Counter[str]:
-    """By counter, among the turns of a condition; ``since``: kinds of events that are about to be stored."""
+    """By counter, for turns that match; ``since``: kinds of events about to be stored, by turn."""
     turns, events = schema.turns, schema.events
     columns = (turns.c.seq, turns.c.kind, turns.c.finish_reason, turns.c.secrets)
     maybe = (

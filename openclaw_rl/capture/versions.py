@@ -1,4 +1,4 @@
-"""Which versions there are, what became of each, and which one serves."""
+"""Policy versions: their status, lineage, and which one serves."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.samples import policies, samples, swaps
 from openclaw_rl.types import BASE_VERSION, EVERYONE, Policy, Scope
 
-#: Of a sample that waits for its step.
+#: Status of a sample that waits for a step.
 READY = "ready"
 _WAITS = (READY, "claimed")
 TRAINING, CANDIDATE, SERVING, RETIRED, REJECTED = "training", "candidate", "serving", "retired", "rejected"
 
 
 class Versions:
-    """The table ``policies``, and in ``swaps`` who served from when on."""
+    """The table ``policies``, and the history of serving versions in ``swaps``."""
 
     def __init__(self, db: sa.Engine) -> None:
         self.db = db
         self.leads: Callable[[Scope], bool] = lambda scope: True
-        """Whether this process trains a scope; where several hosts learn, it may begin to by being asked."""
+        """Whether this process trains a scope; if several hosts learn, this may take the scope's lease."""
 
     def serving(self, scope: Scope = EVERYONE) -> int:
         with self.db.connect() as connection:
@@ -36,20 +36,20 @@ class Versions:
         return int(connection.execute(query).scalar() or BASE_VERSION)
 
     def serving_table(self) -> dict[Scope, int]:
-        """Which version serves whom; scopes that are not named are served the base."""
+        """Which version serves each scope; scopes not in it are served the base."""
         query = sa.select(policies.c.scope, policies.c.version).where(policies.c.status == SERVING)
         with self.db.connect() as connection:
             return {row.scope: row.version for row in connection.execute(query)}
 
     def scopes(self) -> list[Scope]:
-        """Whose policies there are, or will be once a step is taken; everyone's first."""
+        """Scopes that have a policy, or a sample that waits for a step; ``EVERYONE`` first."""
         ready = sa.select(samples.c.scope).where(samples.c.status == READY)
         query = sa.union(sa.select(policies.c.scope), ready)
         with self.db.connect() as connection:
             return [EVERYONE, *sorted(set(connection.scalars(query)) - {EVERYONE})]
 
     def waiting_scopes(self) -> list[Scope]:
-        """Those with a sample that waits for its step."""
+        """Scopes with a sample that waits for a step."""
         with self.db.connect() as connection:
             return sorted(connection.scalars(self._waiting_scopes().distinct()))
 
@@ -66,7 +66,7 @@ class Versions:
             return [scope for scope in connection.scalars(query) if self.leads(scope)]
 
     def lineage(self, version: int, scope: Scope = EVERYONE) -> list[int]:
-        """A version and those it was made from, newest first; the last is the base."""
+        """A version and its ancestors, newest first; the last is the base."""
         with self.db.connect() as connection:
             return self._lineage(connection, version, scope)
 
@@ -79,7 +79,7 @@ class Versions:
         return found
 
     def served_s(self, scope: Scope = EVERYONE) -> dict[int, float]:
-        """How long each version has served."""
+        """How long each version has served, in seconds."""
         query = sa.select(swaps.c.version, swaps.c.at).where(swaps.c.scope == scope).order_by(swaps.c.seq)
         with self.db.connect() as connection:
             rows = connection.execute(query).all()
@@ -90,7 +90,7 @@ class Versions:
         return found
 
     def left_at(self, scope: Scope = EVERYONE) -> dict[int, float]:
-        """When each version stopped serving; those that serve, or never did, are not in it."""
+        """When each version stopped serving; without those that serve or never did."""
         query = sa.select(swaps.c.version, swaps.c.at).where(swaps.c.scope == scope).order_by(swaps.c.seq)
         with self.db.connect() as connection:
             rows = connection.execute(query).all()
@@ -103,16 +103,16 @@ class Versions:
         return found
 
     def num_between(self, one: int, other: int, scope: Scope = EVERYONE) -> int:
-        """Steps between two versions: back from the one to what both were made from, and on to the other.
+        """Steps between two versions: from one back to their common ancestor, and on to the other.
 
-        Not a difference of numbers: those are shared by all scopes, and given to rejected versions, too.
+        Not the difference of their numbers: all scopes and rejected versions share one sequence.
         """
         ours, theirs = self.lineage(one, scope), self.lineage(other, scope)
         shared = next(version for version in ours if version in theirs)
         return ours.index(shared) + theirs.index(shared)
 
     def promote(self, version: int, why: str, scope: Scope = EVERYONE) -> None:
-        """Serve this version to its scope from now on, whatever its past; ``why`` is kept with it."""
+        """Serve this version to its scope from now on, whatever its status; ``why`` is stored with it."""
         with database.writing(self.db) as connection:
             policy = self._policy(connection, version)
             if version != BASE_VERSION and policy is None:
@@ -156,7 +156,7 @@ class Versions:
             return [_to_policy(row) for row in connection.execute(query)]
 
     def unfinished(self) -> Policy | None:
-        """A step that was begun and not brought to its end, in a scope that is this process's to train."""
+        """A step that was started but not finished, in a scope that this process trains."""
         query = sa.select(policies).where(policies.c.status.in_((TRAINING, CANDIDATE)))
         with self.db.connect() as connection:
             rows = connection.execute(query.order_by(policies.c.version)).all()

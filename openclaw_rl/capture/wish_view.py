@@ -1,6 +1,6 @@
-"""Wishes as people see them: in their words, with the evidence, and real answers from before and after.
+"""Wishes as users see them: in their words, with the evidence, and real answers from before and after.
 
-Nothing here is made up by a model: the words are the person's, the answers are replies that they got.
+No model writes any of it: the words are the user's, and the answers are replies that they received.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from openclaw_rl.types import Json
 LEARNED, NOT_YET, NOT_POSSIBLE, IS_PAUSED, OVER = "learned", "not yet", "not possible", "paused", "over"
 _STATES = {NOT_LEARNABLE: NOT_POSSIBLE, "giving up": NOT_POSSIBLE, PAUSED: IS_PAUSED, "pausing": IS_PAUSED,
            ON_HOLD: IS_PAUSED, SET_ASIDE: IS_PAUSED}  # fmt: skip
-#: Of an answer; the turn's page has all of it.
+#: Characters shown of an answer; the turn's page shows all of it.
 _MAX_CHARS = 1000
 
 
 def view_wishes(ledgers: Ledgers, user: str | None, notes: str, limit: int = 100) -> list[Json]:
-    """Newest first, with what became of each; ``notes``: whether they are told to the model besides."""
+    """Newest first, with the state of each; ``notes``: the mode of prompt notes (``notes.py``)."""
     found = list_wishes(ledgers.learn, user, limit)
     asked, learned = _asked(ledgers, found), learned_in(ledgers.policies, found)
     held = held_by_weights(ledgers.policies, learned)
@@ -66,7 +66,7 @@ def _state(wish: Wish, is_learned: bool) -> str:
 
 
 def _asked(ledgers: Ledgers, found: list[Wish]) -> dict[str, list[str]]:
-    """The turns in which each was asked for, in order."""
+    """The turns in which each wish was made, in order."""
     asked: dict[str, list[str]] = {wish.turn_id: [] for wish in found}
     with ledgers.learn.db.connect() as connection:
         for batch in batched(list(asked)):
@@ -77,7 +77,7 @@ def _asked(ledgers: Ledgers, found: list[Wish]) -> dict[str, list[str]]:
 
 
 def _answer_since(ledgers: Ledgers, wish: Wish, learned: tuple[int, float]) -> str | None:
-    """The person's newest reply by a version that had learned it."""
+    """The user's newest turn answered by a version that had learned the wish."""
     turns = schema.turns
     query = sa.select(turns.c.id).where(
         turns.c.user == wish.user, turns.c.scope == wish.scope, turns.c.kind != "side",

@@ -1,8 +1,8 @@
-"""What each person wishes for, and what became of it.
+"""Each user's wishes, and their status.
 
-A complaint's hint is a wish: new, the same again, one in place of another, or one taken back. Whoever
-learns asks here for all that a person wishes for now, so that learning the second wish does not unlearn
-the first, and what was kept for a wish goes with it.
+A complaint's hint is a wish: a new one, a repetition, a replacement for another, or one taken back. Learning
+always uses all current wishes of a user, so that learning the second does not unlearn the first, and what was
+kept for a wish is dropped with it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from openclaw_rl.types import Scope, TurnRecord
 
 ACTIVE, REPLACED, TAKEN_BACK = "active", "replaced", "taken back"
 NOT_LEARNABLE, PAUSED = "not learnable", "paused"
-#: Its person, or the owner, paused it.
+#: Paused by its user or the owner.
 ON_HOLD = "on hold"
-#: Active; its words were changed or it goes on after a pause, and it was not taught since.
+#: Active, but reworded or resumed, and not taught since.
 TO_TEACH = "to be taught"
 CURRENT = (ACTIVE, TO_TEACH)
-#: Active until others took its place in the teacher's prompt; said again, it comes back.
+#: Displaced from the teacher's prompt by newer wishes; becomes active when it is repeated.
 SET_ASIDE = "set aside"
-#: The turn that it began with was pruned, and its text with it.
+#: Its first turn was pruned, and its text with it.
 PRUNED = "pruned"
-#: The same, until a version from before is served again.
+#: Ending; each becomes its final status once the rollback, if any, is done.
 _GIVING_UP, _PAUSING, _TAKING_BACK = "giving up", "pausing", "taking back"
 _ENDS = {_GIVING_UP: NOT_LEARNABLE, _PAUSING: PAUSED, _TAKING_BACK: TAKEN_BACK}
 ENDING = tuple(_ENDS)
-#: Replies given with the complaint in their context that must fail before a wish is given up.
+#: A wish is given up after this many failed replies that had the complaint in their context.
 _TRIES = 4
-#: Versions after which a wish that still finds complaints is paused; fewer where no reply was ever accepted
-#: without being told again.
+#: A wish is paused after this many versions; after fewer if no reply was ever accepted without the complaint
+#: in its context.
 _MOST_VERSIONS, _MOST_IN_VAIN = 8, 4
-#: Told to a teacher at once; more would crowd the request out of a small model's prompt.
+#: Wishes in a teacher's prompt; more would crowd out the request in a small model's context.
 MOST_WISHES = 8
 CANNOT = "the model does not manage this even when told"
 GOES_NOWHERE = "paused: the versions made for it did not satisfy it"
@@ -55,7 +55,7 @@ _PROBLEMS = {
     ON_HOLD: HELD,
     SET_ASIDE: CROWDED_OUT,
 }
-#: What a person may still change, pause or resume.
+#: Statuses in which a user may still edit, pause or resume a wish.
 CHANGEABLE = (*CURRENT, *_PROBLEMS)
 
 wishes = sa.Table(
@@ -80,7 +80,7 @@ wishes = sa.Table(
     sa.Index("wishes_by_user", "user", "created_at"),
 )
 
-#: The evidence: in which turns it was asked for.
+#: The evidence: the turns in which each wish was made.
 wish_turns = sa.Table(
     "wish_turns",
     metadata,
@@ -106,23 +106,24 @@ class Wish:
     versions: int
     kept: int = 0
     said: str = ""
-    """Its first words, before a person changed them."""
+    """The original text, if a user edited it."""
     noted: int | None = None
-    """1: its person wants it told to the model until it is learned; 0: does not; None: has not said."""
+    """Whether the user wants it in the prompt note until it is learned: 1, 0, or None if undecided."""
 
     @property
     def is_unwanted(self) -> bool:
-        """Whether its person took it back."""
+        """Whether its user took it back."""
         return self.status in (TAKEN_BACK, _TAKING_BACK)
 
     @property
     def problem(self) -> str | None:
-        """Why nothing more is trained for it."""
+        """Why training for it stopped."""
         return _PROBLEMS.get(self.status)
 
 
 class Wishes:
-    """``relate`` says what a new text does to an old one; ``only_back``, whether it does nothing else."""
+    """``relate`` returns what a new text does to an old one (same, replaces, takes back, …); ``only_back``,
+    whether it only takes it back."""
 
     def __init__(
         self,
@@ -138,15 +139,15 @@ class Wishes:
         return self._where(wishes.c.user == user, wishes.c.scope == scope, wishes.c.status.in_(statuses))
 
     def texts(self, user: str, scope: Scope) -> tuple[str, ...]:
-        """All that a person wishes for now, oldest first."""
+        """A user's current wishes, oldest first."""
         return tuple(wish.text for wish in self.of_user(user, scope))
 
     def current(self, user: str, scope: Scope) -> str:
-        """The same as a teacher is told it."""
+        """A user's current wishes as one text, as in the teacher's prompt."""
         return " ".join(self.texts(user, scope))
 
     def take_up(self, turn: TurnRecord, text: str, serving: int) -> Wish | None:
-        """What a complaint's hint does to the person's wishes; the one it is about, None if it ended some."""
+        """Apply a complaint's hint to the user's wishes; returns its wish, or None if it only ended some."""
         mine, ended = None, self._ended_by(turn, text)
         for old in self.of_user(turn.user, turn.scope, (*CURRENT, *_PROBLEMS)):
             relation = self._relation(text, old)
@@ -163,7 +164,7 @@ class Wishes:
         return mine
 
     def _relation(self, text: str, old: Wish) -> str:
-        """Said again in its first words, a wish that a person changed is still the same."""
+        """An edited wish that is repeated in its original words still counts as the same."""
         return "same" if old.said and self._relate(text, old.said) == "same" else self._relate(text, old.text)
 
     def _note(self, wish: Wish, turn: TurnRecord) -> None:
@@ -174,7 +175,7 @@ class Wishes:
                 connection.execute(wish_turns.insert().values(row))
 
     def _ended_by(self, turn: TurnRecord, text: str) -> bool:
-        """Whether this very complaint took a wish back already, before a kill."""
+        """Whether this very complaint took a wish back before a restart."""
         gone = self.of_user(turn.user, turn.scope, (TAKEN_BACK, _TAKING_BACK))
         return any(old.ended_at == turn.created_at and self._only_back(text, old.text) for old in gone)
 
@@ -187,7 +188,7 @@ class Wishes:
         return wish
 
     def _make_room(self, wish: Wish) -> Wish:
-        """It was just asked for: if there are too many now, those that were not for the longest wait."""
+        """Activate a wish that was just made; if there are too many, set the longest unrepeated aside."""
         if wish.status == SET_ASIDE:
             self._set(wish, status=ACTIVE, ended_at=None)
             wish = replace(wish, status=ACTIVE, ended_at=None)
@@ -202,26 +203,23 @@ class Wishes:
             return float(connection.scalar(query) or wish.created_at)
 
     def _end(self, wish: Wish, status: str, at: float | None = None) -> None:
-        """``at``: when the reply was given whose complaint ended it."""
+        """``at``: the time of the reply whose complaint ended it."""
         self._set(wish, status=status, ended_at=time.time() if at is None else at)
 
     def _set(self, wish: Wish, **values: object) -> None:
         with database.writing(self._db) as connection:
             connection.execute(wishes.update().where(wishes.c.turn_id == wish.turn_id).values(**values))
 
-    # --- does it get anywhere? -------------------------------------------------------------------
+    # --- progress --------------------------------------------------------------------------------
 
     def accepted(self, turn: TurnRecord, *, told: bool) -> None:
-        """A reply found favour: what its reader wishes for can be done. ``told``: once it was told again."""
+        """A reply was accepted, so the wishes can be met. ``told``: it had a complaint in its context."""
         for wish in self.of_user(turn.user, turn.scope):
             if turn.created_at > wish.created_at:
                 self._set(wish, accepted=wish.accepted + 1, kept=wish.kept + (not told))
 
     def failed(self, turn: TurnRecord) -> str | None:
-        """A reply that had its reader's wish before its eyes was complained about for it all the same.
-
-        Why nothing more is trained for it, if that was once too often.
-        """
+        """A reply with the wish in its context failed it; returns the reason if the wish is given up."""
         problem = None
         for wish in self._asked_for_in([turn.id]):
             self._set(wish, tried=wish.tried + 1)
@@ -231,7 +229,7 @@ class Wishes:
         return problem
 
     def count_version(self, turn_ids: Sequence[str]) -> None:
-        """A version was made of these complaints; a wish with too many versions is paused."""
+        """A version was trained on these complaints; a wish with too many versions is paused."""
         for wish in self._asked_for_in(turn_ids):
             self._set(wish, versions=wish.versions + 1)
             if wish.versions + 1 >= (_MOST_VERSIONS if wish.kept else _MOST_IN_VAIN):
@@ -246,11 +244,11 @@ class Wishes:
         return list(found.values())
 
     def ending(self, scope: Scope) -> list[Wish]:
-        """Those given up, paused or taken back since the last look."""
+        """Wishes given up, paused or taken back, whose end was not handled yet."""
         return self._where(wishes.c.scope == scope, wishes.c.status.in_(_ENDS))
 
     def ended(self, wish: Wish) -> None:
-        """What had to be done about it is done."""
+        """The wish's end was handled."""
         self._set(wish, status=_ENDS[wish.status])
 
     def end_of(self, wish: Wish) -> str:
@@ -266,24 +264,24 @@ class Wishes:
     # --- another model ---------------------------------------------------------------------------
 
     def of_other_models(self, fingerprint: str) -> list[Wish]:
-        """Those that were learned, or found impossible, on other weights than these."""
+        """Wishes that were learned, or given up, on another model."""
         made = sa.select(samples.c.turn_id).where(samples.c.fingerprint.not_in(("", fingerprint)))
         kept = wishes.c.status.in_((*CURRENT, *(s for s in _PROBLEMS if s not in (ON_HOLD, SET_ASIDE))))
         return self._where(kept, wishes.c.turn_id.in_(made)) if fingerprint else []
 
     def renew(self, wish: Wish, serving: int) -> None:
-        """As if it had just been said."""
+        """Reset it as if it had just been made."""
         self._set(wish, status=ACTIVE, ended_at=None, served=serving, tried=0, accepted=0, versions=0, kept=0)
 
     def any_active(self, scope: Scope) -> bool:
         return bool(self._where(wishes.c.scope == scope, wishes.c.status.in_(CURRENT)))
 
     def to_teach(self) -> list[Wish]:
-        """Those that a person changed or resumed."""
+        """Wishes that a user edited or resumed."""
         return self._where(wishes.c.status == TO_TEACH)
 
     def taught(self, wish: Wish) -> None:
-        """Not if it was paused, changed or forgotten meanwhile."""
+        """Mark as taught, unless it was paused, edited or forgotten meanwhile."""
         still = (wishes.c.turn_id == wish.turn_id) & (wishes.c.status == TO_TEACH)
         with database.writing(self._db) as connection:
             same = still & (wishes.c.text == wish.text)
@@ -305,7 +303,7 @@ def list_wishes(ledger: LearnLedger, user: str | None, limit: int = 100) -> list
 
 
 def count_wishes(ledger: LearnLedger, user: str | None = None) -> dict[str, int]:
-    """By what became of them."""
+    """By status."""
     query = sa.select(wishes.c.status, sa.func.count()).group_by(wishes.c.status)
     query = query if user is None else query.where(wishes.c.user == user)
     with ledger.db.connect() as connection:

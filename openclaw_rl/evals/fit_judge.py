@@ -116,7 +116,7 @@ def fit_votes(examples: Sequence[Example], penalty: float, with_states: bool) ->
 
 
 def cross_validate(examples: Sequence[Example], penalty: float, with_states: bool) -> list[tuple[int, int]]:
-    """(label, verdict with rules) of every case that is no example in a prompt, each judged unseen."""
+    """(label, verdict with rules) of every case that is not a few-shot example, each judged unseen."""
     pairs, threshold = [], JudgeConfig().majority_vote_threshold
     for fold in range(NUM_FOLDS):
         held_out = examples[fold::NUM_FOLDS]

@@ -37,7 +37,7 @@ _TEMPERATURE, _TOP_P, _MAX_TOKENS, _SEED = 0.7, 0.9, 64, 1234
 _LONG_EVERY, _LONG_TOKENS = 4, 192
 _ITEM_TOKENS = 20
 _CALL_TOKENS, _CALL_CHARS, _TOOLS_OFFERED = 64, 48, 3
-#: Tasks with a system prompt demand a short answer; a longer one is wrong.
+#: Jobs with a system prompt demand a short answer; a longer one is wrong.
 _FEW_WORDS = 8
 #: Concurrent requests: a batched engine step costs about the same for all of them.
 _AT_ONCE = 16

@@ -1,7 +1,7 @@
 """May this candidate serve? Checks on held-out material, each with a value and a bound.
 
 A candidate is loaded next to the serving version and examined at low priority (``exam.py``): it answers the
-user's own recent requests and others, facts, sums, reading questions and tasks with a system prompt. The gate
+user's own recent requests and others, facts, sums, reading questions and jobs with a system prompt. The gate
 checks that its replies fit their requests and are fluent, and that it still gets right what the base gets
 right. It is compared with the plain base, with the hinted base (following a wish may cost some answers;
 learning it may cost no more) and with its parent.
@@ -37,7 +37,7 @@ V = TypeVar("V")
 T = TypeVar("T")
 Answers = Awaitable[list[bool]]
 _MIN_HELD_OUT = 3
-#: Drawn from 92 facts, sums and reading questions, and from 60 tasks.
+#: Drawn from 92 facts, sums and reading questions, and from 60 jobs.
 _ITEMS = 24
 #: Drawn from 24 tool calls.
 _CALLS = 8
@@ -56,7 +56,7 @@ class Bounds:
     lost: float = 0.25
     """Share lost of the facts, sums and reading questions that the reference gets right."""
     lost_jobs: float = 0.45
-    """Share lost of the tasks with a system prompt that the reference gets right."""
+    """Share lost of the jobs with a system prompt that the reference gets right."""
     off_topic_at_once: float = 0.3
     """Increase in the share of off-topic replies over the parent."""
     tools: float = 0.5
@@ -116,7 +116,7 @@ class Gate:
         bounds: Bounds | None = None,
         everywhere: bool = True,
     ) -> None:
-        """``everywhere``: versions serve under any system prompt, so they get tasks with one, too."""
+        """``everywhere``: versions serve under any system prompt, so they get jobs with one, too."""
         self._renderer, self._encode, self.everywhere = renderer, encode, everywhere
         self._bounds = bounds or Bounds()
         self._examiner = Examiner(engine, renderer, degeneration)

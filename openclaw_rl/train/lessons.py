@@ -217,7 +217,7 @@ class Sampler:
         return len(found)
 
     async def anchors(self, number: int, seed: int) -> list[Example]:
-        """Examples of what must not change: tasks that no wish concerns, with the base's own answers."""
+        """Examples of what must not change: jobs that no wish concerns, with the base's own answers."""
         asks = self._prompts.anchors()
         chosen = random.Random(seed).sample(range(len(asks)), min(number, len(asks)))
         missing = [n for n in chosen if n not in self._anchors]

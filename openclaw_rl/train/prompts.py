@@ -1,7 +1,7 @@
 """Requests to teach a wish on: the one complained about, the user's others, and varied everyday requests.
 
 A wish taught on a single request stays tied to its wording; taught on many it generalises to new requests.
-Anchors are the opposite: tasks that no wish from a chat concerns (extraction for a program, code, JSON, a
+Anchors are the opposite: jobs that no wish from a chat concerns (extraction for a program, code, JSON, a
 router), with the base's own answers, so that a wish does not spread to them.
 """
 

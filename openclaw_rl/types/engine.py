@@ -143,14 +143,14 @@ class Capabilities:
     full_weights: bool = False
     """Loads versions of all weights."""
     loads: tuple[str, ...] = ("file",)
-    """URI schemes of the weights it can load: those that a trainer ``makes`` must be among them."""
+    """URI schemes of the weights it can load; a trainer's ``makes`` must be among them."""
     reads_model: bool = True
-    """Reads the model's own weights from a folder here; else its config and its tokenizer are enough."""
+    """Reads the model's weights from a local folder; otherwise the config and the tokenizer are enough."""
     scores_candidates: bool = True
     """Supports ``ScoreRequest.candidates`` and ``top_k``, which distillation needs from a teacher."""
     top_logprobs: bool = True
-    """Tells the likeliest tokens beside each sampled one; without, methods that compare with them cannot be
-    used, and replies at other temperatures than 1 are learned from as if drawn at 1."""
+    """Returns the likeliest tokens with each sampled one. Without them, algorithms that need them cannot be
+    used, and replies sampled at temperatures other than 1 are learned from as if sampled at 1."""
     hidden_states: bool = False
     """Supports ``ScoreRequest.hidden_layer``."""
     grammar: str | None = None

@@ -33,7 +33,7 @@ class Verdict:
     confidence: float
     """0..1; weak evidence counts less in training."""
     source: str
-    """``feedback``, ``exclude`` (also set by a person), ``rule:<name>`` or ``votes``."""
+    """``feedback`` or ``exclude`` (both set by a user), ``rule:<name>`` or ``votes``."""
     votes: tuple[int | None, ...] = ()
     """None is a vote that failed."""
     hints: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """An attempt's reward and a step's verdict, each beside those of its group."""
+    """An attempt's reward and a step's verdict, each with those of its group."""
 
     reward: float
     rewards: tuple[float, ...]
@@ -82,9 +82,9 @@ class Ask:
     prompt_ids: list[int]
     hinted_ids: list[int]
     text: str = ""
-    """What was asked last, in words."""
+    """The text of the user's last message."""
     turn_id: str = ""
-    """Whose request it is; empty for an everyday one, which is nobody's."""
+    """The turn the request comes from; empty for an everyday request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Source:
     accepted later, as the answer to an earlier request. ``anchor``: behaviour that must not change.
     ``rollout``: a step in an environment. ``upstream``: a reply by an upstream model, learned as text."""
     turn_ids: tuple[str, ...]
-    """The turns it was made from. The first is where it is filed; another is whose request it answers."""
+    """The turns it was made from. It is stored under the first; a second one's request is what it answers."""
     user: str = ""
     score: int = 0
     """The verdict's score."""
@@ -163,7 +163,7 @@ class Source:
     compared: bool = False
     """Its signal is measured against the other answers to the same request."""
     wish_ids: tuple[str, ...] = ()
-    """The turns in which the hint's words were said, where the teacher was told all that is wished for."""
+    """The turns that made the wishes in the teacher's prompt, if the teacher generated the answer."""
 
 
 @dataclass(frozen=True, slots=True)

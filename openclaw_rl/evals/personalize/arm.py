@@ -190,7 +190,7 @@ def probe_tasks(most: int) -> list[Task]:
 
 
 def _settle(arm: Arm, log: Log, owner: System, persons: Sequence[Person], seconds: float) -> None:
-    """Log the system's own status, and its judge's verdicts beside what the users really thought."""
+    """Log the system's own status, and its judge's verdicts next to what the users really thought."""
     verdicts = []
     if arm.learns:
         for row in log.of("session"):

@@ -1,4 +1,4 @@
-"""Tables from an evaluation's logs: each arm beside the hinted base."""
+"""Tables from an evaluation's logs: each arm compared with the hinted base."""
 
 from __future__ import annotations
 
