@@ -60,7 +60,7 @@ _OPPOSITES = tuple(
 def verbatim_hints(case: JudgeCase) -> tuple[str, ...]:
     """The user's own correcting sentences, or else that a tool call failed.
 
-    Each thing that is asked for is a hint of its own. If the user says what they want, remarks about the given
+    Each thing that is asked for becomes a hint. If the user says what they want, remarks about the given
     reply are left out: the teacher sees the hint with the request only, and would answer "That was too long"
     with an apology.
     """
