@@ -57,6 +57,10 @@ serve: $(STAMP) ## serve and learn on http://127.0.0.1:30000/v1
 test: $(STAMP) system-packages ## run all tests
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
+.PHONY: test-busy
+test-busy: $(STAMP) system-packages ## run all tests while another program keeps one core busy
+	@$(BIN)/python -c "while True: pass" & busy=$$!; trap "kill $$busy" EXIT; $(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
 .PHONY: test-chaos
 test-chaos: $(STAMP) system-packages ## run the tests that kill processes at random
 	@$(BIN)/python -m pytest -m chaos $(ARGS)
