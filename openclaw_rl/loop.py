@@ -22,6 +22,7 @@ from functools import partial
 
 from openclaw_rl.capabilities import check_training
 from openclaw_rl.capture.capture import LedgerCapture
+from openclaw_rl.capture.conversations import ConversationLedger
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.capture.learned import tokens_since
 from openclaw_rl.capture.leases import Leases
@@ -30,7 +31,7 @@ from openclaw_rl.capture.normalise import is_ephemeral
 from openclaw_rl.capture.off_the_record import OffTheRecord
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.recorder import Recorder
-from openclaw_rl.capture.redact import create_redactor
+from openclaw_rl.capture.redact import create_redactor, json_redactor
 from openclaw_rl.capture.stored import stored_request
 from openclaw_rl.capture.takeovers import TakeOvers
 from openclaw_rl.config import Config
@@ -93,9 +94,11 @@ def wire_serving(
     people = PolicyScopes(config.serve.policy_scope, DEFAULT_USER, users, lambda: keys.users)
     # What is held back is not what somebody waits for: the same rules as where it is learned.
     ledgers.policies.is_shared, ledgers.policies.daily_share = people.is_shared, config.learn.daily_share
-    capture = OffTheRecord(
-        LedgerCapture(ledgers.serve, recorder), lambda user: users.of(user).off_the_record, store_false
-    )
+
+    def is_private(user: str) -> bool:
+        return users.of(user).off_the_record
+
+    capture = OffTheRecord(LedgerCapture(ledgers.serve, recorder), is_private, store_false)
     if isinstance(answerer, TakeOverAnswerer):
         answerer.stays_here = capture.covers
     gateway = Gateway(
@@ -103,6 +106,7 @@ def wire_serving(
         capture,
         slots=slots,
         metrics=Metrics(),
+        conversations=ConversationLedger(ledgers.serve, json_redactor(config.ledger.redact), is_private),
         note=memory.note if config.serve.notes != "off" else lambda user: None,
         scope_of=(scopes or people).of,
         quotas=Quotas(users.of, partial(tokens_since, ledgers.serve)),

@@ -73,15 +73,6 @@ def create_app(
             code="unsupported_endpoint",
         )
 
-    @app.post("/v1/conversations", tags=["serve"])
-    async def conversations() -> Json:
-        raise RequestError(
-            "Conversations are not created here. Go on with previous_response_id, or send all items as "
-            "input: they are put into one session by themselves.",
-            status=404,
-            code="unsupported_endpoint",
-        )
-
     @app.get("/v1/models", tags=["serve"])
     async def models(request: Request) -> Json:
         data = [_model(name) for name in await gateway.answerer.models(own_scope(request, gateway))]

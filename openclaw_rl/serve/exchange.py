@@ -11,7 +11,7 @@ import json
 import secrets
 import string
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -128,6 +128,8 @@ class Exchange:
         self.session_id = placing.session_id
         self._continues, self._kind, self._recorded = placing.continues, placing.kind, placing.recorded
         self._host, self._released = host, False
+        self.on_recorded: Callable[[TurnRecord, ChatRequest], Awaitable[None]] | None = None
+        """Awaited for every turn before its last event is given out; must not raise."""
         self._choices = [_Choice() for _ in range(request.num_choices)]
 
     @property
@@ -215,6 +217,8 @@ class Exchange:
         )
         choice.recorded = True
         await self._host.capture.record(turn, self.request)
+        if self.on_recorded is not None:
+            await self.on_recorded(turn, self.request)
 
     async def _after(self, finished: bool) -> None:
         """Count, and note for every choice whether its reply reached the client's connection."""

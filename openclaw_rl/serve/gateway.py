@@ -19,7 +19,7 @@ from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.quota import Quotas
 from openclaw_rl.serve.remember import remembering
 from openclaw_rl.serve.slots import Slots
-from openclaw_rl.types import EVERYONE, Capture, ChatRequest, Renderer, Scope
+from openclaw_rl.types import EVERYONE, Capture, ChatRequest, ConversationStore, Renderer, Scope
 
 _MAX_GIVING_UP_S = 10.0
 
@@ -55,6 +55,7 @@ class Gateway:
         capture: Capture,
         slots: Slots,
         metrics: Metrics,
+        conversations: ConversationStore,
         note: Callable[[str], str | None] = lambda user: None,
         scope_of: Callable[[str], Scope] = lambda user: EVERYONE,
         quotas: Quotas | None = None,
@@ -62,6 +63,7 @@ class Gateway:
         """``note`` gives what is remembered of a user, to be added to the system prompt; ``scope_of`` says
         whose policy answers them."""
         self.answerer, self.capture, self.metrics = answerer, capture, metrics
+        self.conversations = conversations
         self.model_name, self.renderer = answerer.model_name, answerer.renderer
         self._quotas = quotas
         self._slots, self._remembered, self.scope_of = slots, note, scope_of
@@ -89,6 +91,11 @@ class Gateway:
         try:
             source = await self.answerer.prepare(request)
             placing = await self.capture.place(request)
+            if request.conversation is not None and not placing.recorded:
+                raise RequestError(
+                    "A conversation keeps what is said in it, so it cannot go on off the record.",
+                    param="conversation",
+                )
             await source.start()
             return Exchange(self, request, source, placing, arrived, id_prefix)
         except BaseException:

@@ -46,6 +46,7 @@ def response_body(
         "output": output,
         **echoed,
         "max_output_tokens": body.get("max_completion_tokens"),
+        **({"conversation": body["conversation"]} if body.get("conversation") else {}),
         "text": {"format": _format(body.get("response_format"))},
         "tool_choice": _choice(body.get("tool_choice")),
         "tools": _tools(body.get("tools") or []),

@@ -18,6 +18,7 @@ from openclaw_rl.serve import sse
 from openclaw_rl.serve.exchange import bare_id
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.response_events import output_items, response_body, stored_events
+from openclaw_rl.serve.response_items import Item
 from openclaw_rl.types import Json, TurnRecord
 
 _ITEM_ID = re.compile(r"(?:msg|fc|ctc|rs)_([0-9a-f]{24})\d+")
@@ -37,6 +38,21 @@ async def referred_item(item_id: str, user: str, recall: Recall, where: str) -> 
         code="item_not_found",
         param=where,
     )
+
+
+async def resolved(
+    given_input: str | list[Item] | None, user: str, recall: Recall, field: str = "input"
+) -> str | list[Item] | None:
+    """References replaced by what they refer to: some clients send them for every reply they got."""
+    if not isinstance(given_input, list):
+        return given_input
+    items = []
+    for index, item in enumerate(given_input):
+        if item.type == "item_reference" or (item.type is None and item.role is None and item.id):
+            found = await referred_item(item.id or "", user, recall, f"{field}[{index}]")
+            item = Item.model_validate(found)
+        items.append(item)
+    return items
 
 
 def stored_response(turn: TurnRecord) -> Json:
@@ -121,9 +137,14 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
         after: str | None = None,
     ) -> Json:
         items = input_items(await owned(response_id, request))
-        items = items if order == "asc" else items[::-1]
-        ids = [item["id"] for item in items]
-        begin = ids.index(after) + 1 if after in ids else 0
-        page = items[begin : begin + limit]
-        ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
-        return {"object": "list", "data": page, "has_more": begin + limit < len(items), **ends}
+        return page_of(items, limit, order, after)
+
+
+def page_of(items: list[Json], limit: int, order: str, after: str | None) -> Json:
+    """Of items that are given oldest first."""
+    items = items if order == "asc" else items[::-1]
+    ids = [item["id"] for item in items]
+    begin = ids.index(after) + 1 if after in ids else 0
+    page = items[begin : begin + limit]
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
+    return {"object": "list", "data": page, "has_more": begin + limit < len(items), **ends}

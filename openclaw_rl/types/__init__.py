@@ -18,7 +18,14 @@ from openclaw_rl.types.base import (
     Tool,
     TurnKind,
 )
-from openclaw_rl.types.capture import OFF_POLICY, Capture, ChatRequest, Placement, TurnRecord
+from openclaw_rl.types.capture import (
+    OFF_POLICY,
+    Capture,
+    ChatRequest,
+    ConversationStore,
+    Placement,
+    TurnRecord,
+)
 from openclaw_rl.types.engine import (
     Capabilities,
     Engine,
@@ -94,6 +101,7 @@ __all__ = [
     "Capabilities",
     "Capture",
     "ChatRequest",
+    "ConversationStore",
     "Delta",
     "Detokenizer",
     "Engine",

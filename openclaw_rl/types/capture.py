@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -91,6 +91,10 @@ class ChatRequest:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[str, float] = field(default_factory=dict)
+    conversation: str | None = None
+    """The id of the stored conversation that the request and its reply are added to."""
+    items: Sequence[Json] = ()
+    """What the request adds to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +124,28 @@ class Capture(Protocol):
 
     async def withhold(self, turn_id: str) -> None:
         """The user deleted the turn: never return it again or train on it."""
+
+
+class ConversationStore(Protocol):
+    """Conversations of the Responses API. The methods block; they raise if the database cannot be used."""
+
+    is_private: Callable[[str], bool]
+    """Nothing of this user is kept."""
+
+    def create(self, conversation_id: str, user: str, metadata: Json, items: Sequence[Json]) -> None: ...
+
+    def find(self, conversation_id: str, user: str) -> Json | None:
+        """As the API shows it; None if there is none of this user."""
+
+    def update(self, conversation_id: str, metadata: Json) -> None: ...
+
+    def delete(self, conversation_id: str) -> None: ...
+
+    def items(self, conversation_id: str) -> list[Json]:
+        """Oldest first."""
+
+    def add_items(self, conversation_id: str, items: Sequence[Json], turn_id: str | None = None) -> bool:
+        """All of them or none; False if the conversation is no longer there."""
+
+    def delete_item(self, conversation_id: str, item_id: str) -> bool:
+        """False if there is none."""

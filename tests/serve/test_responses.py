@@ -225,7 +225,9 @@ async def test_a_failure_ends_the_stream_in_words(
         ({"text": {"format": {"type": "yaml"}}}, 400, "text.format", None),
         ({"previous_response_id": "resp_none"}, 400, "previous_response_id", "previous_response_not_found"),
         ({"background": True}, 400, "background", None),
-        ({"conversation": "conv_1"}, 400, "conversation", None),
+        ({"conversation": "conv_1"}, 404, "conversation", "not_found"),
+        ({"conversation": {"id": "conv_" + "0" * 32}}, 404, "conversation", "not_found"),
+        ({"prompt": {"id": "pmpt_1"}}, 400, "prompt", None),
     ],
 )  # fmt: skip
 async def test_errors(
