@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from openclaw_rl.capabilities import check_training
+from openclaw_rl.capture.background import BackgroundLedger
 from openclaw_rl.capture.capture import LedgerCapture
 from openclaw_rl.capture.conversations import ConversationLedger
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
@@ -107,6 +108,7 @@ def wire_serving(
         slots=slots,
         metrics=Metrics(),
         conversations=ConversationLedger(ledgers.serve, json_redactor(config.ledger.redact), is_private),
+        unfinished=BackgroundLedger(ledgers.serve),
         note=memory.note if config.serve.notes != "off" else lambda user: None,
         scope_of=(scopes or people).of,
         quotas=Quotas(users.of, partial(tokens_since, ledgers.serve)),

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from openclaw_rl.capture import database, schema
+from openclaw_rl.capture.background import erase_background
 from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.conversations import erase_from_conversations
 from openclaw_rl.capture.database import batched
@@ -103,6 +104,7 @@ def _erase_batch(ledger: ServeLedger, connection: sa.Connection, turn_ids: Seque
     )
     emptied = list(connection.scalars(sa.select(sessions.c.id).where(empty)))
     erase_from_conversations(connection, turn_ids, emptied)
+    erase_background(connection, turn_ids)
     gone = Counter(f"finish_{row.finish_reason}" for row in rows)
     gone.update(left_out)
     gone.update(sessions=connection.execute(sessions.delete().where(empty)).rowcount, turns=len(rows))

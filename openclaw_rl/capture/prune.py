@@ -19,6 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from openclaw_rl.capture import database, reach, schema
+from openclaw_rl.capture.background import erase_ended
 from openclaw_rl.capture.conversations import erase_from_conversations, erase_unused
 from openclaw_rl.capture.database import batched, read_snapshot
 from openclaw_rl.capture.forget import forget_words
@@ -80,6 +81,7 @@ def prune(
         _remove_sessions(ledger, [session.seq for session in batch], now - OPEN_S, report)
     with _brief(ledger) as connection:
         erase_unused(connection, min(oldest, now - OPEN_S))
+        erase_ended(connection, min(oldest, now - OPEN_S))
     sweep(ledger, report)
     report.bytes_left = plan.bytes_left + plan.bytes - report.bytes
     report.file_bytes_freed = give_back(ledger.db)

@@ -173,6 +173,19 @@ conversation_items = sa.Table(
     sa.Index("conversation_items_by_turn", "turn"),
 )
 
+#: Responses of ``background: true`` that have no complete turn.
+background = sa.Table(
+    "background",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True, comment="turns.id, once there is a turn"),
+    sa.Column("user", sa.Text, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("seen_at", sa.Double, nullable=False, comment="when its process last said that it runs"),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("error", sa.Text),
+)
+
 #: ``generation`` (of prunes), ``last_turn`` and ``last_session`` (the highest seq ever given), and how
 #: many ``sessions``, ``turns`` and ``finish_<reason>`` there are. Writers lock the first of these rows.
 counters = sa.Table(

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from openclaw_rl.capture import database, schema
+from openclaw_rl.capture.background import background_of
 from openclaw_rl.capture.conversations import conversations_of, erase_conversations
 from openclaw_rl.capture.erase import Chosen, choose, erase_turns
 from openclaw_rl.capture.ledgers import Ledgers
@@ -107,7 +108,7 @@ class Forgetting:
         serve, turns = self._ledgers.serve, schema.turns
         # Turns may have been pruned; what was learned from them goes all the same.
         if kind == "user":
-            known = self._ledgers.policies.turns_of_user(name)
+            known = [*self._ledgers.policies.turns_of_user(name), *background_of(serve, name)]
             return choose(serve, turns.c.user == name).also(known) if user in (None, name) else None
         if kind == "wish":
             ids = self._ledgers.policies.turns_of_wish(name, user)

@@ -38,7 +38,9 @@ async def answer(gateway: Gateway, dialect: Dialect[Any], parsed: WireRequest, r
     for name in dialect.ignored(parsed):
         gateway.metrics.count_ignored(name)
     call = await call_of(gateway, request)
-    opening = asyncio.create_task(gateway.open(await dialect.read(parsed, call), dialect.id_prefix))
+    waits = not dialect.in_background(parsed)
+    internal = await dialect.read(parsed, call)
+    opening = asyncio.create_task(gateway.open(internal, dialect.id_prefix, start=waits))
     try:
         exchange = await sse.run_unless_disconnected(request, opening)
     except asyncio.CancelledError:
@@ -47,6 +49,8 @@ async def answer(gateway: Gateway, dialect: Dialect[Any], parsed: WireRequest, r
     gateway.metrics.requests.labels(dialect.name, "200").inc()
     exchange.on_recorded = partial(dialect.recorded, gateway)
     writer = dialect.writer(exchange, parsed)
+    if not waits:
+        return JSONResponse(await gateway.background.start(exchange, writer), headers=exchange.headers)
     if parsed.stream:
         return sse.EventStream(_stream(exchange, writer), exchange.headers, exchange.release)
     work = asyncio.create_task(_whole(exchange, writer))

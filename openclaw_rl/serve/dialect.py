@@ -96,6 +96,10 @@ class Dialect(ABC, Generic[R]):
     @abstractmethod
     def writer(self, exchange: Exchange, parsed: R) -> Writer: ...
 
+    def in_background(self, parsed: R) -> bool:
+        """Whether the client does not wait for the reply."""
+        return False
+
     async def recorded(self, gateway: Gateway, turn: TurnRecord, request: ChatRequest) -> None:
         """A turn was just stored, and its last event is not given out yet. Must not raise."""
 

@@ -126,7 +126,7 @@ class Exchange:
         self.id = f"{id_prefix}{secrets.token_hex(12)}"
         self.request, self.source, self.arrived = request, source, arrived
         self.session_id = placing.session_id
-        self._continues, self._kind, self._recorded = placing.continues, placing.kind, placing.recorded
+        self._continues, self._kind, self.recorded = placing.continues, placing.kind, placing.recorded
         self._host, self._released = host, False
         self.on_recorded: Callable[[TurnRecord, ChatRequest], Awaitable[None]] | None = None
         """Awaited for every turn before its last event is given out; must not raise."""
@@ -139,7 +139,7 @@ class Exchange:
             # Clients may state any text as session id; a header holds printable ASCII only.
             "x-session-id": quote(self.session_id, safe=string.printable[:-6], errors="replace"),
             "x-request-id": self.id,
-            **({} if self._recorded else {"x-off-the-record": "1"}),
+            **({} if self.recorded else {"x-off-the-record": "1"}),
             **({"x-schema-relaxed": ", ".join(self.source.relaxed)} if self.source.relaxed else {}),
         }
 

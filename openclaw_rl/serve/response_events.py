@@ -39,7 +39,7 @@ def response_body(
         "created_at": int(created_at),
         "completed_at": int(time.time()) if reason == "stop" else None,
         "status": "in_progress" if reason is None else "incomplete" if cut else "completed",
-        "background": False,
+        "background": body.get("background") is True,
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "model": model,

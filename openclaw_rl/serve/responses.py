@@ -1,7 +1,7 @@
 """The responses dialect: OpenAI's Responses API, as its SDKs, the Agents SDK and Codex speak it.
 
 The history behind ``previous_response_id`` and ``item_reference`` comes from the ledger. Tools that a server
-would have to run are left out, since nobody here could; background work and prompt templates are refused.
+would have to run are left out, since nobody here could; prompt templates are refused.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ class ResponsesDialect(Dialect[ResponsesRequest]):
         if parsed.instructions:
             messages.insert(0, {"role": "system", "content": parsed.instructions})
         tools, choice = _tools(parsed)
-        known = set(ResponsesRequest.model_fields) - {"instructions", "previous_response_id", "truncation"}
+        known = set(ResponsesRequest.model_fields) - {
+            "instructions", "previous_response_id", "truncation", "background",
+        }  # fmt: skip
         body: Json = {
             **remaining(call, known),
             **given(
@@ -119,6 +121,9 @@ class ResponsesDialect(Dialect[ResponsesRequest]):
             body["conversation"] = {"id": conversation.id}
         request = replace(translated(body, call, self.name), truncate=parsed.truncation == "auto")
         return conversation.joined_by(request) if conversation else request
+
+    def in_background(self, parsed: ResponsesRequest) -> bool:
+        return bool(parsed.background)
 
     async def recorded(self, gateway: Gateway, turn: TurnRecord, request: ChatRequest) -> None:
         await keep_turn(gateway.conversations, turn, request)
@@ -148,8 +153,13 @@ def _refuse(parsed: ResponsesRequest) -> None:
                 f"{name} is not supported here; send its text as instructions and input.",
                 param=name,
             )
-    if parsed.background:
-        raise RequestError("Replies are not made in the background here.", param="background")
+    if parsed.background and parsed.stream:
+        raise RequestError(
+            "A background response is not streamed here; ask for it by its id until it is completed.",
+            param="stream",
+        )
+    if parsed.background and (parsed.model_extra or {}).get("store") is False:
+        raise RequestError("A background response has to be stored; leave out store: false.", param="store")
 
 
 # --- history ---------------------------------------------------------------------------------

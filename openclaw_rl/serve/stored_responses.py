@@ -19,7 +19,7 @@ from openclaw_rl.serve.exchange import bare_id
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.response_events import output_items, response_body, stored_events
 from openclaw_rl.serve.response_items import Item
-from openclaw_rl.types import Json, TurnRecord
+from openclaw_rl.types import Json, TurnRecord, Unfinished
 
 _ITEM_ID = re.compile(r"(?:msg|fc|ctc|rs)_([0-9a-f]{24})\d+")
 Recall = Callable[[str], Awaitable[TurnRecord | None]]
@@ -64,6 +64,14 @@ def stored_response(turn: TurnRecord) -> Json:
     )
 
 
+def unfinished_response(response_id: str, known: Unfinished, turn: TurnRecord | None) -> Json:
+    """With what there is of the reply: one that ended early may have left a turn."""
+    bare = response_body(response_id, {}, known.model, known.created_at, [], None, None)
+    error = None if known.error is None else {"code": "server_error", "message": known.error}
+    ended = {"status": known.status, "error": error, "incomplete_details": None, "completed_at": None}
+    return {**(bare if turn is None else stored_response(turn)), **ended, "background": True}
+
+
 def input_items(turn: TurnRecord) -> list[Json]:
     """The request's messages as items, oldest first; instructions are no input."""
     messages = turn.messages[1:] if turn.params.get("instructions") else turn.messages
@@ -94,6 +102,15 @@ def _text(message: Json) -> str:
 
 
 def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: str) -> None:
+    async def unfinished(response_id: str, request: Request) -> Json | None:
+        """One that was asked for in the background, and has no complete turn."""
+        found = await gateway.background.find(response_id, request.state.user)
+        if not isinstance(found, Unfinished):
+            return found
+        turn = await gateway.capture.recall(response_id)
+        is_complete = turn is not None and turn.finish_reason != "cancelled"
+        return None if is_complete else unfinished_response(response_id, found, turn)
+
     async def owned(response_id: str, request: Request) -> TurnRecord:
         turn = await gateway.capture.recall(response_id)
         if turn is None or turn.user != request.state.user or turn.dialect != dialect:
@@ -107,6 +124,12 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
         stream: bool = False,
         starting_after: Annotated[int | None, Query(ge=0)] = None,
     ) -> Response | Json:
+        if (known := await unfinished(response_id, request)) is not None:
+            if stream:
+                raise RequestError(
+                    "A background response is not streamed until it is completed.", param="stream"
+                )
+            return known
         turn = await owned(response_id, request)
         if not stream:
             return stored_response(turn)
@@ -117,16 +140,24 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
 
     @router.delete(f"{path}/{{response_id}}", tags=["serve"])
     async def delete(response_id: str, request: Request) -> Json:
-        turn = await owned(response_id, request)
-        await gateway.capture.withhold(turn.id)
-        return {"id": turn.id, "object": "response", "deleted": True}
+        removed = await gateway.background.remove(response_id, request.state.user)
+        if removed:
+            await gateway.settle()
+        if not removed or await gateway.capture.recall(response_id) is not None:
+            await gateway.capture.withhold((await owned(response_id, request)).id)
+        return {"id": response_id, "object": "response", "deleted": True}
 
     @router.post(f"{path}/{{response_id}}/cancel", tags=["serve"])
     async def cancel(response_id: str, request: Request) -> Json:
-        await owned(response_id, request)
-        raise RequestError(
-            "Only background responses can be cancelled, and there are none here; close the connection."
-        )
+        """One that is over is returned as it is."""
+        await gateway.background.cancel(response_id, request.state.user)
+        await gateway.settle()  # what there was of the reply is being recorded
+        if (known := await unfinished(response_id, request)) is not None:
+            return known
+        turn = await owned(response_id, request)
+        if turn.params.get("background") is True:
+            return stored_response(turn)
+        raise RequestError("Only background responses can be cancelled; of any other, close the connection.")
 
     @router.get(f"{path}/{{response_id}}/input_items", tags=["serve"])
     async def items_of(

@@ -19,12 +19,17 @@ from openclaw_rl.types.base import (
     TurnKind,
 )
 from openclaw_rl.types.capture import (
+    CANCELLED,
+    FAILED,
     OFF_POLICY,
+    RUNNING,
+    BackgroundStore,
     Capture,
     ChatRequest,
     ConversationStore,
     Placement,
     TurnRecord,
+    Unfinished,
 )
 from openclaw_rl.types.engine import (
     Capabilities,
@@ -85,18 +90,22 @@ from openclaw_rl.types.render import (
 
 __all__ = [
     "BASE_VERSION",
+    "CANCELLED",
     "EVERYONE",
+    "FAILED",
     "GRAMMAR_DIALECT",
     "JUDGE_FAILED",
     "NOT_RECORDED",
     "NO_SIGNAL",
     "OFF_POLICY",
+    "RUNNING",
     "UPSTREAM_VERSION",
     "Algorithm",
     "Answer",
     "Ask",
     "Attempt",
     "AttemptGroup",
+    "BackgroundStore",
     "Batch",
     "Capabilities",
     "Capture",
@@ -155,6 +164,7 @@ __all__ = [
     "TrainerCapabilities",
     "TurnKind",
     "TurnRecord",
+    "Unfinished",
     "Verdict",
     "Weights",
     "distribution_example",

@@ -11,6 +11,8 @@ from openclaw_rl.types.engine import SamplingParams, Token
 
 #: Key in a turn's ``params``: none of our versions sampled the reply; its log-probs were scored by the base.
 OFF_POLICY = "off_policy"
+#: States of a background response, in the words of the Responses API.
+RUNNING, CANCELLED, FAILED = "in_progress", "cancelled", "failed"
 
 
 @dataclass(slots=True)
@@ -149,3 +151,31 @@ class ConversationStore(Protocol):
 
     def delete_item(self, conversation_id: str, item_id: str) -> bool:
         """False if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A background response without a complete turn."""
+
+    model: str
+    created_at: float
+    status: str
+    error: str | None
+    is_alive: bool
+    """Another process is working on it."""
+
+
+class BackgroundStore(Protocol):
+    """Background responses that are not complete. The methods block, and may raise."""
+
+    def begin(self, response_id: str, user: str, model: str, created_at: float) -> None: ...
+
+    def touch(self, response_id: str) -> bool:
+        """It still runs; False if it was stopped meanwhile."""
+
+    def find(self, response_id: str, user: str) -> Unfinished | None: ...
+
+    def stop(self, response_id: str, status: str, error: str | None) -> None:
+        """Only if it runs: the first reason stays."""
+
+    def remove(self, response_id: str) -> None: ...

@@ -1,4 +1,4 @@
-"""The official client over a socket, with what the Responses API keeps for it: conversations."""
+"""The official client over a socket: conversations, and replies that are made in the background."""
 
 from __future__ import annotations
 
@@ -72,3 +72,17 @@ def test_conversations(live: Live) -> None:
     assert client.conversations.delete(made.id).deleted
     with pytest.raises(openai.NotFoundError):
         client.conversations.retrieve(made.id)
+
+
+def test_background(live: Live) -> None:
+    client = live.client
+    begun = client.responses.create(model="scripted", input="Hi", background=True)
+    assert (begun.status, begun.background) == ("queued", True)
+    wait_until(lambda: client.responses.retrieve(begun.id).status == "completed", "it is completed")
+    assert client.responses.retrieve(begun.id).output_text == "Hello!"
+    live.engine.say("never said", pause_after=0)
+    again = client.responses.create(model="scripted", input="Hi", background=True)
+    assert client.responses.retrieve(again.id).status == "in_progress"
+    assert client.responses.cancel(again.id).status == "cancelled"
+    assert client.responses.cancel(again.id).status == "cancelled"
+    assert live.system.gateway.num_inflight == 0
