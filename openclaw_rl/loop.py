@@ -21,7 +21,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from openclaw_rl.capabilities import check_training
+from openclaw_rl.capture.background import BackgroundLedger
 from openclaw_rl.capture.capture import LedgerCapture
+from openclaw_rl.capture.conversations import ConversationLedger
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.capture.learned import tokens_since
 from openclaw_rl.capture.leases import Leases
@@ -30,7 +32,7 @@ from openclaw_rl.capture.normalise import is_ephemeral
 from openclaw_rl.capture.off_the_record import OffTheRecord
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.recorder import Recorder
-from openclaw_rl.capture.redact import create_redactor
+from openclaw_rl.capture.redact import create_redactor, json_redactor
 from openclaw_rl.capture.stored import stored_request
 from openclaw_rl.capture.takeovers import TakeOvers
 from openclaw_rl.config import Config
@@ -93,9 +95,11 @@ def wire_serving(
     people = PolicyScopes(config.serve.policy_scope, DEFAULT_USER, users, lambda: keys.users)
     # The same limits as in learning, so that held-back samples are not shown as waiting.
     ledgers.policies.is_shared, ledgers.policies.daily_share = people.is_shared, config.learn.daily_share
-    capture = OffTheRecord(
-        LedgerCapture(ledgers.serve, recorder), lambda user: users.of(user).off_the_record, store_false
-    )
+
+    def is_private(user: str) -> bool:
+        return users.of(user).off_the_record
+
+    capture = OffTheRecord(LedgerCapture(ledgers.serve, recorder), is_private, store_false)
     if isinstance(answerer, TakeOverAnswerer):
         answerer.stays_here = capture.covers
     gateway = Gateway(
@@ -103,6 +107,8 @@ def wire_serving(
         capture,
         slots=slots,
         metrics=Metrics(),
+        conversations=ConversationLedger(ledgers.serve, json_redactor(config.ledger.redact), is_private),
+        unfinished=BackgroundLedger(ledgers.serve),
         note=memory.note if config.serve.notes != "off" else lambda user: None,
         scope_of=(scopes or people).of,
         quotas=Quotas(users.of, partial(tokens_since, ledgers.serve)),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.capture.erase import Chosen
+from openclaw_rl.capture.erase import ErasePlan
 from openclaw_rl.processes.forgetting import Forgetting
 from openclaw_rl.testing import clean_environment, wait_until
 from openclaw_rl.types import BASE_VERSION
@@ -167,7 +167,7 @@ async def test_the_note_is_on_disk_before_anything_is_erased(
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         fsync(descriptor)
 
-    def erases(chosen: Chosen, has_weights: Callable[[int], bool]) -> dict[str, int]:
+    def erases(chosen: ErasePlan, has_weights: Callable[[int], bool]) -> dict[str, int]:
         synced.append("erased")
         return erase(chosen, has_weights)
 

@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from openclaw_rl.capture import database, schema
+from openclaw_rl.capture.background import erase_background
 from openclaw_rl.capture.content import to_json
+from openclaw_rl.capture.conversations import erase_from_conversations
 from openclaw_rl.capture.database import batched
 from openclaw_rl.capture.events import REACTIONS
 from openclaw_rl.capture.learn_ledger import tasks
@@ -100,6 +102,9 @@ def _erase_batch(ledger: ServeLedger, connection: sa.Connection, turn_ids: Seque
     empty = sessions.c.seq.in_({row.session for row in rows}) & ~sa.exists().where(
         turns.c.session == sessions.c.seq
     )
+    emptied = list(connection.scalars(sa.select(sessions.c.id).where(empty)))
+    erase_from_conversations(connection, turn_ids, emptied)
+    erase_background(connection, turn_ids)
     gone = Counter(f"finish_{row.finish_reason}" for row in rows)
     gone.update(left_out)
     gone.update(sessions=connection.execute(sessions.delete().where(empty)).rowcount, turns=len(rows))

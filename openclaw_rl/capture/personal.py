@@ -10,6 +10,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from openclaw_rl.capture.conversations import export_conversations
 from openclaw_rl.capture.learn_ledger import verdicts
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.samples import samples
@@ -22,6 +23,7 @@ _MANY = 1_000_000
 _ABOUT = """Everything that this server holds about one person.
 
 sessions.jsonl  conversations, one a line, with every token
+conversations.jsonl  those of the Responses API, with their items
 events.jsonl    what became known of a reply later: what followed it, ratings
 verdicts.jsonl  what was thought of each reply, and the hints drawn from it
 samples.jsonl   what each reply taught, and in which version
@@ -43,6 +45,7 @@ def export_person(ledgers: Ledgers, user: str, person: Person, path: Path) -> in
         path.chmod(0o600)
         archive.writestr("README.txt", _ABOUT)
         archive.writestr("sessions.jsonl", text.getvalue())
+        archive.writestr("conversations.jsonl", _lines(export_conversations(ledgers.serve, user)))
         archive.writestr("events.jsonl", _lines(_events(ledgers, turn_ids)))
         archive.writestr("verdicts.jsonl", _lines(_rows(ledgers, verdicts, turn_ids)))
         archive.writestr("samples.jsonl", _lines(_rows(ledgers, samples, turn_ids)))

@@ -19,6 +19,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from openclaw_rl.capture import database, reach, schema
+from openclaw_rl.capture.background import erase_ended
+from openclaw_rl.capture.conversations import erase_from_conversations, erase_unused
 from openclaw_rl.capture.database import batched, read_snapshot
 from openclaw_rl.capture.forget import forget_words
 from openclaw_rl.capture.learn_ledger import LearnLedger
@@ -77,6 +79,9 @@ def prune(
             ids = [turn["id"] for session in batch for turn in ledger.turn_summaries(session.id)]
             forget_words(learn_ledger, ids)
         _remove_sessions(ledger, [session.seq for session in batch], now - OPEN_S, report)
+    with _brief(ledger) as connection:
+        erase_unused(connection, min(oldest, now - OPEN_S))
+        erase_ended(connection, min(oldest, now - OPEN_S))
     sweep(ledger, report)
     report.bytes_left = plan.bytes_left + plan.bytes - report.bytes
     report.file_bytes_freed = give_back(ledger.db)
@@ -192,7 +197,13 @@ def _remove_sessions(
             row.seq for row in connection.execute(_idle(before).where(schema.sessions.c.seq.in_(sessions)))
         ]
         belonging = turns.c.session.in_(idle)
-        columns = (turns.c.seq, turns.c.lookup_keys, turns.c.finish_reason, _size(turns).label("size"))
+        columns = (
+            turns.c.seq,
+            turns.c.id,
+            turns.c.lookup_keys,
+            turns.c.finish_reason,
+            _size(turns).label("size"),
+        )
         rows = connection.execute(sa.select(*columns).where(belonging)).all()
         left_out = count_left_out(connection, belonging)
         found_by = [
@@ -206,6 +217,8 @@ def _remove_sessions(
         for batch in batched(row.seq for row in rows):
             for later in (schema.deliveries, schema.events):
                 connection.execute(later.delete().where(later.c.turn.in_(batch)))
+        session_ids = sa.select(schema.sessions.c.id).where(schema.sessions.c.seq.in_(idle))
+        erase_from_conversations(connection, [row.id for row in rows], list(connection.scalars(session_ids)))
         connection.execute(turns.delete().where(belonging))
         connection.execute(schema.sessions.delete().where(schema.sessions.c.seq.in_(idle)))
         gone = Counter(f"finish_{row.finish_reason}" for row in rows)

@@ -82,6 +82,11 @@ def create_redactor(mode: str) -> Callable[[Entry], list[Entry]]:
     return (lambda entry: [entry]) if mode == "off" else Redactor(drop=mode == "drop")
 
 
+def json_redactor(mode: str) -> Callable[[Json], Json]:
+    """The same for JSON that is no turn, which is masked also where turns are dropped."""
+    return (lambda value: value) if mode == "off" else _masked
+
+
 def _texts(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]

@@ -3,7 +3,7 @@
 Append-only: a later fact is a new row that points at the old one. What agents resend with every
 request is stored once, by content: message bodies by their hash, conversations as chains of
 messages, prompt ids as chains of token blocks. A session therefore grows with its new text only.
-Only ``counters`` and ``turn_keys`` are updated: they are a summary and an index, not a record.
+Only ``counters``, ``turn_keys`` and ``conversations`` are updated: a summary, an index, and what clients own.
 """
 
 from __future__ import annotations
@@ -150,8 +150,44 @@ events = sa.Table(
     sa.UniqueConstraint("turn", "once"),
 )
 
-#: ``generation`` (of prunes), ``last_turn`` and ``last_session`` (the highest seq ever assigned), and the
-#: numbers of ``sessions``, ``turns`` and ``finish_<reason>``. Writers lock the first of these rows.
+#: Of the Responses API; the session of its turns has the same id.
+conversations = sa.Table(
+    "conversations",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("user", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("used_at", sa.Double, nullable=False, comment="when an item was last added"),
+    sa.Column("metadata", sa.LargeBinary, nullable=False, comment="JSON"),
+    sa.Index("conversations_by_user", "user"),
+)
+
+conversation_items = sa.Table(
+    "conversation_items",
+    metadata,
+    sa.Column("conversation", sa.Text, primary_key=True, comment="conversations.id"),
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("id", sa.Text, nullable=False),
+    sa.Column("turn", sa.Text, comment="turns.id; null where the client added the item by itself"),
+    sa.Column("item", sa.LargeBinary, nullable=False, comment="JSON"),
+    sa.Index("conversation_items_by_turn", "turn"),
+)
+
+#: Responses of ``background: true`` that have no complete turn.
+background = sa.Table(
+    "background",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True, comment="turns.id, once there is a turn"),
+    sa.Column("user", sa.Text, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("seen_at", sa.Double, nullable=False, comment="when its process last said that it runs"),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("error", sa.Text),
+)
+
+#: ``generation`` (of prunes), ``last_turn`` and ``last_session`` (the highest seq ever given), and how
+#: many ``sessions``, ``turns`` and ``finish_<reason>`` there are. Writers lock the first of these rows.
 counters = sa.Table(
     "counters",
     metadata,

@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 
 from openclaw_rl.capture import database, schema
+from openclaw_rl.capture.background import background_of
+from openclaw_rl.capture.conversations import conversations_of, erase_conversations
 from openclaw_rl.capture.erase import ErasePlan, choose, erase_turns
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.notes import decide_note
@@ -39,7 +41,10 @@ class Forgetting:
     def forget(self, kind: str, name: str, user: str | None = None) -> Json | None:
         """The receipt; None if there is nothing by that name, or it is not this user's."""
         chosen = self._choose(kind, name, user)
-        if chosen is None or not chosen.turn_ids:
+        if chosen is None:
+            return None
+        conversations = conversations_of(self._ledgers.serve, name) if kind == "user" else []
+        if not chosen.turn_ids and not conversations:
             return None
         note = {
             "id": f"forget-{secrets.token_hex(8)}",
@@ -52,6 +57,7 @@ class Forgetting:
             "weights_before": self._served_weights(),
             "turns": chosen.turn_ids,
             "before": chosen.before,
+            "conversations": conversations,
         }
         self._write(note)
         return self._finish(note)
@@ -103,7 +109,7 @@ class Forgetting:
         serve, turns = self._ledgers.serve, schema.turns
         # Turns may have been pruned; what was learned from them is forgotten anyway.
         if kind == "user":
-            known = self._ledgers.policies.turns_of_user(name)
+            known = [*self._ledgers.policies.turns_of_user(name), *background_of(serve, name)]
             return choose(serve, turns.c.user == name).also(known) if user in (None, name) else None
         if kind == "wish":
             ids = self._ledgers.policies.turns_of_wish(name, user)
@@ -120,7 +126,8 @@ class Forgetting:
         name_old_turns(self._ledgers)
         back = policies.erase(chosen, self._store.has_weights)
         erase_turns(self._ledgers.serve, chosen)
-        # Again: a teacher may have been running on them until now, and its results stored meanwhile.
+        erase_conversations(self._ledgers.serve, note.get("conversations", []))
+        # Once more: a teacher may have been asked about them until now, and its answers stored meanwhile.
         back |= policies.erase(chosen, self._store.has_weights)
         sweep(self._ledgers.serve, PruneReport())
         give_back(self._ledgers.serve.db)
@@ -131,8 +138,8 @@ class Forgetting:
         undone = {"back_to": {**note.get("back_to", {}), **back}, "versions": versions}
         done = {**note, **undone, "state": _DONE, "logs_empty": logs_empty, "done_at": time.time(),
                 "weights_after": self._served_weights()}  # fmt: skip
-        for name in ("turns", "before"):
-            del done[name]
+        for name in ("turns", "before", "conversations"):
+            done.pop(name, None)
         self._write(done)
         return done
 

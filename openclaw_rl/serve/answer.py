@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 
 from openclaw_rl.errors import GrammarFailed, RequestError
 from openclaw_rl.serve import sse
-from openclaw_rl.serve.dialect import Call, Dialect, WireRequest, Writer
+from openclaw_rl.serve.dialect import Dialect, WireRequest, Writer, call_of
 from openclaw_rl.serve.exchange import Exchange
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.types import Json
@@ -36,15 +37,20 @@ def add_dialect(router: APIRouter, gateway: Gateway, dialect: Dialect[Any]) -> N
 async def answer(gateway: Gateway, dialect: Dialect[Any], parsed: WireRequest, request: Request) -> Response:
     for name in dialect.ignored(parsed):
         gateway.metrics.count_ignored(name)
-    call = Call(await request.json(), request.state.user, request.headers, gateway.capture.recall)
-    opening = asyncio.create_task(gateway.open(await dialect.read(parsed, call), dialect.id_prefix))
+    call = await call_of(gateway, request)
+    waits = not dialect.in_background(parsed)
+    internal = await dialect.read(parsed, call)
+    opening = asyncio.create_task(gateway.open(internal, dialect.id_prefix, start=waits))
     try:
         exchange = await sse.run_unless_disconnected(request, opening)
     except asyncio.CancelledError:
         opening.add_done_callback(_let_go)
         return sse.Unsent()
     gateway.metrics.requests.labels(dialect.name, "200").inc()
+    exchange.on_recorded = partial(dialect.recorded, gateway)
     writer = dialect.writer(exchange, parsed)
+    if not waits:
+        return JSONResponse(await gateway.background.start(exchange, writer), headers=exchange.headers)
     if parsed.stream:
         return sse.EventStream(_stream(exchange, writer), exchange.headers, exchange.release)
     work = asyncio.create_task(_whole(exchange, writer))

@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
 from openclaw_rl.serve.exchange import Event, Exchange
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.text import well_formed
-from openclaw_rl.types import ChatRequest, Json, TurnRecord
+from openclaw_rl.types import ChatRequest, ConversationStore, Json, TurnRecord
 
 
 class Open(BaseModel):
@@ -45,7 +45,18 @@ class Call:
     user: str
     headers: Mapping[str, str]
     recall: Callable[[str], Awaitable[TurnRecord | None]]
-    """Looks up an earlier turn by its id."""
+    """An earlier turn by its id."""
+    conversations: ConversationStore
+
+
+async def call_of(gateway: Gateway, request: Request) -> Call:
+    return Call(
+        await request.json(),
+        request.state.user,
+        request.headers,
+        gateway.capture.recall,
+        gateway.conversations,
+    )
 
 
 class Writer(Protocol):
@@ -84,6 +95,13 @@ class Dialect(ABC, Generic[R]):
 
     @abstractmethod
     def writer(self, exchange: Exchange, parsed: R) -> Writer: ...
+
+    def in_background(self, parsed: R) -> bool:
+        """Whether the client does not wait for the reply."""
+        return False
+
+    async def recorded(self, gateway: Gateway, turn: TurnRecord, request: ChatRequest) -> None:
+        """A turn was just stored, and its last event is not given out yet. Must not raise."""
 
     def error(self, status: int, message: str, code: str | None = None, param: str | None = None) -> Json:
         first = (param or "").partition("[")[0].partition(".")[0]

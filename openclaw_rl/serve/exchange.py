@@ -11,7 +11,7 @@ import json
 import secrets
 import string
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -126,8 +126,10 @@ class Exchange:
         self.id = f"{id_prefix}{secrets.token_hex(12)}"
         self.request, self.source, self.arrived = request, source, arrived
         self.session_id = placing.session_id
-        self._continues, self._kind, self._recorded = placing.continues, placing.kind, placing.recorded
+        self._continues, self._kind, self.recorded = placing.continues, placing.kind, placing.recorded
         self._host, self._released = host, False
+        self.on_recorded: Callable[[TurnRecord, ChatRequest], Awaitable[None]] | None = None
+        """Awaited for every turn before its last event is given out; must not raise."""
         self._choices = [_Choice() for _ in range(request.num_choices)]
 
     @property
@@ -137,7 +139,7 @@ class Exchange:
             # Clients may use any text as session id, but headers allow printable ASCII only.
             "x-session-id": quote(self.session_id, safe=string.printable[:-6], errors="replace"),
             "x-request-id": self.id,
-            **({} if self._recorded else {"x-off-the-record": "1"}),
+            **({} if self.recorded else {"x-off-the-record": "1"}),
             **({"x-schema-relaxed": ", ".join(self.source.relaxed)} if self.source.relaxed else {}),
         }
 
@@ -215,6 +217,8 @@ class Exchange:
         )
         choice.recorded = True
         await self._host.capture.record(turn, self.request)
+        if self.on_recorded is not None:
+            await self.on_recorded(turn, self.request)
 
     async def _after(self, finished: bool) -> None:
         """Update the metrics, and record for every choice whether its reply was delivered."""

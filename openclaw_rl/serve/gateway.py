@@ -14,12 +14,21 @@ from typing import Protocol
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.roles import system_prompt
+from openclaw_rl.serve.background import Background
 from openclaw_rl.serve.exchange import Exchange, Source
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.quota import Quotas
 from openclaw_rl.serve.remember import remembering
 from openclaw_rl.serve.slots import Slots
-from openclaw_rl.types import EVERYONE, Capture, ChatRequest, Renderer, Scope
+from openclaw_rl.types import (
+    EVERYONE,
+    BackgroundStore,
+    Capture,
+    ChatRequest,
+    ConversationStore,
+    Renderer,
+    Scope,
+)
 
 _MAX_GIVING_UP_S = 10.0
 
@@ -55,6 +64,8 @@ class Gateway:
         capture: Capture,
         slots: Slots,
         metrics: Metrics,
+        conversations: ConversationStore,
+        unfinished: BackgroundStore,
         note: Callable[[str], str | None] = lambda user: None,
         scope_of: Callable[[str], Scope] = lambda user: EVERYONE,
         quotas: Quotas | None = None,
@@ -62,6 +73,7 @@ class Gateway:
         """``note`` returns a user's note, which is added to the system prompt; ``scope_of`` returns the scope
         whose policy answers the user."""
         self.answerer, self.capture, self.metrics = answerer, capture, metrics
+        self.conversations, self.background = conversations, Background(unfinished)
         self.model_name, self.renderer = answerer.model_name, answerer.renderer
         self._quotas = quotas
         self._slots, self._remembered, self.scope_of = slots, note, scope_of
@@ -71,8 +83,11 @@ class Gateway:
     def num_inflight(self) -> int:
         return self._slots.num_taken
 
-    async def open(self, request: ChatRequest, id_prefix: str = "chatcmpl-") -> Exchange:
-        """All refusals are raised here, before the first byte is sent."""
+    async def open(self, request: ChatRequest, id_prefix: str = "chatcmpl-", start: bool = True) -> Exchange:
+        """Everything that can be refused is refused here, before the first byte is sent.
+
+        Without ``start`` it does not wait for the first token, and the caller starts the source.
+        """
         arrived = time.time()
         system = system_prompt(request.messages)
         request = replace(request, scope=self.scope_of(request.user), system=system)
@@ -89,7 +104,13 @@ class Gateway:
         try:
             source = await self.answerer.prepare(request)
             placing = await self.capture.place(request)
-            await source.start()
+            if request.conversation is not None and not placing.recorded:
+                raise RequestError(
+                    "A conversation keeps what is said in it, so it cannot go on off the record.",
+                    param="conversation",
+                )
+            if start:
+                await source.start()
             return Exchange(self, request, source, placing, arrived, id_prefix)
         except BaseException:
             if source is not None:
@@ -112,6 +133,10 @@ class Gateway:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    async def settle(self) -> None:
+        """Wait for the records of what has ended by now."""
+        await asyncio.gather(*self._background, return_exceptions=True)
 
     async def drain(self) -> None:
         """Wait for records being written and, up to 10 s, for replies being cancelled."""

@@ -16,7 +16,7 @@ from pydantic import Field
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import sse
 from openclaw_rl.serve.chat import translated
-from openclaw_rl.serve.dialect import Call, Dialect, Open, WireRequest, given, remaining
+from openclaw_rl.serve.dialect import Call, Dialect, Open, WireRequest, call_of, given, remaining
 from openclaw_rl.serve.exchange import Event, Exchange, tool_call_id
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.types import ChatRequest, Delta, Json
@@ -109,7 +109,7 @@ class MessagesDialect(Dialect[MessagesRequest]):
     def add_routes(self, router: APIRouter, gateway: Gateway) -> None:
         @router.post(f"{self.path}/count_tokens", tags=["serve"])
         async def count_tokens(parsed: CountTokensRequest, request: Request) -> Json:
-            call = Call(await request.json(), request.state.user, request.headers, gateway.capture.recall)
+            call = await call_of(gateway, request)
             return {"input_tokens": await gateway.count_tokens(read(parsed, call))}
 
 

@@ -22,15 +22,6 @@ def model_routes(gateway: Gateway) -> APIRouter:
             code="unsupported_endpoint",
         )
 
-    @router.post("/v1/conversations", tags=["serve"])
-    async def conversations() -> Json:
-        raise RequestError(
-            "Conversations are not created here. Go on with previous_response_id, or send all items as "
-            "input: they are put into one session by themselves.",
-            status=404,
-            code="unsupported_endpoint",
-        )
-
     @router.get("/v1/models", tags=["serve"])
     async def models(request: Request) -> Json:
         data = [_model(name) for name in await gateway.answerer.models(own_scope(request, gateway))]

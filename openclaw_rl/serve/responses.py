@@ -1,8 +1,7 @@
 """The responses dialect: OpenAI's Responses API, as used by its SDKs, the Agents SDK and Codex.
 
-The history behind ``previous_response_id`` and ``item_reference`` comes from the ledger. Tools that the
-server would have to run are left out, since we cannot run them; background responses, conversations and
-prompt templates are refused.
+The history behind ``previous_response_id`` and ``item_reference`` comes from the ledger. Tools that a server
+would have to run are left out, since nobody here could; prompt templates are refused.
 """
 
 from __future__ import annotations
@@ -15,36 +14,17 @@ from pydantic import Field
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve.chat import translated, wire_message
-from openclaw_rl.serve.custom_tools import arguments_of, as_function
-from openclaw_rl.serve.dialect import Call, Dialect, Open, WireRequest, given, remaining
+from openclaw_rl.serve.conversations import Continued, add_conversation_routes, continued, keep_turn
+from openclaw_rl.serve.custom_tools import as_function
+from openclaw_rl.serve.dialect import Call, Dialect, Open, WireRequest, call_of, given, remaining
 from openclaw_rl.serve.exchange import Exchange
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.response_events import ResponseWriter
-from openclaw_rl.serve.stored_responses import add_stored_routes, referred_item
+from openclaw_rl.serve.response_items import Item, in_namespace, to_messages
+from openclaw_rl.serve.stored_responses import add_stored_routes, resolved
 from openclaw_rl.types import ChatRequest, Json, TurnRecord
 
-_REFUSED = ("conversation", "prompt")
-
-
-class Part(Open):
-    type: str = "input_text"
-    text: str | None = None
-    refusal: str | None = None
-    image_url: Any = None
-
-
-class Item(Open):
-    type: str | None = None
-    id: str | None = None
-    role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: str | list[Part] | None = None
-    summary: list[Part] | None = None
-    call_id: str | None = None
-    name: str | None = None
-    namespace: str | None = None
-    arguments: str | None = None
-    input: str | None = None
-    output: str | list[Part] | None = None
+_REFUSED = ("prompt",)
 
 
 class ToolIn(Open):
@@ -65,6 +45,10 @@ class ToolChoice(Open):
     tools: list[dict[str, Any]] | None = None
 
 
+class ConversationName(Open):
+    id: str
+
+
 class TextOptions(Open):
     format: dict[str, Any] | None = None
 
@@ -74,6 +58,7 @@ class ResponsesRequest(WireRequest):
     input: str | list[Item] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
+    conversation: str | ConversationName | None = None
     tools: list[ToolIn] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     text: TextOptions | None = None
@@ -102,14 +87,18 @@ class ResponsesDialect(Dialect[ResponsesRequest]):
     async def read(self, parsed: ResponsesRequest, call: Call) -> ChatRequest:
         _refuse(parsed)
         earlier = await _earlier(parsed, call)
-        given_input = await _resolved(parsed.input, call)
-        messages = [*(_history(earlier) if earlier else []), *to_messages(given_input)]
+        given_input = await resolved(parsed.input, call.user, call.recall)
+        conversation = await _conversation(parsed, given_input, call)
+        history = conversation.history if conversation else _history(earlier) if earlier else []
+        messages = [*history, *to_messages(given_input)]
         if not messages:
             raise RequestError("There is nothing to answer: input is missing.", param="input")
         if parsed.instructions:
             messages.insert(0, {"role": "system", "content": parsed.instructions})
         tools, choice = _tools(parsed)
-        known = set(ResponsesRequest.model_fields) - {"instructions", "previous_response_id", "truncation"}
+        known = set(ResponsesRequest.model_fields) - {
+            "instructions", "previous_response_id", "truncation", "background",
+        }  # fmt: skip
         body: Json = {
             **remaining(call, known),
             **given(
@@ -128,8 +117,16 @@ class ResponsesDialect(Dialect[ResponsesRequest]):
         }
         if earlier:
             body.setdefault("session_id", earlier.session_id)
-        request = translated(body, call, self.name)
-        return replace(request, truncate=parsed.truncation == "auto")
+        if conversation:
+            body["conversation"] = {"id": conversation.id}
+        request = replace(translated(body, call, self.name), truncate=parsed.truncation == "auto")
+        return conversation.joined_by(request) if conversation else request
+
+    def in_background(self, parsed: ResponsesRequest) -> bool:
+        return bool(parsed.background)
+
+    async def recorded(self, gateway: Gateway, turn: TurnRecord, request: ChatRequest) -> None:
+        await keep_turn(gateway.conversations, turn, request)
 
     def writer(self, exchange: Exchange, parsed: ResponsesRequest) -> ResponseWriter:
         return ResponseWriter(exchange, _namespaces(parsed.tools or []), _wants_logprobs(parsed))
@@ -137,11 +134,12 @@ class ResponsesDialect(Dialect[ResponsesRequest]):
     def add_routes(self, router: APIRouter, gateway: Gateway) -> None:
         @router.post(f"{self.path}/input_tokens", tags=["serve"])
         async def input_tokens(parsed: ResponsesRequest, request: Request) -> Json:
-            call = Call(await request.json(), request.state.user, request.headers, gateway.capture.recall)
+            call = await call_of(gateway, request)
             count = await gateway.count_tokens(await self.read(parsed, call))
             return {"object": "response.input_tokens", "input_tokens": count}
 
         add_stored_routes(router, gateway, self.path, self.name)
+        add_conversation_routes(router, gateway)
 
 
 def _wants_logprobs(parsed: ResponsesRequest) -> bool:
@@ -152,11 +150,16 @@ def _refuse(parsed: ResponsesRequest) -> None:
     for name in _REFUSED:
         if (parsed.model_extra or {}).get(name) is not None:
             raise RequestError(
-                f"{name} is not supported here; send the items as input, or go on with previous_response_id.",
+                f"{name} is not supported here; send its text as instructions and input.",
                 param=name,
             )
-    if parsed.background:
-        raise RequestError("Replies are not made in the background here.", param="background")
+    if parsed.background and parsed.stream:
+        raise RequestError(
+            "A background response is not streamed here; ask for it by its id until it is completed.",
+            param="stream",
+        )
+    if parsed.background and (parsed.model_extra or {}).get("store") is False:
+        raise RequestError("A background response has to be stored; leave out store: false.", param="store")
 
 
 # --- history ---------------------------------------------------------------------------------
@@ -183,90 +186,23 @@ def _history(turn: TurnRecord) -> list[Json]:
     return [*messages, wire_message(turn.reply)]
 
 
-async def _resolved(given_input: str | list[Item] | None, call: Call) -> str | list[Item] | None:
-    """Replace references with their items; some clients send references for all earlier replies."""
-    if not isinstance(given_input, list):
-        return given_input
-    items = []
-    for index, item in enumerate(given_input):
-        if item.type == "item_reference" or (item.type is None and item.role is None and item.id):
-            found = await referred_item(item.id or "", call.user, call.recall, f"input[{index}]")
-            item = Item.model_validate(found)
-        items.append(item)
-    return items
-
-
-# --- items to messages -----------------------------------------------------------------------
-
-
-def to_messages(given_input: str | list[Item] | None) -> list[Json]:
-    """The items of one reply (reasoning, text and calls) become one assistant message."""
-    if isinstance(given_input, str):
-        return [{"role": "user", "content": given_input}]
-    messages: list[Json] = []
-    for index, item in enumerate(given_input or []):
-        kind = item.type or ("message" if item.role else None)
-        if kind == "message" and item.role == "assistant":
-            _assistant(messages, _starts_anew)["content"] += _text(item.content)
-        elif kind == "message":
-            messages.append({"role": item.role or "user", "content": _content(item.content)})
-        elif kind == "reasoning":
-            thought = _text(item.content) or _text(item.summary)
-            if thought:
-                _assistant(messages, lambda last: True)["reasoning_content"] = thought
-        elif kind == "function_call":
-            name = _in_namespace(item.namespace, item.name) if item.namespace else item.name
-            function = {"name": name or "", "arguments": item.arguments or "{}"}
-            call = {"id": item.call_id or "", "type": "function", "function": function}
-            _assistant(messages, lambda last: False).setdefault("tool_calls", []).append(call)
-        elif kind == "custom_tool_call":
-            function = {"name": item.name or "", "arguments": arguments_of(item.input or "")}
-            call = {"id": item.call_id or "", "type": "function", "function": function}
-            _assistant(messages, lambda last: False).setdefault("tool_calls", []).append(call)
-        elif kind in ("function_call_output", "custom_tool_call_output"):
-            result = {"role": "tool", "tool_call_id": item.call_id or "", "content": _content(item.output)}
-            messages.append(result)
-        else:
-            raise RequestError(
-                f"An input item of type {kind!r} cannot be used here; leave it out or say it in words.",
-                code="unsupported_content",
-                param=f"input[{index}]",
-            )
-    return messages
-
-
-def _assistant(messages: list[Json], starts_anew: Any) -> Json:
-    """The assistant message being assembled, or a new one."""
-    if not messages or messages[-1]["role"] != "assistant" or starts_anew(messages[-1]):
-        messages.append({"role": "assistant", "content": ""})
-    return messages[-1]
-
-
-def _starts_anew(last: Json) -> bool:
-    """Text after a tool call belongs to the same message; text after text starts a new one."""
-    return bool(last["content"]) and "tool_calls" not in last
-
-
-def _text(content: str | list[Part] | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "".join(part.text or part.refusal or "" for part in content)
-
-
-def _content(content: str | list[Part] | None) -> str | list[Json]:
-    if content is None or isinstance(content, str):
-        return content or ""
-    if all(part.type in ("input_text", "output_text", "text", "refusal") for part in content):
-        return _text(content)
-    return [_part(part) for part in content]
-
-
-def _part(part: Part) -> Json:
-    if part.type == "input_image" and part.image_url is not None:
-        return {"type": "image_url", "image_url": {"url": part.image_url}}
-    if part.text is not None:
-        return {"type": "text", "text": part.text}
-    return {"type": part.type}
+async def _conversation(
+    parsed: ResponsesRequest, given_input: str | list[Item] | None, call: Call
+) -> Continued | None:
+    if (named := parsed.conversation) is None:
+        return None
+    if parsed.previous_response_id is not None:
+        raise RequestError(
+            "Give either conversation or previous_response_id, not both.",
+            code="mutually_exclusive_parameters",
+            param="conversation",
+        )
+    if call.body.get("store") is False:
+        raise RequestError(
+            "A conversation keeps its replies: leave out store: false, or the conversation.", param="store"
+        )
+    name = named if isinstance(named, str) else named.id
+    return await continued(call.conversations, name, call.user, given_input)
 
 
 # --- tools and formats -----------------------------------------------------------------------
@@ -307,7 +243,7 @@ def _functions(tool: ToolIn) -> list[ToolIn]:
         return [ToolIn.model_validate(as_function(tool.model_dump(exclude_none=True)))]
     inner = (tool.tools or []) if tool.type == "namespace" else []
     return [
-        one.model_copy(update={"name": _in_namespace(tool.name, one.name)})
+        one.model_copy(update={"name": in_namespace(tool.name, one.name)})
         for one in inner
         if one.type == "function"
     ]
@@ -316,15 +252,11 @@ def _functions(tool: ToolIn) -> list[ToolIn]:
 def _namespaces(tools: list[ToolIn]) -> dict[str, tuple[str, str]]:
     """The model's name of a function -> (namespace, name in it)."""
     return {
-        _in_namespace(tool.name, one.name): (tool.name or "", one.name or "")
+        in_namespace(tool.name, one.name): (tool.name or "", one.name or "")
         for tool in tools
         if tool.type == "namespace"
         for one in tool.tools or []
     }
-
-
-def _in_namespace(namespace: str | None, name: str | None) -> str:
-    return f"{namespace or ''}__{name or ''}"
 
 
 def _format(text: TextOptions | None) -> Json | None:

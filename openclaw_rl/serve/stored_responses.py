@@ -18,7 +18,8 @@ from openclaw_rl.serve import sse
 from openclaw_rl.serve.exchange import bare_id
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.response_events import output_items, response_body, stored_events
-from openclaw_rl.types import Json, TurnRecord
+from openclaw_rl.serve.response_items import Item
+from openclaw_rl.types import Json, TurnRecord, Unfinished
 
 _ITEM_ID = re.compile(r"(?:msg|fc|ctc|rs)_([0-9a-f]{24})\d+")
 Recall = Callable[[str], Awaitable[TurnRecord | None]]
@@ -39,6 +40,21 @@ async def referred_item(item_id: str, user: str, recall: Recall, where: str) -> 
     )
 
 
+async def resolved(
+    given_input: str | list[Item] | None, user: str, recall: Recall, field: str = "input"
+) -> str | list[Item] | None:
+    """References replaced by what they refer to: some clients send them for every reply they got."""
+    if not isinstance(given_input, list):
+        return given_input
+    items = []
+    for index, item in enumerate(given_input):
+        if item.type == "item_reference" or (item.type is None and item.role is None and item.id):
+            found = await referred_item(item.id or "", user, recall, f"{field}[{index}]")
+            item = Item.model_validate(found)
+        items.append(item)
+    return items
+
+
 def stored_response(turn: TurnRecord) -> Json:
     output = output_items(turn)
     usage = len(turn.prompt_ids), len(turn.tokens)
@@ -46,6 +62,14 @@ def stored_response(turn: TurnRecord) -> Json:
     return response_body(
         turn.id, body, str(turn.params.get("model", "")), turn.created_at, output, turn.finish_reason, usage
     )
+
+
+def unfinished_response(response_id: str, known: Unfinished, turn: TurnRecord | None) -> Json:
+    """With what there is of the reply: one that ended early may have left a turn."""
+    bare = response_body(response_id, {}, known.model, known.created_at, [], None, None)
+    error = None if known.error is None else {"code": "server_error", "message": known.error}
+    ended = {"status": known.status, "error": error, "incomplete_details": None, "completed_at": None}
+    return {**(bare if turn is None else stored_response(turn)), **ended, "background": True}
 
 
 def input_items(turn: TurnRecord) -> list[Json]:
@@ -78,6 +102,15 @@ def _text(message: Json) -> str:
 
 
 def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: str) -> None:
+    async def unfinished(response_id: str, request: Request) -> Json | None:
+        """One that was asked for in the background, and has no complete turn."""
+        found = await gateway.background.find(response_id, request.state.user)
+        if not isinstance(found, Unfinished):
+            return found
+        turn = await gateway.capture.recall(response_id)
+        is_complete = turn is not None and turn.finish_reason != "cancelled"
+        return None if is_complete else unfinished_response(response_id, found, turn)
+
     async def owned(response_id: str, request: Request) -> TurnRecord:
         turn = await gateway.capture.recall(response_id)
         if turn is None or turn.user != request.state.user or turn.dialect != dialect:
@@ -91,6 +124,12 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
         stream: bool = False,
         starting_after: Annotated[int | None, Query(ge=0)] = None,
     ) -> Response | Json:
+        if (known := await unfinished(response_id, request)) is not None:
+            if stream:
+                raise RequestError(
+                    "A background response is not streamed until it is completed.", param="stream"
+                )
+            return known
         turn = await owned(response_id, request)
         if not stream:
             return stored_response(turn)
@@ -101,16 +140,24 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
 
     @router.delete(f"{path}/{{response_id}}", tags=["serve"])
     async def delete(response_id: str, request: Request) -> Json:
-        turn = await owned(response_id, request)
-        await gateway.capture.withhold(turn.id)
-        return {"id": turn.id, "object": "response", "deleted": True}
+        removed = await gateway.background.remove(response_id, request.state.user)
+        if removed:
+            await gateway.settle()
+        if not removed or await gateway.capture.recall(response_id) is not None:
+            await gateway.capture.withhold((await owned(response_id, request)).id)
+        return {"id": response_id, "object": "response", "deleted": True}
 
     @router.post(f"{path}/{{response_id}}/cancel", tags=["serve"])
     async def cancel(response_id: str, request: Request) -> Json:
-        await owned(response_id, request)
-        raise RequestError(
-            "Only background responses can be cancelled, and there are none here; close the connection."
-        )
+        """One that is over is returned as it is."""
+        await gateway.background.cancel(response_id, request.state.user)
+        await gateway.settle()  # what there was of the reply is being recorded
+        if (known := await unfinished(response_id, request)) is not None:
+            return known
+        turn = await owned(response_id, request)
+        if turn.params.get("background") is True:
+            return stored_response(turn)
+        raise RequestError("Only background responses can be cancelled; of any other, close the connection.")
 
     @router.get(f"{path}/{{response_id}}/input_items", tags=["serve"])
     async def items_of(
@@ -121,9 +168,14 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
         after: str | None = None,
     ) -> Json:
         items = input_items(await owned(response_id, request))
-        items = items if order == "asc" else items[::-1]
-        ids = [item["id"] for item in items]
-        begin = ids.index(after) + 1 if after in ids else 0
-        page = items[begin : begin + limit]
-        ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
-        return {"object": "list", "data": page, "has_more": begin + limit < len(items), **ends}
+        return page_of(items, limit, order, after)
+
+
+def page_of(items: list[Json], limit: int, order: str, after: str | None) -> Json:
+    """Of items that are given oldest first."""
+    items = items if order == "asc" else items[::-1]
+    ids = [item["id"] for item in items]
+    begin = ids.index(after) + 1 if after in ids else 0
+    page = items[begin : begin + limit]
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
+    return {"object": "list", "data": page, "has_more": begin + limit < len(items), **ends}

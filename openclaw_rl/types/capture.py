@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,6 +11,8 @@ from openclaw_rl.types.engine import SamplingParams, Token
 
 #: Key in a turn's ``params``: none of our versions sampled the reply; its log-probs were scored by the base.
 OFF_POLICY = "off_policy"
+#: States of a background response, in the words of the Responses API.
+RUNNING, CANCELLED, FAILED = "in_progress", "cancelled", "failed"
 
 
 @dataclass(slots=True)
@@ -91,6 +93,10 @@ class ChatRequest:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[str, float] = field(default_factory=dict)
+    conversation: str | None = None
+    """The id of the stored conversation that the request and its reply are added to."""
+    items: Sequence[Json] = ()
+    """What the request adds to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +126,56 @@ class Capture(Protocol):
 
     async def withhold(self, turn_id: str) -> None:
         """The user deleted the turn: never return it again or train on it."""
+
+
+class ConversationStore(Protocol):
+    """Conversations of the Responses API. The methods block; they raise if the database cannot be used."""
+
+    is_private: Callable[[str], bool]
+    """Nothing of this user is kept."""
+
+    def create(self, conversation_id: str, user: str, metadata: Json, items: Sequence[Json]) -> None: ...
+
+    def find(self, conversation_id: str, user: str) -> Json | None:
+        """As the API shows it; None if there is none of this user."""
+
+    def update(self, conversation_id: str, metadata: Json) -> None: ...
+
+    def delete(self, conversation_id: str) -> None: ...
+
+    def items(self, conversation_id: str) -> list[Json]:
+        """Oldest first."""
+
+    def add_items(self, conversation_id: str, items: Sequence[Json], turn_id: str | None = None) -> bool:
+        """All of them or none; False if the conversation is no longer there."""
+
+    def delete_item(self, conversation_id: str, item_id: str) -> bool:
+        """False if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A background response without a complete turn."""
+
+    model: str
+    created_at: float
+    status: str
+    error: str | None
+    is_alive: bool
+    """Another process is working on it."""
+
+
+class BackgroundStore(Protocol):
+    """Background responses that are not complete. The methods block, and may raise."""
+
+    def begin(self, response_id: str, user: str, model: str, created_at: float) -> None: ...
+
+    def touch(self, response_id: str) -> bool:
+        """It still runs; False if it was stopped meanwhile."""
+
+    def find(self, response_id: str, user: str) -> Unfinished | None: ...
+
+    def stop(self, response_id: str, status: str, error: str | None) -> None:
+        """Only if it runs: the first reason stays."""
+
+    def remove(self, response_id: str) -> None: ...

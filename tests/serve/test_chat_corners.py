@@ -149,12 +149,6 @@ async def test_embeddings_are_refused_by_name(client: httpx.AsyncClient) -> None
     assert "embedding model" in answer.json()["error"]["message"]
 
 
-async def test_conversations_are_refused_with_a_way_out(client: httpx.AsyncClient) -> None:
-    answer = await client.post("/v1/conversations", json={})
-    assert answer.status_code == 404
-    assert "previous_response_id" in answer.json()["error"]["message"]
-
-
 async def test_pages_of_an_allowed_origin_may_ask(make_system: Any, connect: Any, ask: Ask) -> None:
     origin = "https://chat.example.org"
     preflight = {"origin": origin, "access-control-request-method": "POST"}

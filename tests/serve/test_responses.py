@@ -224,8 +224,11 @@ async def test_a_failure_ends_the_stream_in_words(
         ({"tool_choice": {"type": "web_search"}}, 400, "tool_choice", None),
         ({"text": {"format": {"type": "yaml"}}}, 400, "text.format", None),
         ({"previous_response_id": "resp_none"}, 400, "previous_response_id", "previous_response_not_found"),
-        ({"background": True}, 400, "background", None),
-        ({"conversation": "conv_1"}, 400, "conversation", None),
+        ({"background": True, "stream": True}, 400, "stream", None),
+        ({"background": True, "store": False}, 400, "store", None),
+        ({"conversation": "conv_1"}, 404, "conversation", "not_found"),
+        ({"conversation": {"id": "conv_" + "0" * 32}}, 404, "conversation", "not_found"),
+        ({"prompt": {"id": "pmpt_1"}}, 400, "prompt", None),
     ],
 )  # fmt: skip
 async def test_errors(

@@ -35,7 +35,14 @@ ROUTES: dict[tuple[str, str], tuple[Any, tuple[int, ...]]] = {
     ("POST", "/v1/responses/{response_id}/cancel"): (None, (404,)),
     ("GET", "/v1/responses/{response_id}/input_items"): (None, (404,)),
     ("POST", "/v1/embeddings"): ({"model": "scripted", "input": "Hi"}, (400, 404, 501)),
-    ("POST", "/v1/conversations"): ({}, (404,)),
+    ("POST", "/v1/conversations"): ({}, (200,)),
+    ("GET", "/v1/conversations/{conversation_id}"): (None, (404,)),
+    ("POST", "/v1/conversations/{conversation_id}"): ({"metadata": {"a": "b"}}, (404,)),
+    ("DELETE", "/v1/conversations/{conversation_id}"): (None, (404,)),
+    ("GET", "/v1/conversations/{conversation_id}/items"): (None, (404,)),
+    ("POST", "/v1/conversations/{conversation_id}/items"): ({"items": [{"role": "user"}]}, (404,)),
+    ("GET", "/v1/conversations/{conversation_id}/items/{item_id}"): (None, (404,)),
+    ("DELETE", "/v1/conversations/{conversation_id}/items/{item_id}"): (None, (404,)),
     ("GET", "/v1/models"): (None, (200,)),
     ("GET", "/v1/models/{name:path}"): (None, (404,)),
     ("GET", "/v1/sessions"): (None, (200,)),
@@ -91,7 +98,11 @@ class Planted:
         engine = self.system.engine
         assert isinstance(engine, ScriptedEngine)
         engine.say(f"I am {WORDS}.")
-        said = await self.owner.post("/v1/responses", json={"model": "scripted", "input": f"Who is {WORDS}?"})
+        made = await self.owner.post("/v1/conversations", json={"metadata": {"about": WORDS}})
+        self.conversation = made.json()["id"]
+        asked = {"model": "scripted", "input": f"Who is {WORDS}?", "conversation": self.conversation}
+        said = await self.owner.post("/v1/responses", json=asked)
+        self.item = said.json()["output"][0]["id"]
         self.turn, self.session = said.json()["id"], said.headers["x-session-id"]
         await self.owner.post("/v1/feedback", json={"id": self.turn, "rating": "down", "text": WORDS})
         serve, learn = self.system.ledgers.serve, self.system.ledgers.learn
@@ -115,7 +126,7 @@ class Planted:
     def fill(self, text: str) -> str:
         names = {"turn_id": self.turn, "turn": self.turn, "response_id": self.turn, "version": "1",
                  "session_id": self.session, "name:path": "scripted@1", "wish_id": self.turn, "wave_id": "1",
-                 "name": "default"}  # fmt: skip
+                 "name": "default", "conversation_id": self.conversation, "item_id": self.item}  # fmt: skip
         for name, value in names.items():
             text = text.replace(f"{{{name}}}", value)
         return text
@@ -124,7 +135,8 @@ class Planted:
         """All that the owner can see of what is theirs."""
         await self.system.gateway.drain()
         paths = [f"/v1/turns/{self.turn}", f"/v1/sessions/{self.session}", "/v1/policies", "/v1/wishes",
-                 "/v1/learning"]  # fmt: skip
+                 "/v1/learning", f"/v1/conversations/{self.conversation}",
+                 f"/v1/conversations/{self.conversation}/items"]  # fmt: skip
         return [(await self.owner.get(path)).json() for path in paths]
 
 
