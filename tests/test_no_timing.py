@@ -22,6 +22,7 @@ CLOCKS |= {f"{name}_ns" for name in CLOCKS}
 #: Figures that the product measures itself.
 FIGURES = re.compile(
     r"\w*(cpu_s|_per_vote|latency_s|elapsed(_s|_ms)?|duration(_s|_ms)?|first_token_s|tokens_per_second)(_\w+)?"
+    r"|(\w+_)?(total_s|forward_s|backward_s|wall_s|seconds)|\w+_ms"
 )
 
 
@@ -153,6 +154,11 @@ PLANTED = {
     "among others": "assert done and (time.monotonic() - started) * 1000 < 5",
     "a figure of a report": "assert report.cpu_s_per_vote <= 0.5",
     "a figure of a record": "assert turn.timings['first_token_s'] < 1",
+    "a step's time": "assert trainer.step(batch, 0).total_s < 2",
+    "a part of a step's time": "assert metrics['forward_s'] < metrics['backward_s']",
+    "milliseconds": "assert reply.json()['prompt_ms'] < 500",
+    "seconds": "assert run.seconds < 5",
+    "seconds of something": "assert max(row['busy_seconds'] for row in rows) < 5",
     "figures of records": "first, *later = [turn.timings['first_token_s'] for turn in turns]\n"
     "    assert median(later) < first / 2",
 }
@@ -165,6 +171,7 @@ ALLOWED = {
     "how many were measured": "times.append(time.monotonic() - started)\n    assert len(times) == 3",
     "printing it": "print(time.monotonic() - started)\n    assert done",
     "a setting": "assert config.timeout_s == 5",
+    "whether there is a figure": "assert 'total_s' in report",
 }
 
 

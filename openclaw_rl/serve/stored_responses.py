@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -102,20 +103,8 @@ def _text(message: Json) -> str:
 
 
 def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: str) -> None:
-    async def unfinished(response_id: str, request: Request) -> Json | None:
-        """One that was asked for in the background, and has no complete turn."""
-        found = await gateway.background.find(response_id, request.state.user)
-        if not isinstance(found, Unfinished):
-            return found
-        turn = await gateway.capture.recall(response_id)
-        is_complete = turn is not None and turn.finish_reason != "cancelled"
-        return None if is_complete else unfinished_response(response_id, found, turn)
-
-    async def owned(response_id: str, request: Request) -> TurnRecord:
-        turn = await gateway.capture.recall(response_id)
-        if turn is None or turn.user != request.state.user or turn.dialect != dialect:
-            raise not_found("response", response_id)
-        return turn
+    unfinished = partial(_unfinished, gateway)
+    owned = partial(_owned, gateway, dialect)
 
     @router.get(f"{path}/{{response_id}}", tags=["serve"], response_model=None)
     async def response(
@@ -169,6 +158,23 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
     ) -> Json:
         items = input_items(await owned(response_id, request))
         return page_of(items, limit, order, after)
+
+
+async def _unfinished(gateway: Gateway, response_id: str, request: Request) -> Json | None:
+    """A background response that has no complete turn."""
+    found = await gateway.background.find(response_id, request.state.user)
+    if not isinstance(found, Unfinished):
+        return found
+    turn = await gateway.capture.recall(response_id)
+    is_complete = turn is not None and turn.finish_reason != "cancelled"
+    return None if is_complete else unfinished_response(response_id, found, turn)
+
+
+async def _owned(gateway: Gateway, dialect: str, response_id: str, request: Request) -> TurnRecord:
+    turn = await gateway.capture.recall(response_id)
+    if turn is None or turn.user != request.state.user or turn.dialect != dialect:
+        raise not_found("response", response_id)
+    return turn
 
 
 def page_of(items: list[Json], limit: int, order: str, after: str | None) -> Json:

@@ -3,7 +3,8 @@
 ``ScriptedEngine`` keeps the Engine protocol without a model: it says what it was told to say, as
 slowly as asked, and fails or pauses on request. ``scripted_system`` is the real wiring around it.
 ``ScriptedTrainer`` keeps the Trainer protocol likewise, and ``WordJudge`` the Judge protocol.
-``ServerProcess`` is the real command in a process of its own. ``wait_until`` polls with a deadline.
+``ServerProcess`` is the real command in a process of its own. ``wait_until`` polls with a deadline,
+``skip_time`` lets time-outs pass without waiting for them.
 """
 
 from openclaw_rl.testing.fakes import (
@@ -16,7 +17,7 @@ from openclaw_rl.testing.fakes import (
 )
 from openclaw_rl.testing.process import ServerProcess, clean_environment, command
 from openclaw_rl.testing.trainer import ScriptedTrainer
-from openclaw_rl.testing.waiting import until, wait_until
+from openclaw_rl.testing.waiting import skip_time, until, wait_until
 
 __all__ = [
     "Script",
@@ -28,6 +29,7 @@ __all__ = [
     "clean_environment",
     "command",
     "scripted_system",
+    "skip_time",
     "tiny_model",
     "until",
     "wait_until",

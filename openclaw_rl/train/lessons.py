@@ -312,9 +312,10 @@ class Sampler:
         again, before = self._verdicts.corrected(turn), self._wishes.texts(turn.user, turn.scope)
         # If code can put answers into the form, it does not matter whether the hinted model manages to.
         counts = not (self._algorithm.needs.shapes and read(before).can_make)
-        if not verdict.hints or not self._wishes.is_wish(verdict.hints[0]):
+        # A complaint's wishes are taught together, as one.
+        hint = " ".join(hint for hint in verdict.hints if self._wishes.is_wish(hint))
+        if not hint:
             return NO_LESSON
-        hint = verdict.hints[0]
         wish = self._wishes.take_up(turn, hint, self._verdicts.serving(turn.scope))
         if wish is not None and wish.problem is not None:
             return wish.problem

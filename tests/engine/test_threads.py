@@ -13,7 +13,7 @@ class Machine:
     def __init__(self, most: int) -> None:
         self.threads = most
         self.tuner = ThreadTuner(most, self.set_threads)
-        self.total_s = 0.0
+        self.now = 0.0
 
     def set_threads(self, number: int) -> None:
         self.threads = number
@@ -24,7 +24,7 @@ class Machine:
         for _ in range(steps):
             self.tuner.before(rows)
             used[self.threads] = used.get(self.threads, 0) + 1
-            self.total_s += cost_s(self.threads)
+            self.now += cost_s(self.threads)
             self.tuner.after(rows, cost_s(self.threads))
         return used
 
@@ -41,15 +41,15 @@ def test_a_quiet_machine_uses_all_cores() -> None:
     machine = Machine(2)
     used = machine.run(1000, quiet)
     assert used[2] >= 970
-    assert machine.total_s < 1.03 * 1000 * quiet(2)
+    assert machine.now < 1.03 * 1000 * quiet(2)
 
 
 def test_a_crowded_machine_is_noticed_within_a_few_steps() -> None:
     machine = Machine(2)
     machine.run(250, quiet)
-    machine.total_s = 0
+    machine.now = 0
     machine.run(300, crowded)
-    assert machine.total_s < 2.2 * 300 * crowded(1)
+    assert machine.now < 2.2 * 300 * crowded(1)
 
 
 def test_quiet_again_means_all_cores_again() -> None:

@@ -101,7 +101,7 @@ async def test_a_broken_environment_is_not_lent_again(made: list[Counter]) -> No
 
 
 async def test_what_takes_too_long_has_failed(made: list[Counter]) -> None:
-    pool = Pool(Counter, 1, step_seconds=0.05)
+    pool = Pool(Counter, 1, step_seconds=0.5)
     async with pool.lease() as lease:
         with pytest.raises(EnvironmentFailed, match="Timeout"):
             await lease.step({**ACTION, "content": "dawdle"}, "step 1")
@@ -109,7 +109,7 @@ async def test_what_takes_too_long_has_failed(made: list[Counter]) -> None:
 
 
 async def test_a_lease_that_is_held_too_long_is_taken_away(made: list[Counter]) -> None:
-    pool = Pool(Counter, 1, episode_seconds=0.05)
+    pool = Pool(Counter, 1, episode_seconds=2)
     async with pool.lease() as lease:
         await lease.reset(TASK, "reset")
         while not made[0].closed:

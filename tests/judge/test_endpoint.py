@@ -12,6 +12,7 @@ import pytest
 
 from openclaw_rl.config import JudgeConfig
 from openclaw_rl.judge.llm import EndpointJudge, parse_hints, parse_verdict
+from openclaw_rl.testing import skip_time, until
 from openclaw_rl.testing.contracts import JudgeContract
 from openclaw_rl.types import Judge, JudgeCase, JudgeError
 
@@ -159,9 +160,12 @@ async def test_a_server_error_is_unjudged_and_recovers(endpoint: Endpoint) -> No
 
 async def test_an_endpoint_that_hangs_leaves_the_turn_unjudged_and_recovers(endpoint: Endpoint) -> None:
     endpoint.ready.clear()
-    judge = EndpointJudge(asked(endpoint, judge_timeout_s=1.0))
+    judge = EndpointJudge(asked(endpoint, judge_timeout_s=1000))
+    judging = asyncio.create_task(judge.evaluate(CASE))
+    await until(lambda: endpoint.running == 3, "every vote is waited for")
+    skip_time(600)  # a call gets half of it
     with pytest.raises(JudgeError, match=r"no answer within|Timeout"):
-        await judge.evaluate(CASE)
+        await judging
     endpoint.ready.set()
     assert (await judge.evaluate(CASE)).score == -1
     await judge.close()

@@ -58,9 +58,15 @@ def judge() -> MoodyJudge:
 
 
 @pytest.fixture
-async def worker(system: ServingSystem, judge: MoodyJudge) -> AsyncIterator[JudgeWorker]:
+def timeout_s() -> float:
+    """Long, unless a test is about a judge that never answers."""
+    return 120.0
+
+
+@pytest.fixture
+async def worker(system: ServingSystem, judge: MoodyJudge, timeout_s: float) -> AsyncIterator[JudgeWorker]:
     judge_queue = LedgerJudgeQueue(system.ledgers.serve, system.ledgers.learn, idle_s=1e12)
-    worker = JudgeWorker(judge_queue, judge, JudgeConfig(judge_timeout_s=0.2), poll_s=0.01)
+    worker = JudgeWorker(judge_queue, judge, JudgeConfig(judge_timeout_s=timeout_s), poll_s=0.01)
     running = asyncio.create_task(worker.run())
     yield worker
     running.cancel()
@@ -104,10 +110,11 @@ async def test_turns_are_judged_from_what_came_next(
 
 
 @pytest.mark.parametrize(
-    ("mood", "reason"), [("down", "refused"), ("slow", "no answer within"), ("broken", "KeyError")]
+    ("mood", "reason", "timeout_s"),
+    [("down", "refused", 120.0), ("slow", "no answer within", 1.0), ("broken", "KeyError", 120.0)],
 )
 async def test_a_failing_judge_leaves_turns_unjudged_and_serving_alone(
-    mood: str, reason: str, system: ServingSystem, judge: MoodyJudge, worker: JudgeWorker
+    mood: str, reason: str, timeout_s: float, system: ServingSystem, judge: MoodyJudge, worker: JudgeWorker
 ) -> None:
     judge.mood = mood
     speaker = Speaker(system)
