@@ -50,13 +50,13 @@ def describe(status: Json, url: str) -> str:
 def _traffic(status: Json) -> str:
     traffic = status.get("traffic")
     if traffic is None:
-        return "not known while the ledger is down"
+        return "unknown: the database cannot be read"
     return f"{traffic['requests_per_s']:.2f} requests/s, {traffic['tokens_per_s']:.1f} tokens/s"
 
 
 def _funnel(funnel: Json | None, width: int) -> list[str]:
     if funnel is None:
-        return ["turns     not known while the ledger is down"]
+        return ["turns     unknown: the database cannot be read"]
     lines = [f"turns     {funnel['turns']} in {funnel['sessions']} sessions"]
     room, most = max(10, width - 24), max(1, funnel["turns"])
     for stage in funnel["stages"]:
@@ -70,14 +70,15 @@ def _learning(status: Json) -> str:
     queues, step = status["queues"], status["last_step"]
     said = f"{queues['samples']} of {queues['samples_per_step']} samples toward the next step"
     if status["stage"]:
-        said += f"; a version is in {status['stage']}"
+        doing = {"training": "a version is being trained", "candidate": "a version is being checked"}
+        said += f"; {doing.get(status['stage'], status['stage'])}"
     if step:
         checks = "passed" if step["gate"].get("passed") else step["gate"].get("reason") or "being checked"
         said += f"; last step made version {step['version']} ({checks}), {step['metrics']['total_s']:.1f} s"
     if problem := status["policy"]["problem"]:
         said += f"; an earlier version serves: {problem}"
     if status["learn"] and not status["learn"]["running"]:
-        said += "; the learn process is down"
+        said += "; the learning process has stopped"
     return said
 
 
@@ -97,7 +98,7 @@ def _wishes(wishes: Json | None) -> str:
         return "none yet"
     said = ", ".join(f"{number} {status}" for status, number in sorted(wishes.items()))
     if wishes.get("not learnable"):
-        said += " (the model does not manage these even when told; see the dashboard's Wishes page)"
+        said += " (the model cannot do these even when told to; see the dashboard's Wishes page)"
     return said
 
 

@@ -105,11 +105,11 @@ def test_one_correction_makes_a_version_and_a_rollback_takes_it_back(
     page.locator(".list .title", has_text=QUESTION).first.click()
     turn = page.locator("article.turn").first
     turn.locator("[data-verdict]").wait_for()
-    assert "a person's word" in turn.inner_text()
+    assert "explicit feedback" in turn.inner_text()
     assert CORRECTION in turn.inner_text()
     assert f"learned in version {made}" in turn.inner_text()
-    turn.get_by_role("button", name="What was pushed").click()
-    page.get_by_text("were pushed up").wait_for()
+    turn.get_by_role("button", name="What training changed").click()
+    page.get_by_text("were made likelier").wait_for()
     assert page.locator(".tok.up").count() > 0
     assert page.locator(".tok.down").count() > 0
     page.locator(".tok.up").first.click()

@@ -88,10 +88,10 @@ def test_five_questions_are_answered_on_the_first_screen(live: Any, visit: Calla
         for name in ("what", "trust", "known", "undo")
     }
     assert "being learned" in answers["what"]
-    assert "1 wish of other people" in answers["what"]
+    assert "including 1 from other people" in answers["what"]
     assert "base model answers" in answers["trust"]
     assert "4 replies in 4 conversations and 2 wishes, from everybody" in answers["known"]
-    assert "no version before the base" in answers["undo"]
+    assert "nothing to go back to" in answers["undo"]
     assert "2 of 3" in page.get_by_role("region", name="First replies to you that were right").inner_text()
     guest.check()
     shoot(guest, "home")
@@ -164,7 +164,7 @@ def test_a_wish_is_worded_anew_paused_and_forgotten(live: Any, visit: Callable[.
     guest.check()
     card.get_by_role("button", name="Save").click()
     card.get_by_role("heading", name="Use at most ten words.").wait_for()
-    assert "first said as" in card.inner_text()
+    assert "originally “Answer in one sentence.”" in card.inner_text()
     card.get_by_role("button", name="Pause").click()
     card.get_by_role("button", name="Try again").wait_for()
     card.get_by_role("button", name="Forget").click()

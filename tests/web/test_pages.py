@@ -35,8 +35,8 @@ def test_every_page_is_usable(live: Any, visit: Callable[..., Any], phone: bool,
     guest.open("Sessions")
     guest.page.get_by_text("What is a lighthouse?").click()
     guest.page.get_by_text("Hello!").wait_for()
-    guest.page.get_by_role("button", name="What was pushed").click()
-    guest.page.get_by_text("No step was given this reply").wait_for()
+    guest.page.get_by_role("button", name="What training changed").click()
+    guest.page.get_by_text("No training step used this reply").wait_for()
     guest.check()
 
 
@@ -66,7 +66,7 @@ def test_stored_html_never_runs(live: Any, visit: Callable[..., Any]) -> None:
     guest.page.locator(".list .title").first.click()
     guest.page.locator(".bubble.assistant").wait_for()
     assert NASTY in guest.page.locator(".bubble.assistant").inner_text()
-    guest.page.get_by_role("button", name="What was pushed").click()
+    guest.page.get_by_role("button", name="What training changed").click()
     guest.page.locator(".tokens").wait_for()
     live.system.engine.say(NASTY)
     guest.open("Try it")

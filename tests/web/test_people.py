@@ -171,5 +171,5 @@ def test_many_people_are_found_by_name(live: Any, visit: Callable[..., Any]) -> 
     guest.page.get_by_label("Find by name or group").fill("person-13")
     wait_until(lambda: rows.count() == 1 or None, "one is found")
     guest.page.get_by_label("Find by name or group").fill("nobody")
-    guest.page.get_by_text("Nobody of that name.").wait_for()
+    guest.page.get_by_text("Nobody found.").wait_for()
     guest.check()

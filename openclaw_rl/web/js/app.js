@@ -109,7 +109,7 @@ async function show() {
     await page.render(main, { rest, params, me, keep: (stop) => stops.push(stop) });
   } catch (error) {
     if (error.status === 401) return start();
-    fill(main, h("div", { class: "empty" }, h("strong", {}, "This could not be shown"), error.message));
+    fill(main, h("div", { class: "empty" }, h("strong", {}, "This page could not be loaded"), error.message));
   }
   const heading = main.querySelector("h1");
   document.title = `${heading?.textContent ?? "OpenClaw-RL"} · OpenClaw-RL`;

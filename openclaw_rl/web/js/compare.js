@@ -11,7 +11,7 @@ export function comparison(card) {
   const before = h("select", { id: "compare-a", name: "before" });
   const after = h("select", { id: "compare-b", name: "after" });
   const fixed = h("select", { id: "compare-fixed", onchange: () => { if (fixed.value) prompt.value = fixed.value; } },
-    h("option", { value: "" }, "Your own words"), PROMPTS.map((text) => h("option", { value: text }, text)));
+    h("option", { value: "" }, "Your own question"), PROMPTS.map((text) => h("option", { value: text }, text)));
   const prompt = h("textarea", { id: "compare-prompt", rows: "2", required: true, placeholder: "What would you ask?",
     oninput: () => { fixed.value = PROMPTS.includes(prompt.value) ? prompt.value : ""; } });
   const button = h("button", { class: "primary", type: "submit" }, "Ask both");
@@ -21,7 +21,7 @@ export function comparison(card) {
     h("div", { class: "field wide" }, h("label", { for: "compare-prompt" }, "Question"), prompt),
     h("div", { class: "wide" }, button));
   fill(card, h("h2", { id: "compare-title" }, "Before and after"),
-    h("p", { class: "note" }, "Any two versions on the same question with the same seed. Nothing of this is kept or learned from."), form, answers);
+    h("p", { class: "note" }, "Two versions answer the same question. Nothing here is stored or learned from."), form, answers);
   prompt.value = fixed.value = PROMPTS[0];
 
   async function ask() {
@@ -54,7 +54,7 @@ export function comparison(card) {
     const chosen = [before.value, after.value];
     const shown = [chosen[0] || "0", chosen[1] && form.dataset.touched ? chosen[1] : String(serving)];
     [before, after].forEach((select, index) => {
-      fill(select, usable.map((policy) => h("option", { value: policy.version }, nameOf(policy.version) + (policy.status === "serving" ? " · served" : policy.status === "rejected" ? " · rejected" : ""))));
+      fill(select, usable.map((policy) => h("option", { value: policy.version }, nameOf(policy.version) + (policy.status === "serving" ? " · serving" : policy.status === "rejected" ? " · rejected" : ""))));
       select.value = shown[index];
     });
     after.onchange = () => { form.dataset.touched = "yes"; };

@@ -42,8 +42,8 @@ export function feedback(turnId, onDone = () => {}) {
 
 /** A label for the state of a turn. */
 export function fate(turn) {
-  const words = { waiting: "waiting", judged: "judged", unjudged: "not judged yet", sampled: "sampled, waits for a step",
-    trained: `learned in version ${turn.step}`, excluded: "not trained on" };
+  const words = { waiting: "waiting", judged: "judged", unjudged: "not judged yet", sampled: "sampled, waiting for a step",
+    trained: `learned in version ${turn.step}`, excluded: "not used in training" };
   const kind = { trained: "good", sampled: "accent", judged: "accent", excluded: "warn" }[turn.state] ?? "";
   return { text: words[turn.state] ?? turn.state, kind };
 }

@@ -8,7 +8,7 @@ const PLAY_MS = 1200;
 
 export async function replay(main, name, session, keep) {
   const back = h("p", { class: "lead small" }, h("a", { href: "#/environments" }, "Environments"), ` / ${name} / `,
-    h("a", { href: `#/sessions/${encodeURIComponent(session)}` }, "the session in the ledger"));
+    h("a", { href: `#/sessions/${encodeURIComponent(session)}` }, "the stored session"));
   let found = null;
   try {
     found = await get(`/v1/environments/${encodeURIComponent(name)}/attempts/${encodeURIComponent(session)}`);
@@ -66,7 +66,7 @@ function facts({ steps, passed, of, ...others }) {
 }
 
 function ended({ outcome, failure }) {
-  if (!outcome) return pill(`not known: ${failure}`, "warn", true);
+  if (!outcome) return pill(`unknown: ${failure}`, "warn", true);
   return outcome.solved ? pill("solved", "good", true) : pill(`not solved, score ${num(outcome.score)}`, "bad", true);
 }
 
@@ -102,7 +102,7 @@ function command(call) {
 
 function told(seen, at) {
   return seen.filter((message) => message.content).map((message) => [
-    h("div", { class: "who" }, message.role === "system" ? "Instructions" : at === 0 ? "The agent is told" : "The environment"),
+    h("div", { class: "who" }, message.role === "system" ? "Instructions" : at === 0 ? "Given to the agent" : "The environment"),
     h("pre", { class: message.role === "tool" ? "screen" : "told", tabindex: "0" }, coloured(message.content))]);
 }
 

@@ -31,18 +31,18 @@ const strength = (token) => token.advantage || -token.candidates.reduce((sum, on
 
 function summary(tokens) {
   const taught = tokens.some((token) => token.advantage !== null);
-  if (!taught) return h("p", { class: "small muted" }, "No step was given this reply, so no token was pushed.");
+  if (!taught) return h("p", { class: "small muted" }, "No training step used this reply.");
   const up = tokens.filter((token) => strength(token) > 0).length, down = tokens.filter((token) => strength(token) < 0).length;
-  return h("p", { class: "small muted" }, `Of ${tokens.length} tokens, ${up} were pushed up (green) and ${down} down (red).`);
+  return h("p", { class: "small muted" }, `Of ${tokens.length} tokens, ${up} were made likelier (green) and ${down} less likely (red).`);
 }
 
 function describe(token) {
   const said = JSON.stringify(token.text).slice(1, -1) || "(end)";
-  const chance = `${num(100 * Math.exp(token.logprob), 1)} % likely when it was said`;
+  const chance = `${num(100 * Math.exp(token.logprob), 1)} % likely when it was sampled`;
   const others = [...token.candidates].sort((a, b) => b.advantage - a.advantage)
     .map((one) => `${JSON.stringify(one.text).slice(1, -1)} ${signed(one.advantage)}`).join(", ");
   return [h("b", { class: "mono" }, said), ` · ${chance}`, token.advantage === null ? "" : ` · advantage ${signed(strength(token))}`,
-    token.forced ? " · forced by a grammar" : "", others && h("div", { class: "muted" }, `instead of it: ${others}`)];
+    token.forced ? " · forced by a grammar" : "", others && h("div", { class: "muted" }, `alternatives: ${others}`)];
 }
 
 const signed = (value) => `${value > 0 ? "+" : ""}${num(value, 3)}`;

@@ -20,7 +20,7 @@ function newSession() {
 export async function render(main, { keep }) {
   const log = h("div", { class: "log", role: "log", "aria-label": "Conversation" });
   const version = h("span", {});
-  const text = h("textarea", { id: "say", rows: "1", placeholder: "Say something…", onkeydown: (event) => {
+  const text = h("textarea", { id: "say", rows: "1", placeholder: "Write a message…", onkeydown: (event) => {
     if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); form.requestSubmit(); }
   } });
   const send = h("button", { class: "primary", type: "submit" }, "Send");
@@ -33,7 +33,7 @@ export async function render(main, { keep }) {
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Try it"), version,
     h("div", { class: "actions" }, h("label", {}, h("input", { type: "checkbox", id: "off-the-record", checked: offTheRecord || null,
       onchange: (event) => { offTheRecord = event.target.checked; startAnew(); } }), " Off the record"), h("button", { type: "button", onclick: startAnew }, "New conversation")),
-    h("p", { class: "lead" }, "Talk to the model. What you say next, your thumbs and your corrections are what it learns from.")),
+    h("p", { class: "lead" }, "Talk to the model. It learns from what you say next, from your thumbs and from your corrections.")),
   h("div", { class: "row chat-more" }, past, h("details", { open: instructions ? true : null }, h("summary", {}, "System prompt"), h("label", { for: "system", class: "visually-hidden" }, "System prompt"), system)),
   h("div", { class: "chat" }, log, form));
   for (const entry of history) log.append(entry.element);

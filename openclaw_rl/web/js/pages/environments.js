@@ -14,7 +14,7 @@ export async function render(main, { rest, keep }) {
   if (session) return replay(main, name, session, keep);
   const cards = h("div", { class: "stack" });
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Environments"),
-    h("p", { class: "lead" }, "Tasks that agents try, how often they solve them, and what happened in single attempts.")), cards);
+    h("p", { class: "lead" }, "Tasks that agents try, how often they solve them, and what happened in each attempt.")), cards);
   const shown = new Map();
   const load = async () => {
     const { data } = await get("/v1/environments");
@@ -25,7 +25,7 @@ export async function render(main, { rest, keep }) {
       facts(place.facts, found);
       await place.attempts.newest();
     }
-    if (!data.length) fill(cards, h("div", { class: "card empty" }, h("strong", {}, "No attempt yet"), "openclaw-rl train --env toolcall --quick"));
+    if (!data.length) fill(cards, h("div", { class: "card empty" }, h("strong", {}, "No attempts yet"), "openclaw-rl train --env toolcall --quick"));
   };
   await load();
   keep(onChange((status) => [status.funnel?.turns, status.policy_version], () => load().catch(() => null)));
@@ -43,8 +43,8 @@ function facts(place, found) {
   fill(place,
     h("div", { class: "grid tiles" },
       tile("Solved", percent(share), `${num(found.solved)} of ${plural(found.of, "attempt")}, 95 % interval ${percent(found.low)} to ${percent(found.high)}`),
-      tile("Agents were busy", percent(found.utilisation), found.utilisation === null ? "known once a run has ended" : "of the time, over all runs"),
-      tile("Steps without a verdict", num(found.unjudged_steps), "the judge failed; they have no process term")),
+      tile("Agents busy", percent(found.utilisation), found.utilisation === null ? "known once a run has ended" : "of the time, over all runs"),
+      tile("Steps without a verdict", num(found.unjudged_steps), "the judge failed on these; they have no process reward")),
     h("div", { class: "grid two" }, curve(found), faults(found)));
 }
 
@@ -56,7 +56,7 @@ const tile = (label, value, sub) => h("div", { class: "tile sunken" }, h("div", 
 /** Results on held-out tasks if there are any, otherwise attempts by version; with confidence intervals. */
 function curve(found) {
   const held = found.evaluations.length > 0, points = held ? found.evaluations : found.versions;
-  if (!points.length) return h("p", { class: "muted" }, "No attempt whose end is known yet.");
+  if (!points.length) return h("p", { class: "muted" }, "No attempt has finished yet.");
   const share = (one) => one.of ? one.solved / one.of : null, last = points.at(-1);
   const title = held ? "Held-out tasks solved" : "Attempts solved, by version";
   return h("figure", {}, h("h3", {}, title), legend([["Share", "--series-1"], ["95 % interval", "--series-3"]]),
@@ -70,11 +70,11 @@ function curve(found) {
 
 function faults({ failures, attempts }) {
   const rows = Object.entries(failures).sort((a, b) => b[1] - a[1]);
-  return h("div", {}, h("h3", {}, "Not solved, by whose fault"), rows.length
+  return h("div", {}, h("h3", {}, "Why attempts failed"), rows.length
     ? h("ul", { class: "faults" }, rows.map(([kind, count]) => h("li", {}, h("span", {}, FAULTS[kind] ?? kind),
       h("div", { class: "bar", "aria-hidden": "true" }, h("div", { class: "bar-fill", "--share": count / attempts })), h("span", { class: "num" }, num(count)))))
     : h("p", { class: "muted" }, "Nothing has failed."),
-  h("p", { class: "small muted" }, "Only the model's own count against it."));
+  h("p", { class: "small muted" }, "Only the model's own failures count against it."));
 }
 
 function attemptList(name) {

@@ -38,8 +38,8 @@ function sentence({ status, first, wishes }) {
   const of = (state) => wishes.filter((wish) => wish.state === state).slice(0, 3);
   const [learned, never, later] = [of("learned"), of("not possible"), of("not yet")];
   const over = status.take_over ? [` ${Math.round(100 * status.take_over.share)} % of conversations are answered here instead of by the other model: ${status.take_over.why}.`] : [];
-  if (status.learn && !status.learn.running) return ["Not learning now: the learn process is down. Replies go on as before."];
-  if (!wishes.length && !first.last.of) return ["Nothing to learn from yet. ", h("a", { href: "#/try" }, "Talk to it"), " and say what is missing in a reply.", ...over];
+  if (status.learn && !status.learn.running) return ["It is not learning at the moment: the learning process has stopped. Replies continue as before."];
+  if (!wishes.length && !first.last.of) return ["Nothing to learn from yet. ", h("a", { href: "#/try" }, "Talk to it"), " and tell it how to answer better.", ...over];
   const parts = [];
   if (learned.length) parts.push([names(learned), learned.length > 1 ? " work now" : " works now"]);
   if (first.last.of) parts.push([first.last.of === 1 ? `the only first reply you reacted to was ${first.last.good ? "right" : "wrong"}` : `${first.last.good} of your last ${first.last.of} first replies were right`]);
@@ -52,10 +52,10 @@ const card = (question, answer, ...body) => h("section", { class: "card", "data-
 
 function what({ wishes, all }) {
   const shown = wishes.slice(0, 4), others = all.length - wishes.length;
-  return card("What does it learn?", "what",
+  return card("What is it learning?", "what",
     shown.length ? h("ul", { class: "lines" }, shown.map((wish) => h("li", {}, h("span", {}, wish.text), pill(...STATES[wish.state]))))
-      : h("p", { class: "muted" }, "What people say is missing in a reply: shorter, in French, with an example. Nothing of that kind was said yet."),
-    h("p", {}, h("a", { href: "#/wishes" }, wishes.length > 4 ? `All ${wishes.length} wishes` : "Wishes"), others > 0 && ` and ${plural(others, "wish", "wishes")} of other people`));
+      : h("p", { class: "muted" }, "It learns how you want its replies to be: shorter, in French, with an example. You have not asked for anything yet."),
+    h("p", {}, h("a", { href: "#/wishes" }, all.length > 4 ? `All ${all.length} wishes` : "All wishes"), others > 0 && `, including ${others} from other people`));
 }
 
 function trust({ policies, status }) {
@@ -63,19 +63,19 @@ function trust({ policies, status }) {
   const away = checked.filter((policy) => policy.gate.passed === false).length;
   const serving = policies.find((policy) => policy.status === "serving");
   const swap = status.last_swap;
-  return card("May I trust it?", "trust",
+  return card("Can I trust it?", "trust",
     h("p", {}, serving && serving.version > 0 && serving.gate?.checks?.length
-      ? `Version ${serving.version} answers. It passed ${plural(serving.gate.checks.length, "check")} before that: facts, sums, tool calls, fluency and your own earlier requests.`
-      : "The unchanged base model answers. A new version has to pass its checks first: facts, sums, tool calls, fluency and your own earlier requests."),
-    away > 0 && h("p", { class: "small muted" }, `${plural(away, "version")} did not pass and never answered anybody.`),
-    swap && swap.replies > 0 && h("p", { class: "small muted" }, `When it took over, ${swap.failed ? plural(swap.failed, "reply was", "replies were") : "no reply was"} cut off.`),
+      ? `Version ${serving.version} answers you. Before that, it passed ${plural(serving.gate.checks.length, "check")}: facts, arithmetic, tool calls, fluency and your own earlier requests.`
+      : "The unchanged base model answers you. A new version must first pass checks on facts, arithmetic, tool calls, fluency and your own earlier requests."),
+    away > 0 && h("p", { class: "small muted" }, `${plural(away, "version failed its checks", "versions failed their checks")} and never answered anybody.`),
+    swap && swap.replies > 0 && h("p", { class: "small muted" }, `${swap.failed ? plural(swap.failed, "reply was", "replies were") : "No reply was"} cut off when it took over.`),
     h("p", {}, h("a", { href: "#/policies" }, "Versions and their checks")));
 }
 
 function known({ me, status, all }) {
   const funnel = status.funnel;
   return card(me.owner ? "What does it know?" : "What does it know about me?", "known",
-    h("p", {}, funnel ? `${plural(funnel.turns, "reply", "replies")} in ${plural(funnel.sessions, "conversation")} and ${plural(all.length, "wish", "wishes")}${me.owner ? ", from everybody who uses it" : ""}. They are kept on the machine that runs it and nowhere else.` : "The ledger cannot be read now."),
+    h("p", {}, funnel ? `It keeps ${plural(funnel.turns, "reply", "replies")} in ${plural(funnel.sessions, "conversation")} and ${plural(all.length, "wish", "wishes")}${me.owner ? ", from everybody who uses it" : ""}. All of it is kept by this server.` : "The database cannot be read at the moment."),
     h("p", {}, h("a", { href: "#/sessions" }, "Read or forget conversations"), ", ", h("a", { href: "#/wishes" }, "read or forget wishes"), "."));
 }
 
@@ -83,33 +83,33 @@ function undo({ me, status, policies }, load) {
   const serving = policies.find((policy) => policy.status === "serving");
   const can = me.owner && serving && serving.version > 0;
   return card("How do I undo it?", "undo",
-    h("p", {}, "Pause or forget one ", h("a", { href: "#/wishes" }, "wish"), ", and what was learned for it is taken back; forgetting a conversation unlearns it, too."),
+    h("p", {}, "Pause or forget a ", h("a", { href: "#/wishes" }, "wish"), " to undo what was learned for it. Forgetting a conversation also undoes what was learned from it."),
     can && h("p", {}, h("button", { type: "button", onclick: () => back(serving, status.scope, load) }, `Go back to ${versionName(serving.parent)}`), " ",
       h("span", { class: "small muted" }, "made ", when(serving.created_at))),
-    !can && h("p", { class: "small muted" }, me.owner ? "There is no version before the base." : "Whoever runs the server can go back to an earlier version."));
+    !can && h("p", { class: "small muted" }, me.owner ? "The base model answers, so there is nothing to go back to." : "Only the owner of the server can go back to an earlier version."));
 }
 
 async function back(serving, scope, load) {
   const sure = await confirm({ title: `Go back to ${versionName(serving.parent)}?`, action: "Go back",
-    text: "New requests get it at once; replies in progress are finished by the version that began them." });
+    text: "It answers all new requests. Replies in progress are finished by the version that began them." });
   if (!sure) return;
-  await post(`/v1/policies/rollback?scope=${encodeURIComponent(scope)}`).then(() => toast(`${versionName(serving.parent)} answers now.`), (error) => toast(error.message));
+  await post(`/v1/policies/rollback?scope=${encodeURIComponent(scope)}`).then(() => toast(`Back to ${versionName(serving.parent)}.`), (error) => toast(error.message));
   await load();
 }
 
 function showFirst(place, { versions }) {
   const head = [h("h2", { id: "first-title" }, "First replies to you that were right"),
-    h("p", { class: "note" }, "By the version that answered. Only the first reply of a conversation counts: later ones were told what was missing.")];
+    h("p", { class: "note" }, "By the version that answered. Only the first reply of a conversation counts, because after that the model has been told what was missing.")];
   if (!versions.length) return fill(place, head, h("p", { class: "muted" }, "You have not reacted to a first reply yet."));
   const shown = versions.slice(-8);
   fill(place, head, h("ol", { class: "funnel" }, shown.map(({ version, good, of }) => h("li", {}, h("span", { class: "name" }, version === 0 ? "Base" : `Version ${version}`),
     h("div", { class: "bar", "aria-hidden": "true" }, h("div", { class: "bar-fill", "--share": good / of })), h("span", { class: "count num" }, `${good} of ${of}`)))),
-  h("p", { class: "small" }, h("a", { href: "#/learning" }, "Curves and numbers")));
+  h("p", { class: "small" }, h("a", { href: "#/learning" }, "More numbers")));
 }
 
 function showPairs(place, wishes) {
   const pairs = wishes.filter((wish) => wish.before && wish.after).slice(0, 3);
   const head = h("h2", { id: "pairs-title" }, "Your own questions, before and after");
   fill(place, head, pairs.length ? pairs.map((wish) => [h("p", { class: "note" }, h("em", {}, wish.text)), answerPair(wish)])
-    : h("p", { class: "muted" }, "Once a wish was learned, real replies from before and after stand here."));
+    : h("p", { class: "muted" }, "Once a wish has been learned, replies from before and after appear here."));
 }

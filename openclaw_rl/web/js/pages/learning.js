@@ -6,8 +6,8 @@ import { onChange } from "../live.js";
 import { legend, plot } from "../plot.js";
 import { comparison } from "../compare.js";
 
-const STEPS = [["loss", "Loss", 3], ["grad_norm", "Gradient norm", 2], ["mismatch", "Trainer against server, nats", 3],
-  ["num_samples", "Samples", 0], ["total_s", "Seconds a step", 1]];
+const STEPS = [["loss", "Loss", 3], ["grad_norm", "Gradient norm", 2], ["mismatch", "Difference between trainer and server, nats", 3],
+  ["num_samples", "Samples", 0], ["total_s", "Seconds per step", 1]];
 
 export async function render(main, { keep }) {
   const rewards = h("section", { class: "card", "aria-labelledby": "reward-title" });
@@ -15,7 +15,7 @@ export async function render(main, { keep }) {
   const steps = h("section", { class: "card", "aria-labelledby": "steps-title" });
   const compare = h("section", { class: "card", "aria-labelledby": "compare-title" });
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Learning"),
-    h("p", { class: "lead" }, "What people's own reactions say about the replies, and what each new version changed.")),
+    h("p", { class: "lead" }, "How people react to the replies, and what each new version changed.")),
   h("div", { class: "stack" }, rewards, compare, probes, steps));
   const versions = comparison(compare);
   const load = async () => {
@@ -36,7 +36,7 @@ function showRewards(card, { rewards, swaps }) {
   const head = [h("h2", { id: "reward-title" }, "Reward and satisfaction"),
     h("p", { class: "note" }, "Reward is the mean verdict on judged turns, from −1 to 1. Satisfaction is the share of good ones among clear verdicts."
       + (rewards.turns_per_point > 1 ? ` Each point stands for ${plural(rewards.turns_per_point, "turn")}.` : ""))];
-  if (!points.length) return fill(card, head, h("div", { class: "empty" }, h("strong", {}, "No verdicts yet"), "They come as soon as somebody reacts to a reply."));
+  if (!points.length) return fill(card, head, h("div", { class: "empty" }, h("strong", {}, "No verdicts yet"), "The first one appears when somebody reacts to a reply."));
   const x = points.map((point) => point.first + point.turns);
   const window = 7;
   const smooth = (pick) => points.map((_, index) => mean(points.slice(Math.max(0, index - window + 1), index + 1).map(pick).filter((v) => v !== null)));
@@ -46,7 +46,7 @@ function showRewards(card, { rewards, swaps }) {
     plot({
       x, marks, yRange: [-1.05, 1.05], xLabel: "judged turns",
       series: [{ label: "Reward", values: reward, color: "--series-1" }, { label: "Satisfaction", values: satisfied, color: "--series-2" }],
-      description: `Over ${rewards.turns} judged turns, reward went from ${num(reward[0], 2)} to ${num(reward.at(-1), 2)}; ${swaps.length} times another version took over.`,
+      description: `Over ${rewards.turns} judged turns, reward went from ${num(reward[0], 2)} to ${num(reward.at(-1), 2)}; another version took over ${plural(swaps.length, "time")}.`,
     }),
     points.length > 1 && h("p", { class: "small muted" }, `Each point is averaged with up to ${window - 1} points before it.`));
 }
@@ -62,21 +62,21 @@ function placeOf(points, at) {
 }
 
 function showProbes(card, made) {
-  const head = [h("h2", { id: "probe-title" }, "Held-out probes and drift"),
-    h("p", { class: "note" }, "Questions no version was ever trained on, asked before it may serve. The dashed line is the bound it must keep.")];
-  if (!made.length) return fill(card, head, h("div", { class: "empty" }, h("strong", {}, "No version has been checked yet"), "The first one is after the first step."));
+  const head = [h("h2", { id: "probe-title" }, "Checks of each version"),
+    h("p", { class: "note" }, "Before a version may answer, it is asked questions that it was never trained on. The dashed line is the limit.")];
+  if (!made.length) return fill(card, head, h("div", { class: "empty" }, h("strong", {}, "No version has been checked yet"), "The first check follows the first training step."));
   const names = [...new Set(made.flatMap((policy) => policy.gate.checks.map((check) => check.name)))].filter((name) => name !== "finite");
   fill(card, head, h("div", { class: "grid smalls" }, names.map((name) => {
     const found = made.map((policy) => ({ version: policy.version, check: policy.gate.checks.find((check) => check.name === name) })).filter((one) => one.check);
     const last = found.at(-1);
     return small(name[0].toUpperCase() + name.slice(1), found.map((one) => one.version), found.map((one) => one.check.value), 2,
-      found.map((one) => one.check.bound), `${num(last.check.value, 2)}, bound ${num(last.check.bound, 2)}`);
+      found.map((one) => one.check.bound), `${num(last.check.value, 2)}, limit ${num(last.check.bound, 2)}`);
   })));
 }
 
 function showSteps(card, made) {
-  const head = [h("h2", { id: "steps-title" }, "Steps"), h("p", { class: "note" }, "One step makes one version.")];
-  if (!made.length) return fill(card, head, h("div", { class: "empty" }, h("strong", {}, "No step yet"), "Samples are being gathered."));
+  const head = [h("h2", { id: "steps-title" }, "Training steps"), h("p", { class: "note" }, "Each step makes one version.")];
+  if (!made.length) return fill(card, head, h("div", { class: "empty" }, h("strong", {}, "No training step yet"), "Samples are being collected."));
   const known = STEPS.filter(([name]) => made.some((policy) => typeof policy.metrics[name] === "number"));
   fill(card, head, h("div", { class: "grid smalls" }, known.map(([name, title, digits]) => {
     const values = made.map((policy) => policy.metrics[name] ?? null);
@@ -86,7 +86,7 @@ function showSteps(card, made) {
 
 function small(title, x, values, digits, bounds, now) {
   const series = [{ label: title, values, color: "--series-1" }];
-  if (bounds) series.push({ label: "bound", values: bounds, color: "--series-3", dash: [4, 4], points: false });
+  if (bounds) series.push({ label: "limit", values: bounds, color: "--series-3", dash: [4, 4], points: false });
   return h("figure", {}, h("div", { class: "spread" }, h("h3", {}, title), h("span", { class: "small num muted" }, now)),
     plot({ x, series, height: 130, digits: Math.min(digits, 2), description: `${title} by version; newest: ${now}` }));
 }

@@ -17,15 +17,15 @@ export async function render(main, { keep }) {
     h("div", { class: "stack" }, tiles,
       h("section", { class: "card", "aria-labelledby": "funnel-title" },
         h("h2", { id: "funnel-title" }, "From turn to training"),
-        h("p", { class: "note" }, "Every reply that was given, and why it did not, or not yet, become something to learn from."), funnel),
+        h("p", { class: "note" }, "All replies, and why some of them have not been learned from."), funnel),
       h("div", { class: "grid two" },
         h("section", { class: "card", "aria-labelledby": "step-title" }, h("h2", { id: "step-title" }, "Next step"), step),
-        h("section", { class: "card", "aria-labelledby": "swap-title" }, h("h2", { id: "swap-title" }, "Last swap"), swap))));
+        h("section", { class: "card", "aria-labelledby": "swap-title" }, h("h2", { id: "swap-title" }, "Last change of version"), swap))));
   keep(listen((status) => {
     fill(health, status.status === "ok" ? pill("healthy", "good", true) : pill(status.status, "warn", true),
       status.busy && pill("learning", "accent", true));
     fill(tiles, ...allTiles(status));
-    fill(funnel, status.funnel ? stages(status.funnel.stages) : h("li", {}, "The ledger cannot be read now."));
+    fill(funnel, status.funnel ? stages(status.funnel.stages) : h("li", {}, "The database cannot be read at the moment."));
     fill(step, ...nextStep(status));
     fill(swap, ...lastSwap(status.last_swap));
   }));
@@ -38,11 +38,11 @@ function tile(label, value, unit, sub) {
 
 function allTiles({ policy_version: version, model, traffic, queues, funnel, ledger }) {
   return [
-    tile("Version served", version === 0 ? "base" : `v${version}`, null, model),
+    tile("Current version", version === 0 ? "base" : `v${version}`, null, model),
     tile("Requests", num(traffic?.requests_per_s ?? null, 2), "/ s", "over the last minute"),
     tile("Tokens", num(traffic?.tokens_per_s ?? null, 1), "/ s", "over the last minute"),
     tile("Queue", num(queues.running), "running", `${num(queues.waiting)} waiting · ${num(queues.judge)} to judge`),
-    tile("Turns kept", num(funnel?.turns ?? null), null,
+    tile("Replies stored", num(funnel?.turns ?? null), null,
       ledger.num_lost ? `${num(ledger.num_lost)} lost` : funnel ? `${plural(funnel.sessions, "session")} · 0 lost` : ""),
   ];
 }
@@ -59,31 +59,31 @@ function stages(all) {
 
 function nextStep({ queues, stage, last_step: last, learn }) {
   const { samples, samples_per_step: needed } = queues;
-  const doing = { training: "A step is running.", candidate: "A new version is being checked." }[stage];
+  const doing = { training: "A training step is running.", candidate: "A new version is being checked." }[stage];
   return [
     h("div", {}, h("div", { class: "spread" }, h("span", {}, doing ?? "Samples toward the next version"),
-      h("b", { class: "num" }, samples > needed ? `${num(samples)}, enough for more than one` : `${num(samples)} of ${num(needed)}`)),
+      h("b", { class: "num" }, samples > needed ? `${num(samples)}, enough for more than one version` : `${num(samples)} of ${num(needed)}`)),
     h("div", { class: "bar", "aria-hidden": "true" }, h("div", { class: "bar-fill", "--share": Math.min(1, (samples ?? 0) / needed) }))),
     last && h("p", { class: "small muted" }, `The last step made version ${last.version}, `, when(last.created_at),
       `, from ${plural(last.num_samples, "sample")} in ${num(last.metrics.total_s, 1)} s: `,
-      last.gate.passed === undefined ? "being checked." : last.gate.passed ? "passed its checks." : `rejected (${last.gate.reason}).`),
-    learn && !learn.running && h("p", {}, pill("the learn process is down; serving goes on", "warn", true)),
+      last.gate.passed === undefined ? "it is being checked." : last.gate.passed ? "it passed its checks." : `it was rejected (${last.gate.reason}).`),
+    learn && !learn.running && h("p", {}, pill("the learning process has stopped; replies continue", "warn", true)),
     h("div", { class: "row" }, h("button", { type: "button", onclick: flush }, "Learn now"),
       h("span", { class: "small muted" }, "without waiting for a full batch")),
   ];
 }
 
 async function flush() {
-  await post("/v1/flush").then(() => toast("What waits is judged and trained now."), (error) => toast(error.message));
+  await post("/v1/flush").then(() => toast("Everything that is waiting is judged and learned from now."), (error) => toast(error.message));
 }
 
 function lastSwap(swap) {
-  if (!swap) return [h("p", { class: "muted" }, "No version has taken over yet. When one does, this says whether anybody noticed.")];
+  if (!swap) return [h("p", { class: "muted" }, "No new version has taken over yet. When one does, this shows whether any reply was interrupted.")];
   const calm = swap.failed === 0 && !swap.delayed;
   return [
     h("p", {}, h("b", {}, swap.version === 0 ? "The base" : `Version ${swap.version}`), " took over ", when(swap.at), ` (${swap.why}).`),
-    h("p", { class: "row" }, swap.replies === 0 ? pill("nobody was there", "", true) : calm ? pill("nobody noticed", "good", true) : pill("noticeable", "warn", true)),
-    h("p", { class: "small muted" }, `${plural(swap.replies, "reply", "replies")} began within ${num(swap.around_s)} s of it: ${num(swap.failed)} cut off`,
+    h("p", { class: "row" }, swap.replies === 0 ? pill("no replies at the time", "", true) : calm ? pill("no reply affected", "good", true) : pill("some replies affected", "warn", true)),
+    h("p", { class: "small muted" }, `${plural(swap.replies, "reply", "replies")} began within ${num(swap.around_s)} s of the change: ${num(swap.failed)} cut off`,
       swap.delayed === null ? "." : `, ${num(swap.delayed)} waited longer than ${num(swap.delayed_above_s)} s for the first word.`),
   ];
 }

@@ -34,7 +34,7 @@ export async function render(main, { keep }) {
   function show() {
     const words = find.value.trim().toLowerCase();
     const found = people.filter((one) => `${one.name} ${one.group ?? ""}`.toLowerCase().includes(words));
-    fill(list, found.length ? found.map((one) => row(one, people, load)) : h("li", { class: "empty" }, "Nobody of that name."));
+    fill(list, found.length ? found.map((one) => row(one, people, load)) : h("li", { class: "empty" }, "Nobody found."));
   }
   async function add(person, samePerson = false) {
     try {
@@ -117,7 +117,7 @@ function changeForm(person, cancel, load) {
       requests_per_minute: number("requests_per_minute"), tokens_per_day: number("tokens_per_day") };
     const done = await patch(userPath(person.name), changes).catch((error) => toast(error.message));
     if (!done) return;
-    toast(`${person.name} is changed.`);
+    toast("Saved.");
     await load();
   }
   setTimeout(() => group.querySelector("input").focus());
@@ -127,7 +127,7 @@ function changeForm(person, cancel, load) {
 async function take({ name, num_sessions: sessions }, load) {
   const box = h("input", { type: "checkbox", name: "forget", id: "forget-person" });
   const sure = await confirm({ title: `Remove ${name}?`, action: "Remove", danger: true,
-    text: "Their key stops working at once. Their conversations stay, unless you forget them.",
+    text: "Their key stops working at once. Their conversations are kept unless you forget them.",
     fields: sessions > 0 ? [h("label", { for: box.id, class: "check" }, box, ` Also forget ${sessions === 1 ? "their conversation" : `all ${num(sessions)} conversations`}, and what was learned from ${sessions === 1 ? "it" : "them"}`)] : [] });
   if (!sure) return;
   try {
@@ -147,8 +147,8 @@ const shared = (scope) => (SHARED[scope.split(":")[0]] ?? (() => scope))(scope.s
 
 function waveCards() {
   const waiting = h("ul", { class: "list" }), past = h("ul", { class: "lines" });
-  const held = h("section", { class: "card hidden", "aria-labelledby": "waves-title" }, h("h2", { id: "waves-title" }, "Complaints that wait for you"),
-    h("p", { class: "note" }, "One person suddenly complained far more than before and than everybody else. A policy that several people share learns nothing from them until you decide."), waiting);
+  const held = h("section", { class: "card hidden", "aria-labelledby": "waves-title" }, h("h2", { id: "waves-title" }, "Complaints waiting for your decision"),
+    h("p", { class: "note" }, "Somebody suddenly complained much more than before, and much more than others do. A shared policy does not learn from these complaints until you decide."), waiting);
   const decided = h("details", { class: "card hidden" }, h("summary", {}, "Earlier decisions about complaints"), past);
   function show(all, load) {
     const [now, before] = [all.filter((wave) => wave.state === "held"), all.filter((wave) => wave.state !== "held").slice(0, 10)];
@@ -168,13 +168,13 @@ function heldWave(wave, load) {
   };
   const drop = async () => {
     const sure = await confirm({ title: "Drop these complaints?", action: "Drop", danger: true,
-      text: "They are never learned from. The conversations stay, and later complaints count again." });
-    if (sure) await decide("discard", "Dropped. They are not learned from.");
+      text: "They will never be learned from. The conversations are kept, and later complaints count again." });
+    if (sure) await decide("discard", "Dropped. They will not be learned from.");
   };
   return h("li", { class: "wave", "data-wave": wave.id },
     h("p", {}, h("b", {}, wave.user), `: ${plural(wave.number, "complaint")} about ${shared(wave.scope)}, the first `, when(wave.since), ", the last ", when(wave.until), "."),
     h("div", { class: "turn-actions" },
       h("a", { class: "button", href: `#/sessions?user=${encodeURIComponent(wave.user)}&rated=bad` }, "Read them"),
-      h("button", { type: "button", onclick: () => decide("learn", "Allowed. They are learned from now.") }, "Allow"),
+      h("button", { type: "button", onclick: () => decide("learn", "Allowed. They will be learned from.") }, "Allow"),
       h("button", { type: "button", class: "danger", onclick: drop }, "Drop")));
 }

@@ -13,7 +13,7 @@ export async function render(main, { me, keep }) {
   let policies = [];
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Policies"),
     me.owner && h("div", { class: "actions" }, back),
-    h("p", { class: "lead" }, "Each step makes a version. One that fails its checks never serves by itself; any version can serve again by hand.")),
+    h("p", { class: "lead" }, "Each training step makes a version. A version that fails its checks answers only if the owner chooses it.")),
   h("div", { class: "stack" }, chooser, h("div", { class: "card" }, tree)));
 
   async function load() {
@@ -34,8 +34,8 @@ export async function render(main, { me, keep }) {
   async function rollback() {
     const serving = policies.find((policy) => policy.status === "serving");
     const sure = await confirm({ title: `Go back to ${versionName(serving.parent)}?`, action: "Roll back",
-      text: `${cap(versionName(serving.version))} stops serving at once. Replies in progress are finished by the version that began them, and training goes on from ${versionName(serving.parent)}.` });
-    if (sure) await act(post(`/v1/policies/rollback?scope=${encodeURIComponent(choice.value)}`), (done) => `${cap(versionName(done.version))} serves now.`, load);
+      text: `${cap(versionName(serving.version))} stops answering at once. Replies in progress are finished by the version that began them, and training continues from ${versionName(serving.parent)}.` });
+    if (sure) await act(post(`/v1/policies/rollback?scope=${encodeURIComponent(choice.value)}`), (done) => `${cap(versionName(done.version))} is serving now.`, load);
   }
   await load();
   keep(onChange((status) => [status.policy_version, status.stage, status.last_step], () => load().catch(() => null)));
@@ -83,7 +83,7 @@ function row(policy, lane, me, open, load) {
 
 function details(policy, open) {
   const body = h("div", {});
-  const element = h("details", { "data-version": policy.version, ontoggle: () => element.open && !body.childElementCount && fillDetails(body, policy) }, h("summary", {}, "Checks, numbers and turns"), body);
+  const element = h("details", { "data-version": policy.version, ontoggle: () => element.open && !body.childElementCount && fillDetails(body, policy) }, h("summary", {}, "Checks, metrics and turns"), body);
   if (open.has(String(policy.version))) element.open = true;
   return element;
 }
@@ -92,8 +92,8 @@ async function fillDetails(body, policy) {
   const checks = policy.gate?.checks ?? [], metrics = Object.entries(policy.metrics ?? {});
   const found = await get(`/v1/policies/${policy.version}`).catch(() => ({ turns: [] }));
   fill(body, h("div", { class: "grid two" },
-    checks.length > 0 && h("div", { class: "scroll" }, table(["Check", "Value", "Bound", ""], checks.map((check) => [check.name, num(check.value, 3), num(check.bound, 3), pill(check.passed ? "ok" : "failed", check.passed ? "good" : "bad")]))),
-    metrics.length > 0 && h("div", { class: "scroll" }, table(["Of the step", "Value"], metrics.map(([name, value]) => [name.replaceAll("_", " "), typeof value === "number" ? num(value, Number.isInteger(value) ? 0 : 4) : value === null ? "–" : String(value)])))),
+    checks.length > 0 && h("div", { class: "scroll" }, table(["Check", "Value", "Limit", ""], checks.map((check) => [check.name, num(check.value, 3), num(check.bound, 3), pill(check.passed ? "ok" : "failed", check.passed ? "good" : "bad")]))),
+    metrics.length > 0 && h("div", { class: "scroll" }, table(["Metric", "Value"], metrics.map(([name, value]) => [name.replaceAll("_", " "), typeof value === "number" ? num(value, Number.isInteger(value) ? 0 : 4) : value === null ? "–" : String(value)])))),
   found.turns.length > 0 && h("p", { class: "small muted" }, "Learned from: ", found.turns.slice(0, 40).map((turn, index) => [index ? ", " : "", h("button", { type: "button", class: "plain mono", onclick: () => openTurn(turn.turn_id) }, turn.turn_id.slice(-8))])));
 }
 
@@ -110,14 +110,14 @@ async function openTurn(id) {
 
 async function promote({ version, scope, gate }, load) {
   const doubt = gate && gate.passed === false ? " It did not pass its checks." : "";
-  const sure = await confirm({ title: `Serve ${versionName(version)}?`, text: `New requests get it at once, and training goes on from it.${doubt}`, action: "Serve it" });
-  if (sure) await act(post(`/v1/policies/${version}/promote?scope=${encodeURIComponent(scope)}`), () => `${cap(versionName(version))} serves now.`, load);
+  const sure = await confirm({ title: `Serve ${versionName(version)}?`, text: `It answers all new requests, and training continues from it.${doubt}`, action: "Serve it" });
+  if (sure) await act(post(`/v1/policies/${version}/promote?scope=${encodeURIComponent(scope)}`), () => `${cap(versionName(version))} is serving now.`, load);
 }
 
 async function exportIt(version) {
   const choice = h("select", { name: "format", id: "export-format" },
     h("option", { value: "peft" }, "LoRA adapter (PEFT)"), h("option", { value: "merged" }, "Whole model (safetensors)"), h("option", { value: "gguf" }, "Whole model (GGUF, for llama.cpp)"));
-  const sure = await confirm({ title: `Export version ${version}`, text: "Written into the exports folder of the server's data folder.", action: "Export",
+  const sure = await confirm({ title: `Export version ${version}`, text: "It is written to the exports folder inside the server's data folder.", action: "Export",
     fields: [h("div", { class: "field" }, h("label", { for: "export-format" }, "Format"), choice)] });
   if (!sure) return;
   toast("Exporting…");

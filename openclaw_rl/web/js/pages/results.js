@@ -9,7 +9,7 @@ const COLORS = ["--series-1", "--series-2", "--series-3"];
 
 export async function render(main) {
   const { data } = await get("/v1/results");
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Results"), h("p", { class: "lead" }, "Evaluations of this installation.")),
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Results"), h("p", { class: "lead" }, "Evaluations that were run on this server.")),
     h("div", { class: "stack" }, data.map(card)));
 }
 

@@ -52,7 +52,7 @@ export async function render(main, { rest, keep }) {
   }
   async function forget() {
     const sure = await confirm({ title: "Forget this session?", action: "Forget",
-      text: "It is deleted for good. What was learned from it is unlearned: the version from before serves, and the rest is trained again." });
+      text: "It is deleted for good, and what was learned from it is undone. An earlier version answers until the rest has been learned again." });
     if (!sure) return;
     const receipt = await remove(sessionPath(id)).catch((error) => toast(error.message));
     if (!receipt) return;
@@ -61,19 +61,19 @@ export async function render(main, { rest, keep }) {
   }
   async function exclude() {
     const sure = await confirm({ title: "Exclude this session?", action: "Exclude",
-      text: "Nothing of it will be learned from, its later turns included, unless you include it again. What was learned already stays; a rollback undoes that." });
+      text: "Nothing in it will be learned from, including later turns, unless you include it again. What was already learned stays; roll back to undo it." });
     if (!sure) return;
     const done = await post(`${sessionPath(id)}/exclude`).catch((error) => toast(error.message));
     if (!done) return;
     offer(true);
-    toast(done.learned_already.length ? `Excluded; ${plural(done.learned_already.length, "turn")} had been learned from before.` : "Excluded from training.");
+    toast(done.learned_already.length ? `Excluded. ${plural(done.learned_already.length, "turn")} had already been learned from.` : "Excluded from training.");
     await refresh([...shown.keys()]).catch(() => null);
   }
   async function include() {
     const done = await post(`${sessionPath(id)}/include`).catch((error) => toast(error.message));
     if (!done) return;
     offer(false);
-    toast("It may be learned from again.");
+    toast("Included again.");
     await refresh([...shown.keys()]).catch(() => null);
   }
   keep(onChange((status) => [status.funnel?.by_state, status.policy_version, status.funnel?.turns], async (status) => {
@@ -98,7 +98,7 @@ function draw(place, turn, refresh) {
     turn.reason && h("p", { class: "small muted", "data-reason": "" }, turn.reason),
     turn.verdict && verdict(turn.verdict),
     h("div", { class: "turn-actions" }, feedback(turn.id, refresh),
-      h("button", { type: "button", class: "plain", onclick: () => showTokens(said, details, turn.id) }, "What was pushed"),
+      h("button", { type: "button", class: "plain", onclick: () => showTokens(said, details, turn.id) }, "What training changed"),
       decision(turn, refresh)));
 }
 
@@ -111,7 +111,7 @@ function reply(message) {
 function verdict(found) {
   const { text, kind } = scoreOf(found);
   const votes = found.votes.length ? `votes ${found.votes.map((vote) => vote === null ? "none" : vote > 0 ? "+1" : String(vote).replace("-", "−")).join(", ")}` : null;
-  const source = found.source === "feedback" ? "a person's word" : found.source.startsWith("rule:") ? `rule “${found.source.slice(5)}”` : found.source === "exclude" ? "a person's word" : "the judge";
+  const source = found.source === "feedback" ? "explicit feedback" : found.source.startsWith("rule:") ? `rule “${found.source.slice(5)}”` : found.source === "exclude" ? "excluded by a person" : "the judge";
   return h("div", { class: "verdict", "data-verdict": "" },
     h("div", { class: "row" }, h("b", {}, "Verdict"), pill(text, kind), h("span", { class: "muted small" },
       [source, votes, `confidence ${num(found.confidence, 2)}`].filter(Boolean).join(" · "))),
@@ -128,7 +128,7 @@ async function showTokens(said, place, id) {
   try {
     const turn = await get(`${turnPath(id)}/tokens`);
     said.classList.add("hidden");
-    fill(place, turn.hint && h("p", { class: "small" }, h("b", {}, "Hint that was distilled: "), turn.hint), tokenView(turn));
+    fill(place, turn.hint && h("p", { class: "small" }, h("b", {}, "Hint used in training: "), turn.hint), tokenView(turn));
   } catch (error) {
     toast(error.message);
   }
@@ -142,7 +142,7 @@ function decision(turn, refresh) {
 }
 
 async function includeTurn(id, refresh) {
-  await post(`${turnPath(id)}/include`).then(() => toast("It may be learned from again."), (error) => toast(error.message));
+  await post(`${turnPath(id)}/include`).then(() => toast("Included again."), (error) => toast(error.message));
   await refresh();
 }
 

@@ -11,14 +11,14 @@ export async function render(main, { me, params, keep }) {
   const list = h("ul", { class: "list" });
   const more = h("button", { type: "button", class: "hidden", onclick: () => load(true) }, "Show older");
   const note = h("p", { class: "small muted", role: "status" });
-  const search = h("input", { type: "search", id: "search", placeholder: "Words that were said", autocomplete: "off" });
+  const search = h("input", { type: "search", id: "search", placeholder: "Words in the conversation", autocomplete: "off" });
   const rated = h("select", { id: "rated", onchange: () => load() }, [["", "All"], ["good", "With a good reply"], ["bad", "With a bad reply"]].map(([value, text]) => h("option", { value }, text)));
   rated.value = params.get("rated") ?? "";
   let last = null, timer = null, asked = 0;
   search.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => load(), 250); });
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Sessions"),
     h("p", { class: "lead" }, user ? [`Conversations of ${user}, newest first. `, h("a", { href: "#/sessions" }, "Show everybody's")]
-      : me.owner ? "Every conversation that came through, newest first." : "Your conversations, newest first.")),
+      : me.owner ? "All conversations, newest first." : "Your conversations, newest first.")),
   h("div", { class: "stack" }, h("div", { class: "filters" }, h("div", { class: "field" }, h("label", { for: "search" }, "Search"), search),
     h("div", { class: "field" }, h("label", { for: "rated" }, "Show"), rated)), note,
     h("div", { class: "card" }, list), more));
@@ -31,7 +31,7 @@ export async function render(main, { me, params, keep }) {
     const items = page.data.map((session) => item(session, me));
     if (older) list.append(...items);
     else fill(list, items.length ? items : h("li", { class: "empty" }, h("strong", {}, search.value || rated.value ? "Nothing found" : "No conversations yet"),
-      search.value || rated.value ? "Other words may be in there." : "Point an agent at this server, or use “Try it”."));
+      search.value || rated.value ? "Try other words, or show all." : "Point an agent at this server, or use “Try it”."));
     more.classList.toggle("hidden", !page.has_more);
     fill(note, search.value.trim() ? `${items.length}${page.has_more ? "+" : ""} found` : "");
   }
@@ -51,6 +51,6 @@ function item(session, me) {
 function dots(scores) {
   const count = (test) => scores.filter(test).length;
   const [good, bad] = [count((score) => score > 0), count((score) => score < 0)];
-  return h("span", { class: "dots", role: "img", "aria-label": `${plural(good, "good reply", "good replies")}, ${plural(bad, "bad one")}` },
+  return h("span", { class: "dots", role: "img", "aria-label": `${plural(good, "good reply", "good replies")}, ${plural(bad, "bad reply", "bad replies")}` },
     scores.slice(-24).map((score) => h("span", { class: score > 0 ? "up" : score < 0 ? "down" : score === 0 ? "even" : "" })));
 }

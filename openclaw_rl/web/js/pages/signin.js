@@ -19,7 +19,7 @@ export function signIn(onDone) {
   return h("main", { class: "signin", id: "main" }, h("div", { class: "card" },
     h("img", { src: "/web/icon.svg", alt: "" }),
     h("h1", {}, "Sign in"),
-    h("p", { class: "muted" }, "With the API key that the server printed, or that ", h("code", {}, "openclaw-rl keys list"), " shows."),
+    h("p", { class: "muted" }, "Use the API key that the server printed. ", h("code", {}, "openclaw-rl keys list"), " shows it, too."),
     h("form", { onsubmit: submit },
       h("input", { class: "hidden", type: "text", autocomplete: "username", value: "openclaw-rl", "aria-hidden": "true", tabindex: "-1" }),
       h("div", { class: "field" }, h("label", { for: "key" }, "API key"), input), problem,
