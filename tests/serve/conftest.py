@@ -112,7 +112,9 @@ class RawCall:
         self.body += message.get("body", b"")
 
     def leave(self) -> None:
-        self._messages.put_nowait({"type": "http.disconnect"})
+        # As servers do, however often the application asks.
+        for _ in range(8):
+            self._messages.put_nowait({"type": "http.disconnect"})
 
     async def ended(self) -> None:
         await asyncio.wait({self.task})
