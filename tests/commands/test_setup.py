@@ -50,7 +50,11 @@ def test_a_model_of_ones_own(tmp_path: Path) -> None:
 def test_any_model_name_is_written_so_that_it_is_read_again(tmp_path: Path, model: str) -> None:
     assert main(["setup", "--yes", "--model", model, "--home", str(tmp_path)]) == 0
     assert load_config({"home": tmp_path}, {}).engine.model == model
-    codex = CLIENTS["codex"].explain(Server("http://127.0.0.1:1", "sk", model, max_tokens=256)).partition("\n\n")[2]
+    codex = (
+        CLIENTS["codex"]
+        .explain(Server("http://127.0.0.1:1", "sk", model, max_tokens=256))
+        .partition("\n\n")[2]
+    )
     assert tomllib.loads(codex.rpartition("\n\nThen")[0])["model"] == model
 
 
