@@ -27,7 +27,7 @@ from xml.sax.saxutils import escape
 import openai
 
 from openclaw_rl import __version__
-from openclaw_rl.evals.personalize.arm import Server
+from openclaw_rl.evals.personalize.arm import ServerProcess
 from openclaw_rl.evals.personalize.talk import System
 from openclaw_rl.serve.auth import KeyRing
 
@@ -111,7 +111,7 @@ def record(system: System, client: openai.OpenAI) -> list[Event]:
 def run() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
-        with Server(home, []) as url:
+        with ServerProcess(home, []) as url:
             key = KeyRing(home / "keys.json").key_of("default") or ""
             with (
                 closing(System(url, key)) as system,

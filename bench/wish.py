@@ -19,7 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.evals.personalize.arm import Server
+from openclaw_rl.evals.personalize.arm import ServerProcess
 from openclaw_rl.evals.personalize.talk import System
 from openclaw_rl.serve.auth import KeyRing
 
@@ -65,7 +65,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         with (
-            Server(home, []) as url,
+            ServerProcess(home, []) as url,
             closing(System(url, KeyRing(home / "keys.json").key_of("default") or "")) as system,
         ):
             rows = [complain(system, number) for number in range(options.complaints)]

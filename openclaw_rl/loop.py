@@ -56,7 +56,7 @@ from openclaw_rl.serve.slots import Slots
 from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.sinks import Fan, create_sinks
 from openclaw_rl.train.gate import Bounds, Gate
-from openclaw_rl.train.lessons import Sampler
+from openclaw_rl.train.lessons import SampleMaker
 from openclaw_rl.train.prompts import Prompts
 from openclaw_rl.train.rollouts import GroupSampler
 from openclaw_rl.train.takeover import TakeOver, take_over_shares
@@ -175,7 +175,7 @@ def build_learner(
     return LearnWorker(
         policies,
         wishes,
-        Sampler(
+        SampleMaker(
             policies,
             algorithm,
             teacher,

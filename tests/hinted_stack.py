@@ -25,7 +25,7 @@ from openclaw_rl.capture.samples import change_sources, samples
 from openclaw_rl.capture.stored import stored_request
 from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
 from openclaw_rl.judge.worker import JudgeWorker
-from openclaw_rl.train.lessons import Sampler
+from openclaw_rl.train.lessons import SampleMaker
 from openclaw_rl.train.prompts import Prompts
 from openclaw_rl.types import Answer, Json
 
@@ -78,7 +78,7 @@ class HintedStack(Stack):
         prompts = Prompts(self.renderer, stored_request, is_ephemeral)
         wishes = self.policies.wishes(relation, is_only_taking_back, is_wish)
         teacher = teacher or Teacher()
-        sampler = Sampler(self.policies, Hinted(requests=6), teacher, prompts, wishes, 0.0)  # type: ignore[arg-type]
+        sampler = SampleMaker(self.policies, Hinted(requests=6), teacher, prompts, wishes, 0.0)  # type: ignore[arg-type]
         while await sampler.run():
             pass
 

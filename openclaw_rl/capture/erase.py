@@ -38,7 +38,7 @@ from openclaw_rl.capture.shares import waves
 from openclaw_rl.capture.steps import CLAIMED, EXCLUDED, Steps
 from openclaw_rl.capture.unjudged import count_left_out
 from openclaw_rl.capture.versions import CANDIDATE, READY, RETIRED, TRAINING
-from openclaw_rl.capture.wishes import CURRENT, ON_HOLD, TO_TEACH, Wish, wish_turns, wishes
+from openclaw_rl.capture.wishes import CURRENT, ON_HOLD, TO_TEACH, WishRecord, wish_turns, wishes
 from openclaw_rl.types import BASE_VERSION, Scope
 
 FORGOTTEN = "undone: something that it had learned was forgotten"
@@ -164,7 +164,7 @@ class EraseMixin(Steps):
 
     def change_wish(
         self,
-        wish: Wish,
+        wish: WishRecord,
         turn_ids: Sequence[str],
         text: str,
         hold: bool,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from openclaw_rl.capture import events
-from openclaw_rl.capture.learn_ledger import LearnLedger, NewTurn, Task
+from openclaw_rl.capture.learn_ledger import LearnLedger, NewTurn, UnjudgedTurn
 from openclaw_rl.capture.normalise import is_ephemeral, strip_ephemeral
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.stored import stored_messages
@@ -52,7 +52,7 @@ class LedgerJudgeQueue:
             ]
         return turns
 
-    def _reopened(self, found: list[events.StoredEvent]) -> dict[str, Task]:
+    def _reopened(self, found: list[events.StoredEvent]) -> dict[str, UnjudgedTurn]:
         """Tasks for turns that were included again, as if they had never been excluded."""
         tasks = {}
         for turn_id in {event.turn_id for event in found if event.kind == events.INCLUDE}:
@@ -62,7 +62,7 @@ class LedgerJudgeQueue:
                 continue
             if _is_judgeable(turn) or any(kind in known for kind in events.REACTIONS):
                 ready = next((kind for kind in known if kind in events.READY_KINDS), None)
-                tasks[turn_id] = Task(turn_id, turn["created_at"], ready)
+                tasks[turn_id] = UnjudgedTurn(turn_id, turn["created_at"], ready)
         return tasks
 
     def ready(self, limit: int, now: float) -> list[str]:

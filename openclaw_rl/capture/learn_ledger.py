@@ -100,7 +100,7 @@ class NewTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class UnjudgedTurn:
     """A turn that waits for a verdict."""
 
     turn_id: str
@@ -140,7 +140,7 @@ class LearnLedger:
         self,
         turns: Sequence[NewTurn],
         events: Sequence[StoredEvent],
-        reopened: Mapping[str, Task] | None = None,
+        reopened: Mapping[str, UnjudgedTurn] | None = None,
     ) -> None:
         """Import new turns and events, and advance the cursors, in one transaction.
 
@@ -190,7 +190,7 @@ class LearnLedger:
         else:
             connection.execute(tasks.delete().where(tasks.c.turn_id == event.turn_id))
 
-    def _include(self, connection: sa.Connection, turn_id: str, task: Task | None) -> None:
+    def _include(self, connection: sa.Connection, turn_id: str, task: UnjudgedTurn | None) -> None:
         """Restore the turn's verdict from before it was excluded; if it had none, it waits for one."""
         before = self._verdict(connection, turn_id)
         if before is None or before.source != EXCLUDE:

@@ -22,7 +22,7 @@ from openclaw_rl.capture.wishes import (
     REPLACED,
     SET_ASIDE,
     TAKEN_BACK,
-    Wish,
+    WishRecord,
     wishes,
 )
 
@@ -88,7 +88,7 @@ class HintMemory:
         over, current = (ON_HOLD, REPLACED, TAKEN_BACK, SET_ASIDE), wishes.c.status.in_(CURRENT)
         with self._db.connect() as connection:
             rows = connection.execute(sa.select(wishes).where(wishes.c.status.in_(over) | current)).all()
-        found = [Wish(**row._mapping) for row in rows]
+        found = [WishRecord(**row._mapping) for row in rows]
         now = {(wish.user, _line(wish.said or wish.text)): "" for wish in found if wish.status in over}
         wanted = [wish for wish in found if wish.status in CURRENT]
         held = held_by_weights(self._policies, learned_in(self._policies, wanted)) if wanted else set()

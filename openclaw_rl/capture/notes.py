@@ -13,13 +13,13 @@ from openclaw_rl.capture.database import batched
 from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.samples import TRAINED, policies, samples
-from openclaw_rl.capture.wishes import CURRENT, Wish, wish_turns, wishes
+from openclaw_rl.capture.wishes import CURRENT, WishRecord, wish_turns, wishes
 
 OFF, ASK, ON = "off", "ask", "on"
 GIVEN, PROPOSED, WITHDRAWN, REFUSED, NONE = "given", "proposed", "withdrawn", "refused", "none"
 
 
-def note_state(wish: Wish, mode: str, is_withdrawn: bool) -> str:
+def note_state(wish: WishRecord, mode: str, is_withdrawn: bool) -> str:
     """The state of a wish's note; the user's own decision comes first."""
     if mode == OFF or wish.status not in CURRENT:
         return NONE
@@ -35,7 +35,7 @@ def decide_note(ledger: LearnLedger, wish_id: str, noted: bool) -> None:
         connection.execute(wishes.update().where(wishes.c.turn_id == wish_id).values(noted=int(noted)))
 
 
-def learned_in(ledger: PolicyLedger, found: list[Wish]) -> dict[str, tuple[int, float]]:
+def learned_in(ledger: PolicyLedger, found: list[WishRecord]) -> dict[str, tuple[int, float]]:
     """The first version in the serving lineage that learned each wish, and when it was published."""
     served = {scope: set(ledger.lineage(ledger.serving(scope), scope)) for scope in {w.scope for w in found}}
     scopes = {wish.turn_id: wish.scope for wish in found}

@@ -31,7 +31,7 @@ from openclaw_rl.capture.shares import WAITS
 from openclaw_rl.capture.steps import CLAIMED, EXCLUDED
 from openclaw_rl.capture.stored import stored_messages
 from openclaw_rl.capture.versions import READY
-from openclaw_rl.capture.wishes import ENDING, Wish, Wishes, wish_turns, wishes
+from openclaw_rl.capture.wishes import ENDING, Wishes, WishRecord, wish_turns, wishes
 from openclaw_rl.roles import system_prompt
 from openclaw_rl.types import EVERYONE, Example, Json, Scope, SettledTurn, TurnRecord, Verdict
 
@@ -47,7 +47,7 @@ _ALL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class WatchCursor:
     """How far somebody has looked."""
 
     verdict: int
@@ -237,14 +237,14 @@ class PolicyLedger(EraseMixin):
             waits = connection.execute(judging).first() is not None
         return not waits and not self.pending(1)
 
-    def changed_scopes(self, seen: Cursor | None) -> tuple[list[Scope], Cursor]:
+    def changed_scopes(self, seen: WatchCursor | None) -> tuple[list[Scope], WatchCursor]:
         """Scopes that may have something to do: a few queries, however many people there are.
 
         A sample waits, a wish is ending, a flush was requested, or since ``seen`` there was a verdict or a
         swap. Periodically all scopes, so that nothing is missed for long.
         """
         with self.db.connect() as connection:
-            now = Cursor(
+            now = WatchCursor(
                 int(self._learn_ledger.marks(connection)["cursor_verdicts"]),
                 int(connection.scalar(sa.select(sa.func.max(swaps.c.seq))) or 0),
                 time.monotonic(),
@@ -289,11 +289,11 @@ class PolicyLedger(EraseMixin):
             rows = connection.execute(query).all()
         return self._examples(rows)
 
-    def wish(self, wish_id: str, user: str | None = None) -> Wish | None:
+    def wish(self, wish_id: str, user: str | None = None) -> WishRecord | None:
         """None if there is no such wish, or it is another user's."""
         with self.db.connect() as connection:
             row = connection.execute(sa.select(wishes).where(wishes.c.turn_id == wish_id)).first()
-        return None if row is None or user not in (None, row.user) else Wish(**row._mapping)
+        return None if row is None or user not in (None, row.user) else WishRecord(**row._mapping)
 
     def turns_of_wish(self, wish_id: str, user: str | None = None) -> list[str]:
         """Turns that made the wish, and those whose samples teach it; empty if it is another user's."""

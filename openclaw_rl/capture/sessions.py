@@ -35,7 +35,7 @@ from openclaw_rl.capture.normalise import (
     shared_key,
 )
 from openclaw_rl.capture.serve_ledger import ServeLedger
-from openclaw_rl.capture.twins import Claim, Twins
+from openclaw_rl.capture.twins import TwinClaim, Twins
 from openclaw_rl.types import Message
 
 _RECENT = 20_000
@@ -75,7 +75,7 @@ class Found:
     """An earlier turn of this session that answered the very same request."""
     retry: bool = False
     """Whether the client says that it has received no reply to this request yet."""
-    claim: Claim | None = None
+    claim: TwinClaim | None = None
     own_words: frozenset[int] = frozenset()
     """Indices of user messages that the model wrote, as another agent."""
 
@@ -132,7 +132,7 @@ class SessionFinder:
         again = again if again and again.session_id == session_id else None
         return Found(session_id, own, again, retry, known.claim, known.own_words)
 
-    def release(self, claim: Claim) -> None:
+    def release(self, claim: TwinClaim) -> None:
         """It was a side request, so its session still waits to be continued."""
         self._twins.release(claim)
 
@@ -308,7 +308,7 @@ class _Known:
     """Newest first."""
     unsure: list[int] = field(default_factory=list)
     """Indices of replies that occur in several sessions."""
-    claim: Claim | None = None
+    claim: TwinClaim | None = None
     own_words: frozenset[int] = frozenset()
 
 

@@ -37,7 +37,7 @@ class TrafficShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class TakeOverCursor:
     """How far somebody has looked: the last verdict that came to something, and the last swap."""
 
     verdict: int = 0
@@ -50,12 +50,12 @@ class TakeOvers:
     def __init__(self, ledger: LearnLedger) -> None:
         self.db, self._ledger = ledger.db, ledger
 
-    def changed_scopes(self, seen: Cursor | None) -> tuple[list[Scope], Cursor]:
+    def changed_scopes(self, seen: TakeOverCursor | None) -> tuple[list[Scope], TakeOverCursor]:
         """Scopes in which something happened since then: two queries, however many people there are."""
         judged = sa.select(samples.c.scope).join(verdicts, verdicts.c.turn_id == samples.c.turn_id)
-        seen = seen or Cursor()
+        seen = seen or TakeOverCursor()
         with self.db.connect() as connection:
-            now = Cursor(
+            now = TakeOverCursor(
                 int(self._ledger.marks(connection)["cursor_verdicts"]),
                 int(connection.scalar(sa.select(sa.func.max(swaps.c.seq))) or 0),
             )

@@ -25,7 +25,7 @@ class _Twin:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class TwinClaim:
     chain: str
     session_id: str
     context: str
@@ -48,7 +48,7 @@ class Twins:
 
     def pick(
         self, chain: str, context: str, stated: str | None, newest: tuple[str, str]
-    ) -> tuple[tuple[str, str], Claim | None]:
+    ) -> tuple[tuple[str, str], TwinClaim | None]:
         """The turn and session to continue, and the claim on them; ``newest`` if there is no choice."""
         with self._lock:
             twins = self._by_chain.get(chain, {})
@@ -58,7 +58,7 @@ class Twins:
             if session_id is None:
                 return newest, None
             twins[session_id].continued_by, twins[session_id].continued_at = context, time.monotonic()
-            return (twins[session_id].turn_id, session_id), Claim(chain, session_id, context)
+            return (twins[session_id].turn_id, session_id), TwinClaim(chain, session_id, context)
 
     def _choose(self, twins: dict[str, _Twin], context: str) -> str | None:
         mine = next((name for name, twin in twins.items() if twin.continued_by == context), None)
@@ -70,7 +70,7 @@ class Twins:
         since = time.monotonic() - _RECENT_S
         return next((name for name in free if twins[name].at >= since), free[-1])
 
-    def release(self, claim: Claim) -> None:
+    def release(self, claim: TwinClaim) -> None:
         with self._lock:
             twin = self._by_chain.get(claim.chain, {}).get(claim.session_id)
             if twin and twin.continued_by == claim.context:

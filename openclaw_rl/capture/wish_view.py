@@ -20,7 +20,7 @@ from openclaw_rl.capture.wishes import (
     ON_HOLD,
     PAUSED,
     SET_ASIDE,
-    Wish,
+    WishRecord,
     list_wishes,
     wish_turns,
 )
@@ -59,13 +59,13 @@ def view_wishes(ledgers: Ledgers, user: str | None, notes: str, limit: int = 100
     ]
 
 
-def _state(wish: Wish, is_learned: bool) -> str:
+def _state(wish: WishRecord, is_learned: bool) -> str:
     if wish.status in CURRENT:
         return LEARNED if is_learned else NOT_YET
     return _STATES.get(wish.status, OVER)
 
 
-def _asked(ledgers: Ledgers, found: list[Wish]) -> dict[str, list[str]]:
+def _asked(ledgers: Ledgers, found: list[WishRecord]) -> dict[str, list[str]]:
     """The turns in which each wish was made, in order."""
     asked: dict[str, list[str]] = {wish.turn_id: [] for wish in found}
     with ledgers.learn.db.connect() as connection:
@@ -76,7 +76,7 @@ def _asked(ledgers: Ledgers, found: list[Wish]) -> dict[str, list[str]]:
     return asked
 
 
-def _answer_since(ledgers: Ledgers, wish: Wish, learned: tuple[int, float]) -> str | None:
+def _answer_since(ledgers: Ledgers, wish: WishRecord, learned: tuple[int, float]) -> str | None:
     """The user's newest turn answered by a version that had learned the wish."""
     turns = schema.turns
     query = sa.select(turns.c.id).where(

@@ -92,7 +92,7 @@ wish_turns = sa.Table(
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WishRecord:
     turn_id: str
     scope: Scope
     user: str
@@ -134,7 +134,7 @@ class Wishes:
     ) -> None:
         self._db, self._relate, self._only_back, self.is_wish = ledger.db, relate, only_back, is_wish
 
-    def of_user(self, user: str, scope: Scope, statuses: Sequence[str] = CURRENT) -> list[Wish]:
+    def of_user(self, user: str, scope: Scope, statuses: Sequence[str] = CURRENT) -> list[WishRecord]:
         """Oldest first."""
         return self._where(wishes.c.user == user, wishes.c.scope == scope, wishes.c.status.in_(statuses))
 
@@ -146,7 +146,7 @@ class Wishes:
         """A user's current wishes as one text, as in the teacher's prompt."""
         return " ".join(self.texts(user, scope))
 
-    def take_up(self, turn: TurnRecord, text: str, serving: int) -> Wish | None:
+    def take_up(self, turn: TurnRecord, text: str, serving: int) -> WishRecord | None:
         """Apply a complaint's hint to the user's wishes; returns its wish, or None if it only ended some."""
         mine, ended = None, self._ended_by(turn, text)
         for old in self.of_user(turn.user, turn.scope, (*CURRENT, *_PROBLEMS)):
@@ -163,11 +163,11 @@ class Wishes:
             mine = self._make_room(mine)
         return mine
 
-    def _relation(self, text: str, old: Wish) -> str:
+    def _relation(self, text: str, old: WishRecord) -> str:
         """An edited wish that is repeated in its original words still counts as the same."""
         return "same" if old.said and self._relate(text, old.said) == "same" else self._relate(text, old.text)
 
-    def _note(self, wish: Wish, turn: TurnRecord) -> None:
+    def _note(self, wish: WishRecord, turn: TurnRecord) -> None:
         row = {"wish": wish.turn_id, "turn_id": turn.id, "at": turn.created_at}
         with database.writing(self._db) as connection:
             known = sa.select(wish_turns).filter_by(wish=wish.turn_id, turn_id=turn.id)
@@ -179,15 +179,17 @@ class Wishes:
         gone = self.of_user(turn.user, turn.scope, (TAKEN_BACK, _TAKING_BACK))
         return any(old.ended_at == turn.created_at and self._only_back(text, old.text) for old in gone)
 
-    def _add(self, turn: TurnRecord, text: str, serving: int) -> Wish:
-        wish = Wish(turn.id, turn.scope, turn.user, text, ACTIVE, turn.created_at, None, serving, 0, 0, 0)
-        row = {name: getattr(wish, name) for name in Wish.__slots__}
+    def _add(self, turn: TurnRecord, text: str, serving: int) -> WishRecord:
+        wish = WishRecord(
+            turn.id, turn.scope, turn.user, text, ACTIVE, turn.created_at, None, serving, 0, 0, 0
+        )
+        row = {name: getattr(wish, name) for name in WishRecord.__slots__}
         with database.writing(self._db) as connection:
             connection.execute(wishes.delete().where(wishes.c.turn_id == turn.id))
             connection.execute(wishes.insert().values(row))
         return wish
 
-    def _make_room(self, wish: Wish) -> Wish:
+    def _make_room(self, wish: WishRecord) -> WishRecord:
         """Activate a wish that was just made; if there are too many, set the longest unrepeated aside."""
         if wish.status == SET_ASIDE:
             self._set(wish, status=ACTIVE, ended_at=None)
@@ -197,16 +199,16 @@ class Wishes:
             self._end(unsaid, SET_ASIDE)
         return wish
 
-    def _last_said(self, wish: Wish) -> float:
+    def _last_said(self, wish: WishRecord) -> float:
         query = sa.select(sa.func.max(wish_turns.c.at)).where(wish_turns.c.wish == wish.turn_id)
         with self._db.connect() as connection:
             return float(connection.scalar(query) or wish.created_at)
 
-    def _end(self, wish: Wish, status: str, at: float | None = None) -> None:
+    def _end(self, wish: WishRecord, status: str, at: float | None = None) -> None:
         """``at``: the time of the reply whose complaint ended it."""
         self._set(wish, status=status, ended_at=time.time() if at is None else at)
 
-    def _set(self, wish: Wish, **values: object) -> None:
+    def _set(self, wish: WishRecord, **values: object) -> None:
         with database.writing(self._db) as connection:
             connection.execute(wishes.update().where(wishes.c.turn_id == wish.turn_id).values(**values))
 
@@ -235,27 +237,27 @@ class Wishes:
             if wish.versions + 1 >= (_MOST_VERSIONS if wish.kept else _MOST_IN_VAIN):
                 self._end(wish, _PAUSING)
 
-    def _asked_for_in(self, turn_ids: Sequence[str]) -> list[Wish]:
-        found: dict[str, Wish] = {}
+    def _asked_for_in(self, turn_ids: Sequence[str]) -> list[WishRecord]:
+        found: dict[str, WishRecord] = {}
         for batch in database.batched(turn_ids):
             asked = sa.select(wish_turns.c.wish).where(wish_turns.c.turn_id.in_(batch))
             current = self._where(wishes.c.turn_id.in_(asked), wishes.c.status.in_(CURRENT))
             found |= {wish.turn_id: wish for wish in current}
         return list(found.values())
 
-    def ending(self, scope: Scope) -> list[Wish]:
+    def ending(self, scope: Scope) -> list[WishRecord]:
         """Wishes given up, paused or taken back, whose end was not handled yet."""
         return self._where(wishes.c.scope == scope, wishes.c.status.in_(_ENDS))
 
-    def ended(self, wish: Wish) -> None:
+    def ended(self, wish: WishRecord) -> None:
         """The wish's end was handled."""
         self._set(wish, status=_ENDS[wish.status])
 
-    def end_of(self, wish: Wish) -> str:
+    def end_of(self, wish: WishRecord) -> str:
         """The status that it has once it has ended."""
         return _ENDS[wish.status]
 
-    def over_since(self, wish: Wish) -> list[Wish]:
+    def over_since(self, wish: WishRecord) -> list[WishRecord]:
         """Of the same person: replaced or taken back since it came."""
         same = (wishes.c.user == wish.user) & (wishes.c.scope == wish.scope)
         gone = wishes.c.status.in_((REPLACED, TAKEN_BACK)) & (wishes.c.ended_at >= wish.created_at)
@@ -263,43 +265,43 @@ class Wishes:
 
     # --- another model ---------------------------------------------------------------------------
 
-    def of_other_models(self, fingerprint: str) -> list[Wish]:
+    def of_other_models(self, fingerprint: str) -> list[WishRecord]:
         """Wishes that were learned, or given up, on another model."""
         made = sa.select(samples.c.turn_id).where(samples.c.fingerprint.not_in(("", fingerprint)))
         kept = wishes.c.status.in_((*CURRENT, *(s for s in _PROBLEMS if s not in (ON_HOLD, SET_ASIDE))))
         return self._where(kept, wishes.c.turn_id.in_(made)) if fingerprint else []
 
-    def renew(self, wish: Wish, serving: int) -> None:
+    def renew(self, wish: WishRecord, serving: int) -> None:
         """Reset it as if it had just been made."""
         self._set(wish, status=ACTIVE, ended_at=None, served=serving, tried=0, accepted=0, versions=0, kept=0)
 
     def any_active(self, scope: Scope) -> bool:
         return bool(self._where(wishes.c.scope == scope, wishes.c.status.in_(CURRENT)))
 
-    def to_teach(self) -> list[Wish]:
+    def to_teach(self) -> list[WishRecord]:
         """Wishes that a user edited or resumed."""
         return self._where(wishes.c.status == TO_TEACH)
 
-    def taught(self, wish: Wish) -> None:
+    def taught(self, wish: WishRecord) -> None:
         """Mark as taught, unless it was paused, edited or forgotten meanwhile."""
         still = (wishes.c.turn_id == wish.turn_id) & (wishes.c.status == TO_TEACH)
         with database.writing(self._db) as connection:
             same = still & (wishes.c.text == wish.text)
             connection.execute(wishes.update().where(same).values(status=ACTIVE))
 
-    def _where(self, *conditions: sa.ColumnElement[bool]) -> list[Wish]:
+    def _where(self, *conditions: sa.ColumnElement[bool]) -> list[WishRecord]:
         query = sa.select(wishes).where(*conditions).order_by(wishes.c.created_at, wishes.c.turn_id)
         with self._db.connect() as connection:
-            return [Wish(**row._mapping) for row in connection.execute(query)]
+            return [WishRecord(**row._mapping) for row in connection.execute(query)]
 
 
-def list_wishes(ledger: LearnLedger, user: str | None, limit: int = 100) -> list[Wish]:
+def list_wishes(ledger: LearnLedger, user: str | None, limit: int = 100) -> list[WishRecord]:
     """Newest first."""
     query = sa.select(wishes).order_by(wishes.c.created_at.desc()).limit(limit)
     if user is not None:
         query = query.where(wishes.c.user == user)
     with ledger.db.connect() as connection:
-        return [Wish(**row._mapping) for row in connection.execute(query)]
+        return [WishRecord(**row._mapping) for row in connection.execute(query)]
 
 
 def count_wishes(ledger: LearnLedger, user: str | None = None) -> dict[str, int]:

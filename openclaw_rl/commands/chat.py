@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TextIO
 
-from openclaw_rl.commands.client import Server
+from openclaw_rl.commands.client import ServerClient
 from openclaw_rl.config import Config
 from openclaw_rl.types import Json
 
@@ -18,7 +18,7 @@ HELP = (
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
-    with Server.chosen(options, config) as server:
+    with ServerClient.chosen(options, config) as server:
         print(f"{server.get('/v1/status')['model']} at {server.url}. {HELP}", file=sys.stderr)
         Chat(server, sys.stdout, options.off_the_record).run(_lines())
     return 0
@@ -34,7 +34,7 @@ def _lines() -> Iterable[str]:
 
 
 class Chat:
-    def __init__(self, server: Server, out: TextIO, off_the_record: bool = False) -> None:
+    def __init__(self, server: ServerClient, out: TextIO, off_the_record: bool = False) -> None:
         self._server, self._out, self._off = server, out, off_the_record
         self._commands: dict[str, Callable[[str], None]] = {
             "/good": lambda text: self._rate("up", ""),

@@ -17,7 +17,7 @@ from openclaw_rl.text import printable
 from openclaw_rl.types import Json
 
 
-class Server:
+class ServerClient:
     """Returns JSON; every failure is a ValueError with one sentence for the user."""
 
     def __init__(self, config: Config, url: str | None = None, key: str | None = None) -> None:
@@ -34,7 +34,7 @@ class Server:
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=30)
 
     @classmethod
-    def chosen(cls, options: argparse.Namespace, config: Config) -> Server:
+    def chosen(cls, options: argparse.Namespace, config: Config) -> ServerClient:
         return cls(config, options.url, options.key)
 
     def get(self, path: str, **params: Any) -> Json:
@@ -72,7 +72,7 @@ class Server:
         except httpx.HTTPError as error:
             raise ValueError(f"the server at {self.url} does not answer: {error}") from None
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> ServerClient:
         return self
 
     def __exit__(self, *error: object) -> None:

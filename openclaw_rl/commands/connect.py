@@ -9,7 +9,7 @@ import httpx
 
 from openclaw_rl import connect
 from openclaw_rl.config import Config
-from openclaw_rl.connect.client import ROOMY, Server
+from openclaw_rl.connect.client import ROOMY, ServerAddress
 from openclaw_rl.models import short_name
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.listen import announced
@@ -21,7 +21,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
     return 0
 
 
-def server_of(config: Config, user: str = DEFAULT_USER, context: int | None = None) -> Server:
+def server_of(config: Config, user: str = DEFAULT_USER, context: int | None = None) -> ServerAddress:
     """Where the server is or will be, with somebody's key; what it serves is exact once it runs."""
     key = KeyRing.in_home(config.people).key_of(user)
     if key is None:
@@ -32,7 +32,7 @@ def server_of(config: Config, user: str = DEFAULT_USER, context: int | None = No
     known["keeps_store_false"] = config.serve.store_false == "not-retrievable"
     if context:
         known["context_length"] = context
-    return Server(url, key, **known)
+    return ServerAddress(url, key, **known)
 
 
 def _served(url: str, key: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _CPU_FLAGS = {"avx2": "avx2", "avx512f": "avx512", "avx512_bf16": "bf16", "amx_t
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Finding:
     """One finding. ``fix`` is empty when there is nothing to do; only a required check can fail a run."""
 
     name: str
@@ -41,11 +41,11 @@ class Check:
     required: bool = True
 
 
-def run_doctor(config: Config, cache_dir: Path | None = None) -> list[Check]:
+def run_doctor(config: Config, cache_dir: Path | None = None) -> list[Finding]:
     """All checks, in the order in which a user would fix problems."""
     cache, model = cache_dir or default_cache_dir(), config.engine.model
     database_url = config.ledger.ledger_url or ""
-    probes: list[tuple[str, Callable[[], Check]]] = [
+    probes: list[tuple[str, Callable[[], Finding]]] = [
         ("python", check_python),
         ("torch", check_torch),
         ("cpu", check_cpu),
@@ -65,7 +65,7 @@ def run_doctor(config: Config, cache_dir: Path | None = None) -> list[Check]:
     return [_run(name, probe) for name, probe in probes]
 
 
-def print_doctor(checks: list[Check]) -> int:
+def print_doctor(checks: list[Finding]) -> int:
     """Print one line per check; returns the exit code: 1 if a required check failed."""
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
@@ -78,57 +78,59 @@ def print_doctor(checks: list[Check]) -> int:
     return 1 if num_failed else 0
 
 
-def _run(name: str, probe: Callable[[], Check]) -> Check:
+def _run(name: str, probe: Callable[[], Finding]) -> Finding:
     try:
         return probe()
     except Exception as error:
-        return Check(name, False, f"could not check: {type(error).__name__}: {error}")
+        return Finding(name, False, f"could not check: {type(error).__name__}: {error}")
 
 
 # --- the machine -----------------------------------------------------------------------------
 
 
-def check_python() -> Check:
+def check_python() -> Finding:
     detail = f"{platform.python_version()} at {sys.executable}"
     ok = sys.version_info >= (3, 11)
-    return Check("python", ok, detail, "" if ok else "install Python 3.11 or newer, then: make clean setup")
+    return Finding("python", ok, detail, "" if ok else "install Python 3.11 or newer, then: make clean setup")
 
 
-def check_torch() -> Check:
+def check_torch() -> Finding:
     try:
         import torch
     except (ImportError, OSError) as error:
-        return Check("torch", False, f"cannot be imported: {error}", "make setup")
+        return Finding("torch", False, f"cannot be imported: {error}", "make setup")
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     ok = version >= _MIN_TORCH
     detail = f"{torch.__version__}, {torch.get_num_threads()} threads"
-    return Check("torch", ok, detail, "" if ok else "make clean setup (torch 2.11 or newer is needed)")
+    return Finding("torch", ok, detail, "" if ok else "make clean setup (torch 2.11 or newer is needed)")
 
 
-def check_cpu() -> Check:
+def check_cpu() -> Finding:
     """Never fails: every CPU works; the flags only indicate speed."""
     flags = _cpu_flags(Path("/proc/cpuinfo"))
     known = ", ".join(label for flag, label in _CPU_FLAGS.items() if flag in flags)
-    return Check(
+    return Finding(
         "cpu", True, f"{platform.machine()}, {os.cpu_count()} cores, {known or 'no vector flags seen'}"
     )
 
 
-def check_kernels() -> Check:
+def check_kernels() -> Finding:
     """Optional: without them, torch's slower operators are used."""
     try:
         from openclaw_rl.engine.build import Unavailable
         from openclaw_rl.engine.native import load_native
     except (ImportError, OSError):
-        return Check("kernels", True, "not tried: torch cannot be imported", required=False)
+        return Finding("kernels", True, "not tried: torch cannot be imported", required=False)
     try:
         level = load_native().level
     except Unavailable as problem:
         fix = "install a compiler (apt-get install gcc libc6-dev), or a wheel that brings the kernels"
-        return Check(
+        return Finding(
             "kernels", False, f"{problem}; the engine uses torch's, which are slower", fix, required=False
         )
-    return Check("kernels", True, f"{level.name}: {level.title}; decoding: {level.measured}", required=False)
+    return Finding(
+        "kernels", True, f"{level.name}: {level.title}; decoding: {level.measured}", required=False
+    )
 
 
 def _cpu_flags(cpuinfo: Path) -> frozenset[str]:
@@ -140,27 +142,27 @@ def _cpu_flags(cpuinfo: Path) -> frozenset[str]:
     return frozenset()
 
 
-def check_gpu() -> Check:
+def check_gpu() -> Finding:
     """A GPU is optional; a card that torch cannot use is worth a note."""
     import torch
 
     if torch.cuda.is_available():
         card = torch.cuda.get_device_properties(0)
-        return Check("gpu", True, f"{card.name}, {card.total_memory / _GIB:.0f} GiB", required=False)
+        return Finding("gpu", True, f"{card.name}, {card.total_memory / _GIB:.0f} GiB", required=False)
     if torch.backends.mps.is_available():
-        return Check("gpu", True, "Apple GPU", required=False)
+        return Finding("gpu", True, "Apple GPU", required=False)
     if shutil.which("nvidia-smi"):
         detail = f"there is an NVIDIA driver, but torch {torch.__version__} cannot use the card"
         fix = ".venv/bin/pip install --force-reinstall torch from the index that matches your CUDA driver"
-        return Check("gpu", False, detail, fix, required=False)
-    return Check("gpu", True, "none; runs on the CPU", required=False)
+        return Finding("gpu", False, detail, fix, required=False)
+    return Finding("gpu", True, "none; runs on the CPU", required=False)
 
 
-def check_memory() -> Check:
+def check_memory() -> Finding:
     available = _available_memory_gib()
     ok = available >= _MIN_MEMORY_GIB
     fix = "" if ok else f"close other programs: at least {_MIN_MEMORY_GIB:.0f} GiB should be free"
-    return Check("memory", ok, f"{available:.1f} GiB available", fix)
+    return Finding("memory", ok, f"{available:.1f} GiB available", fix)
 
 
 def _available_memory_gib() -> float:
@@ -173,30 +175,30 @@ def _available_memory_gib() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
 
 
-def check_disk(name: str, folder: Path) -> Check:
+def check_disk(name: str, folder: Path) -> Finding:
     existing = folder
     while not existing.exists():
         existing = existing.parent
     free = shutil.disk_usage(existing).free / _GIB
     if not os.access(existing, os.W_OK):
-        return Check(name, False, f"{existing} cannot be written to", f"sudo chown -R $USER {existing}")
+        return Finding(name, False, f"{existing} cannot be written to", f"sudo chown -R $USER {existing}")
     ok = free >= _MIN_DISK_GIB
     detail = f"{free:.1f} GiB free for {folder}"
-    return Check(name, ok, detail, "" if ok else f"free at least {_MIN_DISK_GIB:.0f} GiB there")
+    return Finding(name, ok, detail, "" if ok else f"free at least {_MIN_DISK_GIB:.0f} GiB there")
 
 
 # --- the installation ------------------------------------------------------------------------
 
 
-def check_model(model: str, cache_dir: Path) -> Check:
+def check_model(model: str, cache_dir: Path) -> Finding:
     """A missing model is fine: the first start downloads it."""
     folder = cached_model(model, cache_dir)
     if folder is None:
-        return Check("model", True, f"{model} is not here yet; the first start gets it")
-    return Check("model", True, f"{model} in {folder}")
+        return Finding("model", True, f"{model} is not here yet; the first start gets it")
+    return Finding("model", True, f"{model} in {folder}")
 
 
-def check_fit(model: str, cache_dir: Path) -> Check:
+def check_fit(model: str, cache_dir: Path) -> Finding:
     """Computed for a local model only; nothing is downloaded."""
     import torch
 
@@ -204,13 +206,13 @@ def check_fit(model: str, cache_dir: Path) -> Check:
 
     folder = cached_model(model, cache_dir)
     if folder is None:
-        return Check("model: fits", True, "not known before it is here", required=False)
+        return Finding("model: fits", True, "not known before it is here", required=False)
     machine = measure_machine("cuda" if torch.cuda.is_available() else "cpu")
     ok, size, fix, speed = describe(folder, machine)
-    return Check("model: fits", ok, f"{size}; {speed}", fix)
+    return Finding("model: fits", ok, f"{size}; {speed}", fix)
 
 
-def check_port(host: str, port: int) -> Check:
+def check_port(host: str, port: int) -> Finding:
     """The port is free, or used by a server of ours that answers."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
@@ -219,9 +221,9 @@ def check_port(host: str, port: int) -> Check:
             probe.bind((host, port))
         except OSError as error:
             if _is_ours(host, port):
-                return Check("port", True, f"openclaw-rl is running on {host}:{port}")
-            return Check("port", False, f"{host}:{port}: {error.strerror}", "PORT=30001 make serve")
-    return Check("port", True, f"{host}:{port} is free")
+                return Finding("port", True, f"openclaw-rl is running on {host}:{port}")
+            return Finding("port", False, f"{host}:{port}: {error.strerror}", "PORT=30001 make serve")
+    return Finding("port", True, f"{host}:{port} is free")
 
 
 def _is_ours(host: str, port: int) -> bool:
@@ -236,29 +238,29 @@ def _is_ours(host: str, port: int) -> bool:
     return isinstance(answer, dict) and answer.get("status") in {"ok", "degraded"}
 
 
-def check_key_file(path: Path) -> Check:
+def check_key_file(path: Path) -> Finding:
     """Only its owner may read the key file."""
     if not path.exists():
-        return Check("key file", True, "none yet; the first start makes one")
+        return Finding("key file", True, "none yet; the first start makes one")
     mode = stat.S_IMODE(path.stat().st_mode)
     ok = mode & 0o077 == 0
-    return Check("key file", ok, f"{path} has mode {mode:03o}", "" if ok else f"chmod 600 {path}")
+    return Finding("key file", ok, f"{path} has mode {mode:03o}", "" if ok else f"chmod 600 {path}")
 
 
-def check_node() -> Check:
+def check_node() -> Finding:
     node = shutil.which("node")
     if node is None:
-        return Check("node", True, "none; only some tests use it", required=False)
+        return Finding("node", True, "none; only some tests use it", required=False)
     done = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=10, check=False)
-    return Check("node", True, done.stdout.strip(), required=False)
+    return Finding("node", True, done.stdout.strip(), required=False)
 
 
-def check_postgres(database_url: str) -> Check:
+def check_postgres(database_url: str) -> Finding:
     """Connect once; the URL is not shown, since it may contain a password."""
     try:
         import psycopg
     except ImportError:
-        return Check("postgres", False, "psycopg is not installed", "pip install 'openclaw-rl[postgres]'")
+        return Finding("postgres", False, "psycopg is not installed", "pip install 'openclaw-rl[postgres]'")
     # SQLAlchemy URLs name the driver, which libpq does not understand.
     url = "postgresql://" + database_url.partition("://")[2]
     try:
@@ -266,5 +268,5 @@ def check_postgres(database_url: str) -> Check:
             version = connection.info.server_version
     except psycopg.Error as error:
         reason = str(error).strip().partition("\n")[0]
-        return Check("postgres", False, reason, "start PostgreSQL, or correct the database URL")
-    return Check("postgres", True, f"PostgreSQL {version // 10000} answers")
+        return Finding("postgres", False, reason, "start PostgreSQL, or correct the database URL")
+    return Finding("postgres", True, f"PostgreSQL {version // 10000} answers")

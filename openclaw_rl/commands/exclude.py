@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from urllib.parse import quote
 
-from openclaw_rl.commands.client import Server
+from openclaw_rl.commands.client import ServerClient
 from openclaw_rl.config import Config
 
 
 def exclude(options: argparse.Namespace, config: Config) -> int:
-    with Server.chosen(options, config) as server:
+    with ServerClient.chosen(options, config) as server:
         done = server.post(f"{_path(options)}/exclude")
     learned = len(done.get("learned_already", ()))
     print(f"this {options.what} will not be learned from; take it back: "
@@ -21,7 +21,7 @@ def exclude(options: argparse.Namespace, config: Config) -> int:
 
 
 def include(options: argparse.Namespace, config: Config) -> int:
-    with Server.chosen(options, config) as server:
+    with ServerClient.chosen(options, config) as server:
         server.post(f"{_path(options)}/include")
     print(f"this {options.what} may be learned from again")
     return 0

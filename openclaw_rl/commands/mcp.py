@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from openclaw_rl.commands.client import Server
+from openclaw_rl.commands.client import ServerClient
 from openclaw_rl.config import Config
 from openclaw_rl.types import BASE_VERSION, Json
 
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
         from mcp.server.mcpserver import MCPServer
     except ImportError:
         raise ValueError("this needs the official SDK: pip install 'openclaw-rl[mcp]'") from None
-    with Server.chosen(options, config) as server:
+    with ServerClient.chosen(options, config) as server:
         tools = Tools(server)
         program: Any = MCPServer("openclaw-rl")
         for tool in (tools.what_have_you_learned, tools.forget_wish, tools.pause_wish, tools.which_version,
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
 class Tools:
     """Each public method is a tool; its docstring is the description that agents see."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerClient) -> None:
         self._server = server
 
     def what_have_you_learned(self) -> list[dict[str, str]]:

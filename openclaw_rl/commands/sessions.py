@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from openclaw_rl.commands.client import Server
+from openclaw_rl.commands.client import ServerClient
 from openclaw_rl.config import Config
 from openclaw_rl.types import Json
 
@@ -43,7 +43,7 @@ def verdict(options: argparse.Namespace, config: Config) -> int:
 
 
 def _get(options: argparse.Namespace, config: Config, path: str, **params: Any) -> Json:
-    with Server.chosen(options, config) as server:
+    with ServerClient.chosen(options, config) as server:
         return server.get(path, **params)
 
 

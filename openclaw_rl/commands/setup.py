@@ -28,7 +28,7 @@ _YES = ("y", "yes")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModelChoice:
     model: str
     parameters: float
     """In billions."""
@@ -38,11 +38,11 @@ class Choice:
 
 
 CHOICES = (
-    Choice(DEFAULT_MODEL, 0.135),
-    Choice("Qwen/Qwen3-0.6B", 0.6),
-    Choice("Qwen/Qwen3-1.7B", 1.7),
-    Choice("Qwen/Qwen3-4B", 4.0),
-    Choice("Qwen/Qwen3-8B", 8.2),
+    ModelChoice(DEFAULT_MODEL, 0.135),
+    ModelChoice("Qwen/Qwen3-0.6B", 0.6),
+    ModelChoice("Qwen/Qwen3-1.7B", 1.7),
+    ModelChoice("Qwen/Qwen3-4B", 4.0),
+    ModelChoice("Qwen/Qwen3-8B", 8.2),
 )
 
 
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
     return 0
 
 
-def recommend(room_gib: float, on_gpu: bool) -> Choice:
+def recommend(room_gib: float, on_gpu: bool) -> ModelChoice:
     """On a CPU the default, since larger ones are slow; on a GPU the largest that leaves half of it free."""
     if not on_gpu:
         return CHOICES[0]

@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 
-from openclaw_rl.commands.client import Server
+from openclaw_rl.commands.client import ServerClient
 from openclaw_rl.config import Config
 from openclaw_rl.types import Json
 
@@ -17,7 +17,7 @@ _EVERY_S = 1.0
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
-    with Server.chosen(options, config) as server:
+    with ServerClient.chosen(options, config) as server:
         while True:
             status = server.get("/v1/status")
             if options.json:

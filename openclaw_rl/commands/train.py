@@ -32,7 +32,7 @@ from openclaw_rl.envs.tasks import divided, of_split
 from openclaw_rl.envs.variables import read_variables
 from openclaw_rl.evals.env.interval import interval
 from openclaw_rl.evals.env.plan import summary
-from openclaw_rl.evals.personalize.arm import Server
+from openclaw_rl.evals.personalize.arm import ServerProcess
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.listen import announced
 from openclaw_rl.types import Json, Task
@@ -58,11 +58,11 @@ def run(options: argparse.Namespace, config: Config) -> int:
             stated = {k: v for k, v in to_environment(config).items() if k != "OPENCLAW_RL_PORT"}
             place = config.home / "train" / plan.name
             place.mkdir(parents=True, exist_ok=True)
-            url = stack.enter_context(Server(config.home, flags, stated, place / "serve.log"))
+            url = stack.enter_context(ServerProcess(config.home, flags, stated, place / "serve.log"))
         elif plan.quick:
             print("a server is running with this data folder; its own settings hold, not those of --quick")
         key = key_of(config.home, plan.name)
-        log = Log(config.home / "train" / plan.name / "log.jsonl")
+        log = RunLog(config.home / "train" / plan.name / "log.jsonl")
         asyncio.run(Training(plan, f"{url}/v1", key, log).run())
     print(report(plan, log))
     return 0
@@ -77,7 +77,7 @@ def reachable(url: str | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainPlan:
     env: str
     name: str
     """The policy's scope is ``env:NAME``."""
@@ -111,7 +111,7 @@ class Plan:
             yield random.Random(f"{self.seed} {epoch}").sample(self.train, len(self.train))[place]
 
 
-def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Plan:
+def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> TrainPlan:
     """ValueError for invalid options, before anything is loaded."""
     env, steps, parallel = read_variables(options, environment, parallel=8)
     if options.attempts < 2:
@@ -124,7 +124,7 @@ def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Pl
     if not train:
         raise ValueError(f"{env} has no tasks of the split train, or none that is so easy")
     held_out = held_out[:: max(1, -(-len(held_out) // options.eval_tasks))]
-    return Plan(
+    return TrainPlan(
         env, env.rpartition(":")[2].lower(), parts, train, held_out, options.attempts, parallel,
         options.minutes or (20.0 if options.quick else math.inf), options.groups,
         (0 if options.quick else _EVAL_EVERY) if options.eval_every is None else options.eval_every,
@@ -140,7 +140,7 @@ def key_of(home: Path, name: str) -> str:
     return key
 
 
-class Log:
+class RunLog:
     """JSONL log of groups, evaluations and runs."""
 
     def __init__(self, path: Path) -> None:
@@ -160,10 +160,10 @@ class Log:
 
 @dataclass
 class Training:
-    plan: Plan
+    plan: TrainPlan
     url: str
     key: str
-    log: Log
+    log: RunLog
     transport: httpx.AsyncBaseTransport | None = None
     _seconds: dict[str, float] = field(default_factory=lambda: {"busy": 0.0, "held": 0.0})
     _unread: int = 0
@@ -277,7 +277,7 @@ class Training:
             return found
 
 
-def report(plan: Plan, log: Log) -> str:
+def report(plan: TrainPlan, log: RunLog) -> str:
     """The results: held-out success before and after, failures by cause, and the agents' utilisation."""
     groups, looks, runs = log.of("group"), log.of("evaluation"), log.of("run")
     failures: Counter[str] = Counter()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from datetime import datetime
 
-from openclaw_rl.commands.client import Server
+from openclaw_rl.commands.client import ServerClient
 from openclaw_rl.config import Config
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.users import Users
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
 
 def _waves(options: argparse.Namespace, config: Config) -> int:
     """Held waves of complaints from one key in a shared policy, which wait for the owner's decision."""
-    with Server(config) as server:
+    with ServerClient(config) as server:
         for decision in ("learn", "discard"):
             if (number := getattr(options, decision)) is not None:
                 server.post(f"/v1/waves/{number}", {"decision": decision})

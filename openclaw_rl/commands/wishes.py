@@ -7,13 +7,13 @@ import json
 from datetime import datetime
 from urllib.parse import quote
 
-from openclaw_rl.commands.client import Server
+from openclaw_rl.commands.client import ServerClient
 from openclaw_rl.config import Config
 from openclaw_rl.types import Json
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
-    with Server.chosen(options, config) as server:
+    with ServerClient.chosen(options, config) as server:
         if options.action == "list":
             found = server.get("/v1/wishes")
             lines = [_line(wish) for wish in found["data"]]

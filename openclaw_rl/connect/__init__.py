@@ -11,16 +11,16 @@ from pathlib import Path
 from openclaw_rl.connect import files
 from openclaw_rl.connect.aider import Aider
 from openclaw_rl.connect.claude_code import ClaudeCode
-from openclaw_rl.connect.client import Client, Server
+from openclaw_rl.connect.client import Client, ServerAddress
 from openclaw_rl.connect.cline import Cline
 from openclaw_rl.connect.codex import Codex
-from openclaw_rl.connect.environment import Environment
+from openclaw_rl.connect.environment import ShellVariables
 from openclaw_rl.connect.open_webui import OpenWebUI
 from openclaw_rl.connect.openclaw import OpenClaw
 
 CLIENTS: dict[str, Client] = {
     "openclaw": OpenClaw(),
-    "env": Environment(),
+    "env": ShellVariables(),
     "claude-code": ClaudeCode(),
     "codex": Codex(),
     "aider": Aider(),
@@ -41,7 +41,7 @@ _NOT_KEPT = (
 
 def run(
     name: str,
-    server: Server,
+    server: ServerAddress,
     say: Callable[[str], None],
     *,
     write: bool = False,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.connect.client import Edit, Server
+from openclaw_rl.connect.client import Edit, ServerAddress
 from openclaw_rl.connect.files import block
 from openclaw_rl.connect.json_file import Entry, json_entries
 
@@ -22,7 +22,7 @@ class Aider:
 
     title = "aider"
 
-    def explain(self, server: Server) -> str:
+    def explain(self, server: ServerAddress) -> str:
         return f"""\
 export OPENAI_API_BASE={server.base_url}
 export OPENAI_API_KEY={server.key}
@@ -31,7 +31,7 @@ aider --model {self._model(server)}
 The model's limits go into ~/{_LIMITS} (--write puts them there):
 {json.dumps({self._model(server): self._limits(server)})}"""
 
-    def edits(self, server: Server, home: Path) -> Sequence[Edit]:
+    def edits(self, server: ServerAddress, home: Path) -> Sequence[Edit]:
         values = (self._model(server), server.base_url, server.key)
         lines = "\n".join(f"{name}: {value}" for name, value in zip(_NAMES, values, strict=True))
         path = home / ".aider.conf.yml"
@@ -41,10 +41,10 @@ The model's limits go into ~/{_LIMITS} (--write puts them there):
             json_entries(home / _LIMITS, [limits]),
         )
 
-    def _model(self, server: Server) -> str:
+    def _model(self, server: ServerAddress) -> str:
         return f"openai/{server.model}"
 
-    def _limits(self, server: Server) -> dict[str, Any]:
+    def _limits(self, server: ServerAddress) -> dict[str, Any]:
         return {
             "max_input_tokens": server.context_length,
             "max_output_tokens": server.max_tokens,

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from openclaw_rl.connect.client import ROOMY, Edit, Server
+from openclaw_rl.connect.client import ROOMY, Edit, ServerAddress
 from openclaw_rl.connect.json_file import json_entries
 
 
@@ -13,18 +13,18 @@ class ClaudeCode:
 
     title = "Claude Code"
 
-    def explain(self, server: Server) -> str:
+    def explain(self, server: ServerAddress) -> str:
         lines = "\n".join(f"export {name}={value}" for name, value in self._variables(server).items())
         return f"{lines}\nclaude{_SMALL.format(server.context_length) if _is_small(server) else ''}"
 
-    def edits(self, server: Server, home: Path) -> Sequence[Edit]:
+    def edits(self, server: ServerAddress, home: Path) -> Sequence[Edit]:
         entries: dict[tuple[str, ...], str] = {
             ("env", name): value for name, value in self._variables(server).items()
         }
         folder = Path(os.environ.get("CLAUDE_CONFIG_DIR") or home / ".claude")
         return (json_entries(folder / "settings.json", entries),)
 
-    def _variables(self, server: Server) -> dict[str, str]:
+    def _variables(self, server: ServerAddress) -> dict[str, str]:
         models = ("ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL",
                   "ANTHROPIC_DEFAULT_HAIKU_MODEL")  # fmt: skip
         return {
@@ -48,5 +48,5 @@ CLAUDE_CODE_SIMPLE is what 'claude --bare' sets: three tools, a short prompt, no
 The usual prompt is 12k to 20k tokens; this server's context is {}."""
 
 
-def _is_small(server: Server) -> bool:
+def _is_small(server: ServerAddress) -> bool:
     return server.context_length < ROOMY

@@ -12,7 +12,7 @@ ROOMY = 32_768
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerAddress:
     """Where the server is, and what it serves."""
 
     url: str
@@ -47,8 +47,8 @@ class Client(Protocol):
 
     title: str
 
-    def explain(self, server: Server) -> str:
+    def explain(self, server: ServerAddress) -> str:
         """How to set it up by hand."""
 
-    def edits(self, server: Server, home: Path) -> Sequence[Edit]:
+    def edits(self, server: ServerAddress, home: Path) -> Sequence[Edit]:
         """What ``--write`` changes; empty if there is no file to change."""

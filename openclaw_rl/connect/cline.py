@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from openclaw_rl.connect.client import ROOMY, Edit, Server
+from openclaw_rl.connect.client import ROOMY, Edit, ServerAddress
 from openclaw_rl.connect.json_file import Tree, parse, to_text
 
 _PROVIDER = "openai-compatible"
@@ -16,7 +16,7 @@ class Cline:
 
     title = "Cline"
 
-    def explain(self, server: Server) -> str:
+    def explain(self, server: ServerAddress) -> str:
         room = f"\n\nIts prompt is 5.4k tokens long; this server's {server.context_length} leave little room."
         return f"""\
 On the command line (or run this command with --write, which also says how long the context is):
@@ -30,12 +30,12 @@ In an editor: Cline → Settings → API Configuration
   Context Window     {server.context_length}
   Max Output Tokens  {server.max_tokens}{room if server.context_length < ROOMY else ""}"""
 
-    def edits(self, server: Server, home: Path) -> Sequence[Edit]:
+    def edits(self, server: ServerAddress, home: Path) -> Sequence[Edit]:
         folder = Path(os.environ.get("CLINE_DATA_DIR") or home / ".cline" / "data")
         return (_providers(folder / "settings" / "providers.json", server),)
 
 
-def _providers(path: Path, server: Server) -> Edit:
+def _providers(path: Path, server: ServerAddress) -> Edit:
     """One provider among others. Cline updates its date; it is ours as long as it points at this server."""
     ours = {
         "provider": _PROVIDER,

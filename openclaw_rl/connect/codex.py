@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from openclaw_rl.connect.client import ROOMY, Edit, Server
+from openclaw_rl.connect.client import ROOMY, Edit, ServerAddress
 from openclaw_rl.connect.files import block
 from openclaw_rl.text import toml_string
 
@@ -16,7 +16,7 @@ class Codex:
 
     title = "Codex CLI"
 
-    def explain(self, server: Server) -> str:
+    def explain(self, server: ServerAddress) -> str:
         return f"""\
 Put this into ~/.codex/{_NAME}.config.toml (or run this command with --write):
 
@@ -24,11 +24,11 @@ Put this into ~/.codex/{_NAME}.config.toml (or run this command with --write):
 
 Then: codex --profile {_NAME}"""
 
-    def edits(self, server: Server, home: Path) -> Sequence[Edit]:
+    def edits(self, server: ServerAddress, home: Path) -> Sequence[Edit]:
         folder = Path(os.environ.get("CODEX_HOME") or home / ".codex")
         return (block(folder / f"{_NAME}.config.toml", self._lines(server)),)
 
-    def _lines(self, server: Server) -> str:
+    def _lines(self, server: ServerAddress) -> str:
         return f"""\
 model = {toml_string(server.model)}
 model_provider = "{_NAME}"

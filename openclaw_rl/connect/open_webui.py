@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from openclaw_rl.connect.client import ROOMY, Edit, Server
+from openclaw_rl.connect.client import ROOMY, Edit, ServerAddress
 
 #: Turns off its 28 tools, whose descriptions take 5k tokens.
 _LEAN = 'DEFAULT_MODEL_METADATA=\'{"capabilities":{"builtin_tools":false}}\''
@@ -15,7 +15,7 @@ class OpenWebUI:
 
     title = "Open WebUI"
 
-    def explain(self, server: Server) -> str:
+    def explain(self, server: ServerAddress) -> str:
         port = urlsplit(server.url).port or 80
         is_small = server.context_length < ROOMY
         return f"""\
@@ -30,5 +30,5 @@ Without a container:
   ENABLE_OLLAMA_API=false open-webui serve
 In a running one: Settings → Connections → OpenAI API → +, the same URL and key."""
 
-    def edits(self, server: Server, home: Path) -> Sequence[Edit]:
+    def edits(self, server: ServerAddress, home: Path) -> Sequence[Edit]:
         return ()

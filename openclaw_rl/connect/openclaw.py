@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.connect.client import Edit, Server
+from openclaw_rl.connect.client import Edit, ServerAddress
 from openclaw_rl.connect.json_file import Entry, json_entries
 
 _ID = "openclaw-rl"
@@ -22,7 +22,7 @@ class OpenClaw:
 
     title = "OpenClaw"
 
-    def explain(self, server: Server) -> str:
+    def explain(self, server: ServerAddress) -> str:
         tree: dict[str, Any] = {}
         for entry in self._entries(server):
             if entry.how == "listed":
@@ -38,7 +38,7 @@ Put this into ~/.openclaw/openclaw.json (or run this command with --write, which
 
 Then: openclaw agent --local --agent main --message "Hello" """.rstrip()
 
-    def edits(self, server: Server, home: Path) -> Sequence[Edit]:
+    def edits(self, server: ServerAddress, home: Path) -> Sequence[Edit]:
         state = Path(os.environ.get("OPENCLAW_STATE_DIR") or home / ".openclaw")
         settings = Path(os.environ.get("OPENCLAW_CONFIG_PATH") or state / "openclaw.json")
         plugin = state / f"{_ID}-plugin"
@@ -46,7 +46,7 @@ Then: openclaw agent --local --agent main --message "Hello" """.rstrip()
         # Settings first: if they cannot be changed, nothing is.
         return (json_entries(settings, entries), *(_copy(file, plugin) for file in sorted(_PLUGIN.iterdir())))
 
-    def _entries(self, server: Server) -> list[Entry]:
+    def _entries(self, server: ServerAddress) -> list[Entry]:
         name = f"{_ID}/{server.model}"
         return [
             Entry(("models", "providers", _ID), self._provider(server), prefix=""),
@@ -55,7 +55,7 @@ Then: openclaw agent --local --agent main --message "Hello" """.rstrip()
             *(_lean() if server.context_length < _ROOMY else ()),
         ]
 
-    def _provider(self, server: Server) -> dict[str, Any]:
+    def _provider(self, server: ServerAddress) -> dict[str, Any]:
         return {
             "baseUrl": server.base_url,
             "apiKey": server.key,

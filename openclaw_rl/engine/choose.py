@@ -26,25 +26,29 @@ _MANY = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KernelChoice:
     name: str
     reasons: tuple[str, ...]
     """One line per candidate: what was measured, or why it was ruled out."""
 
 
-def choose_kernel(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, kernel: str) -> Choice:
+def choose_kernel(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, kernel: str
+) -> KernelChoice:
     """The fastest kernel that is accurate enough; ``kernel`` forces one by name."""
     if not checkpoint.is_fast:
         if kernel not in ("auto", "float"):
             raise ValueError(f"kernel {kernel!r} is for models with a fast path; use --kernel auto")
-        return Choice("float", (f"float: {checkpoint.architecture} runs through transformers' own modules",))
+        return KernelChoice(
+            "float", (f"float: {checkpoint.architecture} runs through transformers' own modules",)
+        )
     if kernel != "auto":
         is_plain = device.type == "cpu" and dtype == torch.float32
         if kernel_set(kernel).native and not is_plain:
             raise ValueError(f"kernel {kernel!r} is for fp32 on a CPU; use --device cpu, or --kernel auto")
-        return Choice(kernel, (f"{kernel}: as asked",))
+        return KernelChoice(kernel, (f"{kernel}: as asked",))
     if device.type != "cpu" or dtype != torch.float32:
-        return Choice("float", ("float: low-precision kernels are for fp32 on a CPU",))
+        return KernelChoice("float", ("float: low-precision kernels are for fp32 on a CPU",))
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -53,7 +57,7 @@ def choose_kernel(checkpoint: Checkpoint, device: torch.device, dtype: torch.dty
         torch.set_num_threads(num_threads)
 
 
-def _choose(weights: list[torch.Tensor]) -> Choice:
+def _choose(weights: list[torch.Tensor]) -> KernelChoice:
     candidates: dict[str, _Kernels] = {}
     errors: dict[str, float] = {}
     reasons: list[str] = []
@@ -70,7 +74,7 @@ def _choose(weights: list[torch.Tensor]) -> Choice:
     fastest = min(costs[name].total for name in close)
     # Among kernels that are about equally fast, take the most accurate.
     as_fast = [name for name in close if costs[name].total <= _MIN_GAIN * fastest]
-    return Choice(min(as_fast, key=lambda name: errors[name]), tuple(reasons))
+    return KernelChoice(min(as_fast, key=lambda name: errors[name]), tuple(reasons))
 
 
 _Kernels = list[tuple[torch.Tensor, Kernel]]

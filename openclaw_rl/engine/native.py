@@ -72,11 +72,11 @@ class Native:
         self._library.head(product.pointer, *pointers, rows, num_exact, room.data_ptr())
         return logits_RV
 
-    def room_floats(self, batch: Batch) -> int:
+    def room_floats(self, batch: NativeBatch) -> int:
         """Floats that the batch's pass needs for intermediate results."""
         return int(self._library.room_floats(ctypes.addressof(batch)))
 
-    def run_layers(self, batch: Batch, room: torch.Tensor) -> None:
+    def run_layers(self, batch: NativeBatch, room: torch.Tensor) -> None:
         """Run all layers over the batch's rows, in place."""
         self._library.run_layers(ctypes.addressof(batch), room.data_ptr())
 
@@ -117,7 +117,7 @@ class Model(ctypes.Structure):
     ]
 
 
-class Batch(ctypes.Structure):
+class NativeBatch(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("model", "hidden_RI", "spans", "adapters")),
         *((name, ctypes.c_long) for name in ("rows", "num_spans", "num_adapters", "most_rank")),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from openclaw_rl.engine.kernels import Kernel, KernelSet, NativeKernel, SplitKernel
-from openclaw_rl.engine.native import TILE, Batch, Model, Native, Product, records
+from openclaw_rl.engine.native import TILE, Model, Native, NativeBatch, Product, records
 
 if TYPE_CHECKING:
     from openclaw_rl.engine.lora import Adapter
@@ -55,7 +55,7 @@ class NativeLayers:
             ]
         )
         most_rank = max((adapter.most_rank for _, adapter in groups), default=0)
-        batch = Batch(
+        batch = NativeBatch(
             ctypes.addressof(self._model), hidden_RI.data_ptr(), spans.ctypes.data, adapters.ctypes.data,
             len(hidden_RI), len(chunks), len(groups), most_rank,
         )  # fmt: skip

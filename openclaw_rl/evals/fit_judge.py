@@ -24,7 +24,7 @@ from openclaw_rl.evals.judge import Row, local_parts
 from openclaw_rl.judge.calibration import CLASSES, Calibration, fit
 from openclaw_rl.judge.cues import tool_cues, user_cues
 from openclaw_rl.judge.evidence import CONTINUATIONS, Evidence
-from openclaw_rl.judge.exchange import Exchange
+from openclaw_rl.judge.exchange import CaseTexts
 from openclaw_rl.judge.fitted import KINDS, PACKAGE, SIGNATURE_TEXT, own_folder, signature
 from openclaw_rl.judge.label import features, kind_of, states
 from openclaw_rl.judge.rules import apply_rules
@@ -42,7 +42,7 @@ _NUMBERS = list(range(1, NUM_SETS + 1))
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class LabelledCase:
     """A labelled row with its feature groups for each few-shot set: the evidence, then the hidden states."""
 
     row: Row
@@ -59,7 +59,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    examples: dict[str, list[Example]]
+    examples: dict[str, list[LabelledCase]]
     """By kind of next state."""
     layer: int
     signature: tuple[float, ...]
@@ -75,7 +75,7 @@ def inputs_digest(rows: Sequence[Row]) -> str:
                 json.dumps([few_shot_set(kind, number).words, few_shot_set(kind, number).prefix]).encode()
             )
     for row in rows:
-        exchange = Exchange(case_of(row))
+        exchange = CaseTexts(case_of(row))
         kind = kind_of(exchange)
         texts = [few_shot_set(kind, number).case_text(exchange) for number in _NUMBERS]
         shown = [state_prompts(kind, number, exchange) for number in _NUMBERS]
@@ -88,22 +88,22 @@ async def collect(model: str, rows: Sequence[Row]) -> Collected:
     """Collect every case's features, and the signature by which the model is recognised."""
     from tqdm import tqdm
 
-    examples: dict[str, list[Example]] = {kind: [] for kind in KINDS}
+    examples: dict[str, list[LabelledCase]] = {kind: [] for kind in KINDS}
     config = json.loads((resolve_model(model, default_cache_dir()) / "config.json").read_text())
     layer = round(STATE_DEPTH * config["num_hidden_layers"])
     async with local_parts(model, num_threads=0) as (engine, encode, renderer):
         known_by = await signature(engine, encode)
         evidence = Evidence(engine, encode, renderer, layer)
         for row in tqdm(rows, desc="scoring the train half", file=sys.stderr):
-            exchange = Exchange(case_of(row))
+            exchange = CaseTexts(case_of(row))
             counted = await features(evidence, exchange, _NUMBERS)
             shown = await states(evidence, exchange, _NUMBERS)
             votes = [[first, *others] for first, others in zip(counted, shown, strict=True)]
-            examples[kind_of(exchange)].append(Example(row, votes))
+            examples[kind_of(exchange)].append(LabelledCase(row, votes))
     return Collected(examples, layer, known_by)
 
 
-def fit_votes(examples: Sequence[Example], penalty: float, with_states: bool) -> list[Calibration]:
+def fit_votes(examples: Sequence[LabelledCase], penalty: float, with_states: bool) -> list[Calibration]:
     """Group sizes matter only with hidden states: the evidence alone is one group."""
     calibrations = []
     for number in _NUMBERS:
@@ -115,7 +115,9 @@ def fit_votes(examples: Sequence[Example], penalty: float, with_states: bool) ->
     return calibrations
 
 
-def cross_validate(examples: Sequence[Example], penalty: float, with_states: bool) -> list[tuple[int, int]]:
+def cross_validate(
+    examples: Sequence[LabelledCase], penalty: float, with_states: bool
+) -> list[tuple[int, int]]:
     """(label, verdict with rules) of every case that is not a few-shot example, each judged unseen."""
     pairs, threshold = [], JudgeConfig().majority_vote_threshold
     for fold in range(NUM_FOLDS):

@@ -10,7 +10,7 @@ import json
 import re
 from functools import cache
 
-from openclaw_rl.judge.exchange import Exchange, own_words
+from openclaw_rl.judge.exchange import CaseTexts, own_words
 from openclaw_rl.judge.patterns import read_patterns
 
 _WORD = re.compile(r"[^\W\d_]{3,}|\d+")
@@ -36,7 +36,7 @@ def cue_table(name: str = "cues") -> dict[str, list[re.Pattern[str]]]:
     return {name: [re.compile(form, re.IGNORECASE) for form in forms] for name, forms in table.items()}
 
 
-def user_cues(exchange: Exchange) -> list[float]:
+def user_cues(exchange: CaseTexts) -> list[float]:
     text = own_words(exchange.user_text).strip().replace("’", "'")
     table = cue_table()
     spans = {name: [m.start() for cue in cues for m in cue.finditer(text)] for name, cues in table.items()}
@@ -57,7 +57,7 @@ def user_cues(exchange: Exchange) -> list[float]:
     ]
 
 
-def tool_cues(exchange: Exchange) -> list[float]:
+def tool_cues(exchange: CaseTexts) -> list[float]:
     results = exchange.results
     joined = "\n".join(results).strip()
     calls = " ".join(f"{name} {arguments}" for name, arguments in exchange.calls)
@@ -84,7 +84,7 @@ def _count(name: str, text: str) -> float:
     return float(sum(len(cue.findall(text)) for cue in cue_table("tool_cues")[name]))
 
 
-def _shows_text(exchange: Exchange) -> bool:
+def _shows_text(exchange: CaseTexts) -> bool:
     """Whether the result is several lines of a file or page, whose words say nothing about the call."""
     reads = any(_count("readers", name) for name, _ in exchange.calls)
     return reads and any("\n" in text.strip() for text in exchange.results)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from openclaw_rl.judge.exchange import Exchange, shorten
+from openclaw_rl.judge.exchange import CaseTexts, shorten
 from openclaw_rl.judge.shots import CONTEXT_CHARS, STATE_CHARS, few_shot_set, state_prompts
 from openclaw_rl.types import Engine, Renderer, ScoreRequest, Scores
 
@@ -34,7 +34,7 @@ class Evidence:
         # Cached: kernels round differently with the batch, and the same text must get the same verdict.
         self._known: dict[tuple[tuple[int, ...], int, int], Scores] = {}
 
-    async def words(self, kind: str, number: int, exchange: Exchange) -> list[float]:
+    async def words(self, kind: str, number: int, exchange: CaseTexts) -> list[float]:
         """Log-probs of the set's words at the label position, minus their mean.
 
         The words include the labels and related words, which add information.
@@ -47,7 +47,7 @@ class Evidence:
         mean = sum(values) / len(values)
         return [value - mean for value in values]
 
-    async def chat(self, exchange: Exchange) -> list[float]:
+    async def chat(self, exchange: CaseTexts) -> list[float]:
         """Mean log-prob of each stock continuation, minus their mean."""
         prompt = self._chat_prompt(exchange)
         first, *others = [self._encode(text) for text in CONTINUATIONS]
@@ -56,7 +56,7 @@ class Evidence:
         mean = sum(values) / len(values)
         return [value - mean for value in values]
 
-    async def states(self, kind: str, number: int, exchange: Exchange) -> list[list[float]]:
+    async def states(self, kind: str, number: int, exchange: CaseTexts) -> list[list[float]]:
         """Hidden states where the label, an assistant's next turn or a summary would start; may be empty."""
         if not self._engine.capabilities.hidden_states:
             return []
@@ -68,7 +68,7 @@ class Evidence:
         scores += [await self._score([*ids, ids[0]], len(ids), 0) for ids in prompts]
         return [one.hidden for one in scores if one.hidden is not None]
 
-    def _chat_prompt(self, exchange: Exchange) -> list[int]:
+    def _chat_prompt(self, exchange: CaseTexts) -> list[int]:
         text = exchange.user_text if exchange.has_user else exchange.results_line(STATE_CHARS)
         return self._renderer.render(
             [
@@ -78,7 +78,7 @@ class Evidence:
             ]
         )
 
-    async def _score_label(self, kind: str, number: int, exchange: Exchange) -> Scores:
+    async def _score_label(self, kind: str, number: int, exchange: CaseTexts) -> Scores:
         shots = few_shot_set(kind, number)
         ids = [*self._encode(shots.prefix), *self._encode(shots.case_text(exchange))]
         return await self._score([*ids, self._encode(" " + shots.words[0])[0]], len(ids), _TOP_K)

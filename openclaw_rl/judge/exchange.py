@@ -62,7 +62,7 @@ def split_output(message: Message) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class CaseTexts:
     """The neutralised texts of one case."""
 
     case: JudgeCase

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from openclaw_rl.judge import languages
 from openclaw_rl.judge.corrections import corrects, failure_in_words, sentences
 from openclaw_rl.judge.cues import cue_table
-from openclaw_rl.judge.exchange import Exchange, own_words
+from openclaw_rl.judge.exchange import CaseTexts, own_words
 from openclaw_rl.judge.guard import neutralise
 from openclaw_rl.judge.patterns import read_patterns
 from openclaw_rl.judge.tool_errors import error_in
@@ -64,7 +64,7 @@ def verbatim_hints(case: JudgeCase) -> tuple[str, ...]:
     reply are left out: the teacher sees the hint with the request only, and would answer "That was too long"
     with an apology.
     """
-    exchange = Exchange(case)
+    exchange = CaseTexts(case)
     spoken = separate(_correcting_sentences(exchange.user_text, exchange.request))
     if len(spoken) > MAX_HINTS:
         spoken = [hint for hint in spoken if is_wish(hint)]
@@ -80,7 +80,7 @@ def failures(case: JudgeCase) -> list[str]:
 
 def filter_hints(hints: Sequence[str], case: JudgeCase) -> tuple[str, ...]:
     """Up to three different hints worth training on; if no user said anything, only our fixed sentences."""
-    exchange = Exchange(case)
+    exchange = CaseTexts(case)
     said, failed = own_words(exchange.user_text), failures(case)
     if exchange.results and not said.strip():
         return tuple(hint for hint in hints if hint in failed)[:MAX_HINTS]
@@ -124,7 +124,7 @@ def contradict(first: str, second: str) -> bool:
 
 def complains(case: JudgeCase) -> bool:
     """Whether the next user message looks like a complaint; after a cut-off reply many users just go on."""
-    return any(_is_telling(sentence) for sentence in sentences(own_words(Exchange(case).user_text)))
+    return any(_is_telling(sentence) for sentence in sentences(own_words(CaseTexts(case).user_text)))
 
 
 def _is_telling(sentence: str) -> bool:

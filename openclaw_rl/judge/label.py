@@ -21,7 +21,7 @@ from openclaw_rl.config import JudgeConfig
 from openclaw_rl.judge.calibration import CLASSES, Calibration
 from openclaw_rl.judge.cues import tool_cues, user_cues
 from openclaw_rl.judge.evidence import Evidence
-from openclaw_rl.judge.exchange import Exchange
+from openclaw_rl.judge.exchange import CaseTexts
 from openclaw_rl.judge.fitted import Fitted, read_fitted
 from openclaw_rl.judge.hints import verbatim_hints
 from openclaw_rl.judge.shots import NUM_SETS
@@ -32,12 +32,12 @@ Probabilities = tuple[float, float, float]
 log = logging.getLogger(__name__)
 
 
-def kind_of(exchange: Exchange) -> str:
+def kind_of(exchange: CaseTexts) -> str:
     """A user's message decides if there is one; otherwise the tool results do."""
     return "user" if exchange.has_user else "tool"
 
 
-async def features(evidence: Evidence, exchange: Exchange, numbers: list[int]) -> list[list[float]]:
+async def features(evidence: Evidence, exchange: CaseTexts, numbers: list[int]) -> list[list[float]]:
     """The evidence for each of the given few-shot sets."""
     kind = kind_of(exchange)
     words = await asyncio.gather(*(evidence.words(kind, number, exchange) for number in numbers))
@@ -47,7 +47,7 @@ async def features(evidence: Evidence, exchange: Exchange, numbers: list[int]) -
     return [[*row, *shared] for row in words]
 
 
-async def states(evidence: Evidence, exchange: Exchange, numbers: list[int]) -> list[list[list[float]]]:
+async def states(evidence: Evidence, exchange: CaseTexts, numbers: list[int]) -> list[list[list[float]]]:
     """The model's hidden states for each of the given few-shot sets."""
     return [await evidence.states(kind_of(exchange), number, exchange) for number in numbers]
 
@@ -102,7 +102,7 @@ class LabelJudge:
 
     async def probabilities(self, case: JudgeCase) -> list[Probabilities]:
         """Each vote's calibrated probabilities of +1, 0 and −1."""
-        exchange = Exchange(case)
+        exchange = CaseTexts(case)
         try:
             rows = await features(self._evidence, exchange, self._numbers)
             shown = await states(self._evidence, exchange, self._numbers) if self._uses_states else []

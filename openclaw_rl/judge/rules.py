@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any, Protocol
 
-from openclaw_rl.judge.exchange import Exchange, own_words, text_of
+from openclaw_rl.judge.exchange import CaseTexts, own_words, text_of
 from openclaw_rl.judge.feedback import rating_in
 from openclaw_rl.judge.languages import reaction
 from openclaw_rl.judge.tool_errors import error_in
@@ -55,7 +55,7 @@ class OnlyNotices:
     name = "only_notices"
 
     def apply(self, case: JudgeCase) -> Verdict | None:
-        exchange = Exchange(case)
+        exchange = CaseTexts(case)
         if not exchange.notices or exchange.has_user or exchange.results:
             return None
         return _verdict(self.name, 0, 0.9, "a reaction on another message says nothing about this reply")
@@ -98,14 +98,14 @@ class AskedAgain:
     name = "asked_again"
 
     def apply(self, case: JudgeCase) -> Verdict | None:
-        exchange = Exchange(case)
+        exchange = CaseTexts(case)
         asked, said = (_words(text) for text in (exchange.request, exchange.user_text))
         literally = len(said) <= len(asked) + 2 and asked == said[-len(asked) :]
         if len(asked) < 3 or not (literally or self._adds_nothing(exchange)):
             return None
         return _verdict(self.name, -1, 0.8, "the user asked the same thing again")
 
-    def _adds_nothing(self, exchange: Exchange) -> bool:
+    def _adds_nothing(self, exchange: CaseTexts) -> bool:
         """Whether it asks for something with exactly the content words of the previous request."""
         said = stems(own_words(exchange.user_text))
         return len(said) > 1 and said == stems(exchange.request) and asks(exchange.user_text)
@@ -120,7 +120,7 @@ class WantedWords:
     name = "wanted_words"
 
     def apply(self, case: JudgeCase) -> Verdict | None:
-        for found in _WANTED_WORDS.finditer(own_words(Exchange(case).user_text)):
+        for found in _WANTED_WORDS.finditer(own_words(CaseTexts(case).user_text)):
             wanted, reply = _words(found["words"]), _words(text_of(case.reply))
             at_end = found["where"].lower().startswith(("end", "fin", "clo"))
             has = reply[-len(wanted) :] if at_end else reply[: len(wanted)]
@@ -136,7 +136,7 @@ class OtherLanguage:
     name = "other_language"
 
     def apply(self, case: JudgeCase) -> Verdict | None:
-        score = reaction(own_words(Exchange(case).user_text)) if Exchange(case).has_user else None
+        score = reaction(own_words(CaseTexts(case).user_text)) if CaseTexts(case).has_user else None
         if score is None:
             return None
         said = {1: "praises the reply", 0: "goes on", -1: "wants the reply to differ"}[score]
@@ -194,7 +194,7 @@ def apply_rules(case: JudgeCase, rules: tuple[Rule, ...] = RULES) -> Verdict | N
 
 def user_rating(case: JudgeCase) -> int | None:
     """+1 or −1 if the user's next message has an explicit rating; None if ratings contradict each other."""
-    exchange = Exchange(case)
+    exchange = CaseTexts(case)
     if (said := rating_in(own_words(exchange.user_text))) is not None:
         return said
     earlier = [text_of(message) for message in case.messages if message.get("role") == "assistant"]
@@ -213,7 +213,7 @@ def degeneration(text: str, case: JudgeCase | None = None) -> str | None:
 
 def _wants_one_character(case: JudgeCase | None) -> bool:
     """``7`` and ``W`` are answers to short questions, not signs of collapse."""
-    return case is not None and bool(Exchange(case).request)
+    return case is not None and bool(CaseTexts(case).request)
 
 
 _SAME_CHARACTER = re.compile(r"([^\s\d#*=_.\-])\1{24,}")
@@ -236,7 +236,7 @@ def _repeats(text: str) -> bool:
 def _praises(case: JudgeCase) -> bool:
     from openclaw_rl.judge.cues import USER_CUES, user_cues
 
-    signs = dict(zip(USER_CUES, user_cues(Exchange(case)), strict=True))
+    signs = dict(zip(USER_CUES, user_cues(CaseTexts(case)), strict=True))
     good = signs["thanks"] + signs["praise"] + signs["works"] + signs["adopts"]
     return good > 0 and good > signs["wrong"] + signs["change"] + signs["said"] and not signs["question_end"]
 

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from openclaw_rl.judge.exchange import Exchange, shorten
+from openclaw_rl.judge.exchange import CaseTexts, shorten
 from openclaw_rl.types import JudgeCase
 
 NUM_SETS = 3
@@ -29,11 +29,11 @@ class FewShotSet:
     prefix: str
     template: str
 
-    def case_text(self, exchange: Exchange) -> str:
+    def case_text(self, exchange: CaseTexts) -> str:
         return fill(self.template, exchange)
 
 
-def fill(template: str, exchange: Exchange) -> str:
+def fill(template: str, exchange: CaseTexts) -> str:
     if exchange.has_user:
         context = f"({exchange.results_line(60)}) " if exchange.results else ""
         state = context + (shorten(exchange.user_text, STATE_CHARS) or "(nothing)")
@@ -84,13 +84,13 @@ def few_shot_set(kind: str, number: int, name: str = "") -> FewShotSet:
         f"{fill(template, exchange)} {labels[row['label']]}"
         for row in read_cases("train")
         if f"shot-{number}" in row["tags"]
-        and (exchange := Exchange(case_of(row))).has_user == (kind == "user")
+        and (exchange := CaseTexts(case_of(row))).has_user == (kind == "user")
     ]
     prefix = "\n\n".join([*([intro] if intro else []), *shots, ""])
     return FewShotSet((positive, neutral, negative), tuple(words.split()), prefix, template)
 
 
-def state_prompts(kind: str, number: int, exchange: Exchange) -> list[tuple[str, str]]:
+def state_prompts(kind: str, number: int, exchange: CaseTexts) -> list[tuple[str, str]]:
     """(constant prefix, text) of prompts that show both the reply and the reaction."""
     prompts = [("", fill(_PLAIN[kind], exchange))]
     if kind == "user":  # the label prompts for tool results already show the reply

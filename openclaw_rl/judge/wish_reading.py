@@ -42,7 +42,7 @@ _LONGEST = 1200
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Clause:
     """One part of a sentence."""
 
     text: str
@@ -56,7 +56,7 @@ class Part:
     takes_back_all: bool = False
 
 
-def read_parts(text: str) -> tuple[Part, ...]:
+def read_parts(text: str) -> tuple[Clause, ...]:
     """The parts of a text in order, including those that ask for nothing."""
     bare = text[:_LONGEST].replace("’", "'").strip()
     table = table_for(bare)
@@ -78,7 +78,7 @@ def split_wishes(sentence: str) -> list[str]:
     return [_ended(piece) for piece in pieces] if len(pieces) > 1 else [sentence]
 
 
-def _stands_alone(part: Part, before: str, table: Table) -> bool:
+def _stands_alone(part: Clause, before: str, table: Table) -> bool:
     """It tells somebody to do something, or has a form of its own; not the second of two adjectives."""
     told = _Reader(part.text, table, part.takes_back).is_told
     return told or (bool(part.points.keys() & _FORMS) and not _OPEN_PHRASE.search(before))
@@ -139,12 +139,12 @@ def _says_nothing(part: str, table: Table) -> bool:
 # --- one part ----------------------------------------------------------------------------------
 
 
-def _read(part: str, table: Table) -> Part:
+def _read(part: str, table: Table) -> Clause:
     taken = table.has("back", QUOTED.sub(lambda quoted: "·" * len(quoted.group()), part))
     reader = _Reader(part, table, taken)
     asks = reader.is_told or table.has("want", part)
     if _QUESTION.search(part) and not asks:
-        return Part(part, {})
+        return Clause(part, {})
     left = len(_left(part, reader.covered, table))
     is_short = left <= _FEW and not table.has("states", part)
     everything = table.has("all", part)
@@ -155,7 +155,7 @@ def _read(part: str, table: Table) -> Part:
         or (taken and asks and left <= _FEW_WHERE_TOO_MUCH)
         or (table.has("always", part) and (reader.is_told or table.has("should", part)))
     )
-    return Part(part, reader.points, asks, is_wish, taken, everything)
+    return Clause(part, reader.points, asks, is_wish, taken, everything)
 
 
 def _left(part: str, covered: set[int], table: Table) -> list[str]:

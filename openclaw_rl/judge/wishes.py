@@ -14,7 +14,7 @@ from typing import Literal
 
 from openclaw_rl.forms import read
 from openclaw_rl.judge.corrections import is_failure_in_words, is_personal
-from openclaw_rl.judge.wish_reading import Part, opposite, plain, read_parts, split_wishes
+from openclaw_rl.judge.wish_reading import Clause, opposite, plain, read_parts, split_wishes
 
 Relation = Literal["same", "replaces", "takes back", "other"]
 
@@ -126,7 +126,7 @@ def stems(text: str) -> frozenset[str]:
     return frozenset((word.rstrip("s") or word)[:5] for word in words if word not in _COMMON)
 
 
-def _takes_back(part: Part, old_parts: Sequence[Part], old: str) -> bool:
+def _takes_back(part: Clause, old_parts: Sequence[Clause], old: str) -> bool:
     if any(each.takes_back or each.takes_back_all for each in old_parts):
         return False
     if part.takes_back_all:
@@ -141,7 +141,7 @@ def _takes_back(part: Part, old_parts: Sequence[Part], old: str) -> bool:
     )
 
 
-def _points(parts: Sequence[Part], text: str) -> dict[str, str]:
+def _points(parts: Sequence[Clause], text: str) -> dict[str, str]:
     """All points of a text; for what is no longer wanted, the opposite value."""
     found: dict[str, str] = {}
     for part in [part for part in parts if part.is_wish] or parts:

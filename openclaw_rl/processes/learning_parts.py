@@ -36,7 +36,7 @@ from openclaw_rl.types import (
     Judge,
     Needs,
     Renderer,
-    Rollout,
+    RolloutDriver,
     Scope,
     Sink,
     Trainer,
@@ -165,7 +165,7 @@ def load_rollout(config: Config) -> Callable[[], Awaitable[None]]:
     return partial(_roll_out, config, load_object("rollout", config.learn.rollout or ""))
 
 
-async def _roll_out(config: Config, rollout: Rollout) -> None:
+async def _roll_out(config: Config, rollout: RolloutDriver) -> None:
     """Run a custom client of the server; its conversations are captured and judged like any other."""
     keys = KeyRing.in_home(config.people)
     while (url := announced(config.home)) is None:

@@ -25,7 +25,7 @@ from openclaw_rl.models import (
 )
 from openclaw_rl.plugins import load_object
 from openclaw_rl.render import create_renderer
-from openclaw_rl.serve.choice import Choice
+from openclaw_rl.serve.choice import VersionChoice
 from openclaw_rl.serve.gateway import Answerer
 from openclaw_rl.serve.model_answerer import ModelAnswerer
 from openclaw_rl.serve.takeover import TakeOverAnswerer
@@ -103,7 +103,7 @@ def build_answerer(
         ),
         generate=load_object("generate function", config.serve.generate) if config.serve.generate else None,
         fingerprint=fingerprint,
-        choice=Choice(
+        choice=VersionChoice(
             _manifest_reader(open_store(config)),
             config.serve.elsewhere == "base",
             config.serve.canary_share,

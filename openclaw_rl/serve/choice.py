@@ -34,7 +34,7 @@ class _Standing:
     until: float = 0.0
 
 
-class Choice:
+class VersionChoice:
     """``manifest`` reads a version's manifest; called once per version, when it is first served."""
 
     def __init__(

@@ -21,7 +21,7 @@ from openclaw_rl.errors import RequestError, not_found, or_not_found
 from openclaw_rl.serve.dialect import call_of, given
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.response_events import output_items
-from openclaw_rl.serve.response_items import Item, Part, to_messages
+from openclaw_rl.serve.response_items import ContentPart, InputItem, to_messages
 from openclaw_rl.serve.stored_responses import page_of, resolved
 from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.types import ChatRequest, ConversationStore, Json, TurnRecord
@@ -39,7 +39,7 @@ _PREFIXES = {
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
-Items = Annotated[list[Item], Field(max_length=20)]
+Items = Annotated[list[InputItem], Field(max_length=20)]
 
 
 class NewConversation(WellFormed):
@@ -74,7 +74,7 @@ class Continued:
 
 
 async def continued(
-    store: ConversationStore, conversation_id: str, user: str, given_input: str | list[Item] | None
+    store: ConversationStore, conversation_id: str, user: str, given_input: str | list[InputItem] | None
 ) -> Continued:
     try:
         await _find(store, conversation_id, user)
@@ -82,8 +82,10 @@ async def continued(
         error.param = "conversation"
         raise
     items = await _ask(store.items, conversation_id)
-    history = to_messages([Item.model_validate(item) for item in items])
-    said = [Item(role="user", content=given_input)] if isinstance(given_input, str) else given_input or []
+    history = to_messages([InputItem.model_validate(item) for item in items])
+    said = (
+        [InputItem(role="user", content=given_input)] if isinstance(given_input, str) else given_input or []
+    )
     return Continued(conversation_id, history, kept_items(said, items))
 
 
@@ -99,7 +101,7 @@ async def keep_turn(store: ConversationStore, turn: TurnRecord, request: ChatReq
         log.error("a reply could not be added to its conversation: %s", type(error).__name__)
 
 
-def kept_items(items: Sequence[Item], there: Sequence[Json]) -> list[Json]:
+def kept_items(items: Sequence[InputItem], there: Sequence[Json]) -> list[Json]:
     """As they are stored and shown; one whose id is missing, odd or taken gets a new one."""
     taken = {item["id"] for item in there}
     kept = []
@@ -113,7 +115,7 @@ def kept_items(items: Sequence[Item], there: Sequence[Json]) -> list[Json]:
     return kept
 
 
-def _said(item: Item, kind: str) -> Json:
+def _said(item: InputItem, kind: str) -> Json:
     facts = given(
         call_id=item.call_id,
         name=item.name,
@@ -127,13 +129,13 @@ def _said(item: Item, kind: str) -> Json:
         facts["role"] = item.role or "user"
     if isinstance(item.content, str):
         item_type = "output_text" if item.role == "assistant" else "input_text"
-        facts["content"] = [_part(Part(type=item_type, text=item.content))]
+        facts["content"] = [_part(ContentPart(type=item_type, text=item.content))]
     elif item.content is not None or kind == "message":
         facts["content"] = [_part(part) for part in item.content or []]
     return facts
 
 
-def _part(part: Part) -> Json:
+def _part(part: ContentPart) -> Json:
     """Only what is read of it: the rest may be anything, also what no answer may hold."""
     url = part.image_url if isinstance(part.image_url, str) else None
     annotations: list[Json] | None = [] if part.type == "output_text" else None
@@ -222,7 +224,7 @@ def _add_item_routes(router: APIRouter, gateway: Gateway) -> None:
 
 
 async def _read_items(
-    gateway: Gateway, items: list[Item] | None, request: Request, there: Sequence[Json]
+    gateway: Gateway, items: list[InputItem] | None, request: Request, there: Sequence[Json]
 ) -> list[Json]:
     call = await call_of(gateway, request)
     found = await resolved(items, call.user, call.recall, "items") or []

@@ -59,7 +59,7 @@ class Event:
     """In OpenAI's format, if another server computed them."""
 
 
-class Source(Protocol):
+class ReplySource(Protocol):
     """The reply to one request that passed all checks."""
 
     model: str
@@ -118,7 +118,7 @@ class Exchange:
         self,
         host: Host,
         request: ChatRequest,
-        source: Source,
+        source: ReplySource,
         placing: Placement,
         arrived: float,
         id_prefix: str = "chatcmpl-",

@@ -15,7 +15,7 @@ from typing import Protocol
 from openclaw_rl.errors import RequestError
 from openclaw_rl.roles import system_prompt
 from openclaw_rl.serve.background import Background
-from openclaw_rl.serve.exchange import Exchange, Source
+from openclaw_rl.serve.exchange import Exchange, ReplySource
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.quota import Quotas
 from openclaw_rl.serve.remember import remembering
@@ -44,7 +44,7 @@ class Answerer(Protocol):
     def renderer(self) -> Renderer | None:
         """None if prompts are not rendered on this server."""
 
-    async def prepare(self, request: ChatRequest) -> Source:
+    async def prepare(self, request: ChatRequest) -> ReplySource:
         """Raise every possible refusal. Slow work does not run on the event loop."""
 
     async def models(self, scope: Scope) -> list[str]: ...
@@ -100,7 +100,7 @@ class Gateway:
             raise RequestError(
                 f"{problem}; retry in a second.", status=429, code="rate_limit_exceeded", retry_after_s=1
             )
-        source: Source | None = None
+        source: ReplySource | None = None
         try:
             source = await self.answerer.prepare(request)
             placing = await self.capture.place(request)

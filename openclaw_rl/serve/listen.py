@@ -29,7 +29,7 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-class Claim:
+class FolderLock:
     """A data folder locked by this process. The kernel releases the lock when the process dies."""
 
     def __init__(self, file: TextIO, home: Path) -> None:
@@ -46,7 +46,7 @@ class Claim:
         self._file.flush()
 
 
-def claim_home(home: Path) -> Claim:
+def claim_home(home: Path) -> FolderLock:
     """Lock the data folder; a second server is refused, since both would write to one ledger."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = (home / "serve.json").open("a+")
@@ -59,7 +59,7 @@ def claim_home(home: Path) -> Claim:
         ) from None
     os.chmod(home / "serve.json", 0o600)
     file.truncate(0)
-    return Claim(file, home)
+    return FolderLock(file, home)
 
 
 def bind_private(path: Path) -> socket.socket:

@@ -13,7 +13,7 @@ from typing import cast
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.schemas import end_patterns, relax
-from openclaw_rl.serve.choice import Choice
+from openclaw_rl.serve.choice import VersionChoice
 from openclaw_rl.serve.model_reply import ModelReply
 from openclaw_rl.serve.public_prefix import PublicPrefix
 from openclaw_rl.types import (
@@ -50,7 +50,7 @@ class ModelAnswerer:
         defaults: SamplingParams,
         generate: Generate | None = None,
         fingerprint: str = "",
-        choice: Choice | None = None,
+        choice: VersionChoice | None = None,
         scope_of: Callable[[int], Scope] = lambda version: EVERYONE,
     ) -> None:
         """``defaults`` apply if a request sets no sampling; ``choice`` may pick another version than the

@@ -10,28 +10,28 @@ from openclaw_rl.serve.dialect import Open
 from openclaw_rl.types import Json
 
 
-class Part(Open):
+class ContentPart(Open):
     type: str = "input_text"
     text: str | None = None
     refusal: str | None = None
     image_url: Any = None
 
 
-class Item(Open):
+class InputItem(Open):
     type: str | None = None
     id: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: str | list[Part] | None = None
-    summary: list[Part] | None = None
+    content: str | list[ContentPart] | None = None
+    summary: list[ContentPart] | None = None
     call_id: str | None = None
     name: str | None = None
     namespace: str | None = None
     arguments: str | None = None
     input: str | None = None
-    output: str | list[Part] | None = None
+    output: str | list[ContentPart] | None = None
 
 
-def to_messages(given_input: str | list[Item] | None, field: str = "input") -> list[Json]:
+def to_messages(given_input: str | list[InputItem] | None, field: str = "input") -> list[Json]:
     """What one reply consists of, reasoning, text and calls, becomes one assistant message again.
 
     ``field`` is where errors say that the items stand.
@@ -82,13 +82,13 @@ def _starts_anew(last: Json) -> bool:
     return bool(last["content"]) and "tool_calls" not in last
 
 
-def _text(content: str | list[Part] | None) -> str:
+def _text(content: str | list[ContentPart] | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(part.text or part.refusal or "" for part in content)
 
 
-def _content(content: str | list[Part] | None) -> str | list[Json]:
+def _content(content: str | list[ContentPart] | None) -> str | list[Json]:
     if content is None or isinstance(content, str):
         return content or ""
     if all(part.type in ("input_text", "output_text", "text", "refusal") for part in content):
@@ -96,7 +96,7 @@ def _content(content: str | list[Part] | None) -> str | list[Json]:
     return [_part(part) for part in content]
 
 
-def _part(part: Part) -> Json:
+def _part(part: ContentPart) -> Json:
     if part.type == "input_image" and part.image_url is not None:
         return {"type": "image_url", "image_url": {"url": part.image_url}}
     if part.text is not None:

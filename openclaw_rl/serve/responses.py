@@ -20,7 +20,7 @@ from openclaw_rl.serve.dialect import Call, Dialect, Open, WireRequest, call_of,
 from openclaw_rl.serve.exchange import Exchange
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.response_events import ResponseWriter
-from openclaw_rl.serve.response_items import Item, in_namespace, to_messages
+from openclaw_rl.serve.response_items import InputItem, in_namespace, to_messages
 from openclaw_rl.serve.stored_responses import add_stored_routes, resolved
 from openclaw_rl.types import ChatRequest, Json, TurnRecord
 
@@ -55,7 +55,7 @@ class TextOptions(Open):
 
 class ResponsesRequest(WireRequest):
     model: str
-    input: str | list[Item] | None = None
+    input: str | list[InputItem] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: str | ConversationName | None = None
@@ -187,7 +187,7 @@ def _history(turn: TurnRecord) -> list[Json]:
 
 
 async def _conversation(
-    parsed: ResponsesRequest, given_input: str | list[Item] | None, call: Call
+    parsed: ResponsesRequest, given_input: str | list[InputItem] | None, call: Call
 ) -> Continued | None:
     if (named := parsed.conversation) is None:
         return None

@@ -19,7 +19,7 @@ from openclaw_rl.serve import sse
 from openclaw_rl.serve.exchange import bare_id
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.response_events import output_items, response_body, stored_events
-from openclaw_rl.serve.response_items import Item
+from openclaw_rl.serve.response_items import InputItem
 from openclaw_rl.types import Json, TurnRecord, Unfinished
 
 _ITEM_ID = re.compile(r"(?:msg|fc|ctc|rs)_([0-9a-f]{24})\d+")
@@ -42,8 +42,8 @@ async def referred_item(item_id: str, user: str, recall: Recall, where: str) -> 
 
 
 async def resolved(
-    given_input: str | list[Item] | None, user: str, recall: Recall, field: str = "input"
-) -> str | list[Item] | None:
+    given_input: str | list[InputItem] | None, user: str, recall: Recall, field: str = "input"
+) -> str | list[InputItem] | None:
     """References replaced by what they refer to: some clients send them for every reply they got."""
     if not isinstance(given_input, list):
         return given_input
@@ -51,7 +51,7 @@ async def resolved(
     for index, item in enumerate(given_input):
         if item.type == "item_reference" or (item.type is None and item.role is None and item.id):
             found = await referred_item(item.id or "", user, recall, f"{field}[{index}]")
-            item = Item.model_validate(found)
+            item = InputItem.model_validate(found)
         items.append(item)
     return items
 

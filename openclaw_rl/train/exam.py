@@ -49,7 +49,7 @@ _LEAST_IN_FORM = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ExamItem:
     messages: list[Message]
     answers: tuple[str, ...]
     bound: bool
@@ -169,7 +169,7 @@ class Examiner:
         in_form = reading.meets(text) if reading.can_tell(finished) else None
         return ReplyCheck(broken, gap, on_topic, -likely, len(reply), in_form)
 
-    async def right(self, version: int, items: Sequence[Item], wish: str = "") -> list[bool]:
+    async def right(self, version: int, items: Sequence[ExamItem], wish: str = "") -> list[bool]:
         """Whether each item is answered right; prompts state the wish where it applies."""
         prompts = [self._renderer.render(_with_wish(item, wish), []) for item in items]
         replies = await asyncio.gather(*(self._answer(prompt, version) for prompt in prompts))
@@ -243,7 +243,7 @@ class Examiner:
         return "".join(detokenizer.feed(i) for i in said) + detokenizer.finish()
 
 
-def draw_items(bound: bool, number: int | None, seed: int) -> list[Item]:
+def draw_items(bound: bool, number: int | None, seed: int) -> list[ExamItem]:
     """A fresh sample for every version; all items if ``number`` is None."""
     every = [item for item in map(_item, _lines("gate_items.txt")) if item.bound == bound]
     return every if number is None else random.Random(seed).sample(every, min(number, len(every)))
@@ -270,15 +270,15 @@ def gate_requests() -> list[str]:
     return _lines("gate_requests.txt")
 
 
-def _item(line: str) -> Item:
+def _item(line: str) -> ExamItem:
     asked, _, answer = line.rpartition("|")
     system, bound, text = asked.rpartition("||")
     said: list[Message] = [{"role": "user", "content": text}]
     before: list[Message] = [{"role": "system", "content": system}] if bound else []
-    return Item([*before, *said], tuple(answer.split("/")), bool(bound))
+    return ExamItem([*before, *said], tuple(answer.split("/")), bool(bound))
 
 
-def _with_wish(item: Item, wish: str) -> list[Message]:
+def _with_wish(item: ExamItem, wish: str) -> list[Message]:
     if item.bound or not wish:
         return item.messages
     last = item.messages[-1]

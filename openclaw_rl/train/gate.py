@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from openclaw_rl.forms import NOTHING_READ, Reading
 from openclaw_rl.scopes import is_environment
-from openclaw_rl.train.exam import Examiner, Item, ReplyCheck, ReplyStats, draw_items, draw_tool_items
+from openclaw_rl.train.exam import Examiner, ExamItem, ReplyCheck, ReplyStats, draw_items, draw_tool_items
 from openclaw_rl.types import (
     BASE_VERSION,
     EVERYONE,
@@ -80,7 +80,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class GateCheck:
     name: str
     value: float
     bound: float
@@ -91,7 +91,7 @@ class Check:
 class GateResult:
     passed: bool
     reason: str
-    checks: tuple[Check, ...]
+    checks: tuple[GateCheck, ...]
 
     def to_json(self) -> Json:
         return asdict(self)
@@ -139,8 +139,8 @@ class Gate:
     ) -> GateResult:
         """``version`` must be loaded, unless the report says that its weights are not finite."""
         if not report.finite:
-            return _result([Check("finite", 0.0, 1.0, False)])
-        checks = [Check("finite", 1.0, 1.0, True)]
+            return _result([GateCheck("finite", 0.0, 1.0, False)])
+        checks = [GateCheck("finite", 1.0, 1.0, True)]
         if is_environment(scope):  # it has no users; its task success is measured in the environment
             return _result([*checks, *await self._tools(version)])
         # Concurrently: the engine answers a batch for little more than the cost of one.
@@ -157,7 +157,7 @@ class Gate:
 
     # --- what it knows ---------------------------------------------------------------------------
 
-    async def _knowledge(self, version: int, wishes: Sequence[str]) -> list[Check]:
+    async def _knowledge(self, version: int, wishes: Sequence[str]) -> list[GateCheck]:
         checks = []
         kinds = [("facts", self._bounds.lost, False), ("jobs", self._bounds.lost_jobs, True)]
         for name, most, is_bound in kinds if self.everywhere else kinds[:1]:
@@ -170,7 +170,7 @@ class Gate:
             checks.append(check)
         return checks
 
-    async def _left(self, version: int, items: Sequence[Item], wishes: Sequence[str]) -> float:
+    async def _left(self, version: int, items: Sequence[ExamItem], wishes: Sequence[str]) -> float:
         """Right answers relative to the reference's.
 
         With several users, the reference is the one whose wish costs the fewest right answers.
@@ -181,7 +181,7 @@ class Gate:
             return 1.0
         return _mean(await self._examiner.right(version, items)) / reference
 
-    async def _base_share(self, items: Sequence[Item], wish: str) -> float:
+    async def _base_share(self, items: Sequence[ExamItem], wish: str) -> float:
         """The share of the items that the base gets right."""
         keys = [(str(item.messages), "" if item.bound else wish) for item in items]
         return _mean(await self._asked_once(keys, list(items), partial(self._examiner.right, wish=wish)))
@@ -197,7 +197,7 @@ class Gate:
         self._right = _newest(self._right | known)
         return [known[key] for key in keys]
 
-    async def _tools(self, version: int) -> list[Check]:
+    async def _tools(self, version: int) -> list[GateCheck]:
         if self._tool_calls is None:
             self._tool_calls = await self._tool_call_nll(BASE_VERSION)
         worse = await self._tool_call_nll(version) - self._tool_calls
@@ -214,7 +214,7 @@ class Gate:
         said = self._encode(f"<tool_call>\n{call}\n</tool_call>")
         return -await self._examiner.mean_logprob(prompt, said, version)
 
-    async def _calls(self, version: int) -> Check:
+    async def _calls(self, version: int) -> GateCheck:
         """Right tool and arguments when a call is forced, relative to the base."""
         for number in (_CALLS, None):
             items = draw_tool_items(number, seed=version)
@@ -230,17 +230,19 @@ class Gate:
 
     # --- how it talks ----------------------------------------------------------------------------
 
-    async def _replies_for_all(self, version: int, parent: int, subjects: Sequence[Subject]) -> list[Check]:
+    async def _replies_for_all(
+        self, version: int, parent: int, subjects: Sequence[Subject]
+    ) -> list[GateCheck]:
         """Each check once: its first failure for any subject, otherwise its first result."""
-        found: dict[str, Check] = {}
+        found: dict[str, GateCheck] = {}
         of_each = await asyncio.gather(*(self._replies(version, parent, subject) for subject in subjects))
         for check in itertools.chain(*of_each):
             if check.name not in found or (found[check.name].passed and not check.passed):
                 found[check.name] = check
         return list(found.values())
 
-    async def _replies(self, version: int, parent: int, subject: Subject) -> list[Check]:
-        asks, check_replies, checks = subject.asks, list[ReplyCheck](), list[Check]()
+    async def _replies(self, version: int, parent: int, subject: Subject) -> list[GateCheck]:
+        asks, check_replies, checks = subject.asks, list[ReplyCheck](), list[GateCheck]()
         for which in (range(len(asks))[:_FIRST_ASKS], range(len(asks))[_FIRST_ASKS:]):
             if not which:
                 break
@@ -261,7 +263,7 @@ class Gate:
 
     def _compare_replies(
         self, now: ReplyStats, base: ReplyStats, hinted: ReplyStats, before: ReplyStats
-    ) -> list[Check]:
+    ) -> list[GateCheck]:
         bounds = self._bounds
         strange = now.strangeness - max(base.strangeness, hinted.strangeness)
         reference = min(base.specificity, hinted.specificity)
@@ -325,15 +327,15 @@ def _newest(known: dict[K, V]) -> dict[K, V]:
     return dict(list(known.items())[-_KEPT:])
 
 
-def _at_most(name: str, value: float, bound: float) -> Check:
-    return Check(name, value, bound, value <= bound)
+def _at_most(name: str, value: float, bound: float) -> GateCheck:
+    return GateCheck(name, value, bound, value <= bound)
 
 
-def _at_least(name: str, value: float, bound: float) -> Check:
-    return Check(name, value, bound, value >= bound)
+def _at_least(name: str, value: float, bound: float) -> GateCheck:
+    return GateCheck(name, value, bound, value >= bound)
 
 
-def _result(checks: list[Check]) -> GateResult:
+def _result(checks: list[GateCheck]) -> GateResult:
     failed = [f"{c.name} {c.value:.2f} (bound {c.bound:.2f})" for c in checks if not c.passed]
     return GateResult(not failed, "; ".join(failed), tuple(checks))
 

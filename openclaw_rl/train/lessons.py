@@ -145,7 +145,7 @@ class WishBook(Protocol):
     def taught(self, wish: Any) -> None: ...
 
 
-class Sampler:
+class SampleMaker:
     """Makes samples from verdicts, one at a time, in order of arrival."""
 
     def __init__(

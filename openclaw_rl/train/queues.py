@@ -99,7 +99,7 @@ class PolicyQueue(Protocol):
     def flushed(self, asked: float, scope: Scope | None = None) -> None: ...
 
 
-class WishBook(Protocol):
+class WishLimits(Protocol):
     """Users' wishes, as far as versions depend on them. Synchronous."""
 
     def current(self, user: str, scope: Scope) -> str: ...

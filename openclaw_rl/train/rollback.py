@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.train.queues import PolicyQueue, WishBook
+from openclaw_rl.train.queues import PolicyQueue, WishLimits
 from openclaw_rl.train.watch import Reaction, better_before
 from openclaw_rl.types import BASE_VERSION, Scope
 
@@ -27,7 +27,7 @@ class Rollback:
     def __init__(
         self,
         policies: PolicyQueue,
-        wishes: WishBook,
+        wishes: WishLimits,
         store: PolicyStore,
         fingerprint: str,
         progress: Callable[[str], None],

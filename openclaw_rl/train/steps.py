@@ -27,7 +27,7 @@ class TrainingSet:
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
+class TrainedStep:
     report: StepReport
     scale: float
     batch: Batch
@@ -36,10 +36,10 @@ class StepResult:
 
 def take_steps(
     trainer: Trainer, algorithm: Algorithm, training_set: TrainingSet, state: Json, seed: int, parent: int
-) -> StepResult:
+) -> TrainedStep:
     """Deterministic: after a crash the same seed gives the same steps with the same examples."""
     needs, chance = algorithm.needs, random.Random(seed)
-    result: StepResult | None = None
+    result: TrainedStep | None = None
     for _ in range(needs.steps):
         new, replayed = _choose(needs, training_set, chance)
         made = algorithm.batch(new, state)
@@ -47,7 +47,7 @@ def take_steps(
         anchors = chance.sample(training_set.anchors, min(number, len(training_set.anchors)))
         made = replace(made, scale=made.scale * _SMALLER**training_set.num_rejected)
         report = trainer.step(replace(made, examples=[*made.examples, *replayed, *anchors]), parent)
-        result = StepResult(report if result is None else _add(result.report, report), made.scale, made)
+        result = TrainedStep(report if result is None else _add(result.report, report), made.scale, made)
         if not report.finite:
             break
     assert result is not None

@@ -40,7 +40,7 @@ class TrafficShare(Protocol):
     def at(self) -> float: ...
 
 
-class Shares(Protocol):
+class TrafficShares(Protocol):
     """Traffic shares in the ledger. Synchronous."""
 
     def changed_scopes(self, seen: Any) -> tuple[list[Scope], Any]:
@@ -94,7 +94,9 @@ def as_good(upstream: Sequence[Reaction], here: Sequence[Reaction]) -> float:
 class TakeOver:
     """Checks every scope periodically and adjusts its traffic share."""
 
-    def __init__(self, shares: Shares, served: Served, steps: Sequence[float], poll_s: float = 2.0) -> None:
+    def __init__(
+        self, shares: TrafficShares, served: Served, steps: Sequence[float], poll_s: float = 2.0
+    ) -> None:
         self._shares, self._served, self._steps, self._poll_s = shares, served, tuple(steps), poll_s
         self._seen: Any = None
 

@@ -19,10 +19,10 @@ from itertools import takewhile
 from openclaw_rl.config import LearnConfig
 from openclaw_rl.train.disk import Disk
 from openclaw_rl.train.gate import Gate, GateResult
-from openclaw_rl.train.lessons import OTHER_MODEL, Sampler
+from openclaw_rl.train.lessons import OTHER_MODEL, SampleMaker
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.publish import follow
-from openclaw_rl.train.queues import PolicyQueue, WishBook
+from openclaw_rl.train.queues import PolicyQueue, WishLimits
 from openclaw_rl.train.rollback import Rollback
 from openclaw_rl.train.steps import TrainingSet, find_factors, take_steps
 from openclaw_rl.types import (
@@ -76,8 +76,8 @@ class LearnWorker:
     def __init__(
         self,
         policies: PolicyQueue,
-        wishes: WishBook,
-        sampler: Sampler,
+        wishes: WishLimits,
+        sampler: SampleMaker,
         method_for: Callable[[Scope], Method],
         make_trainer: Callable[[], Trainer],
         gate: Gate,

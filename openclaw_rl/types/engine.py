@@ -222,7 +222,7 @@ class Generate(Protocol):
     def __call__(self, engine: Engine, request: GenerateRequest) -> AsyncIterator[Token]: ...
 
 
-class Rollout(Protocol):
+class RolloutDriver(Protocol):
     """Uses the served model through the API, as a client would, for as long as the learn process runs."""
 
     async def __call__(self, base_url: str, api_key: str) -> None: ...

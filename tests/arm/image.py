@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from openclaw_rl.engine.native import Batch, Model, Native, Product
+from openclaw_rl.engine.native import Model, Native, NativeBatch, Product
 
 Function = Literal["product", "head", "layers"]
 #: Bytes of a tile's group, as in products.h; of a pair of bf16 tiles' inputs.
@@ -114,28 +114,28 @@ class RecordingNative:
         self._tolerance = tolerance
         self.image: Image | None = None
 
-    def room_floats(self, batch: Batch) -> int:
+    def room_floats(self, batch: NativeBatch) -> int:
         return self._native.room_floats(batch)
 
-    def run_layers(self, batch: Batch, room: torch.Tensor) -> None:
+    def run_layers(self, batch: NativeBatch, room: torch.Tensor) -> None:
         image = Image(self._name, "layers", [ctypes.addressof(batch)], self._tolerance)
         _follow_batch(image, batch, Model.from_address(batch.model), self._context_length)
         self._native.run_layers(batch, room)
         self.image = image.finish()
 
 
-def _follow_batch(image: Image, batch: Batch, model: Model, context_length: int) -> None:
-    root = image.follow(0, 0, ctypes.sizeof(Batch))
-    record = image.follow(root, Batch.model.offset, ctypes.sizeof(Model))
+def _follow_batch(image: Image, batch: NativeBatch, model: Model, context_length: int) -> None:
+    root = image.follow(0, 0, ctypes.sizeof(NativeBatch))
+    record = image.follow(root, NativeBatch.model.offset, ctypes.sizeof(Model))
     widths = _follow_model(image, record, model, context_length)
-    image.follow(root, Batch.hidden_RI.offset, 4 * batch.rows * model.hidden, is_output=True)
-    spans = image.follow(root, Batch.spans.offset, batch.num_spans * _SPAN)
+    image.follow(root, NativeBatch.hidden_RI.offset, 4 * batch.rows * model.hidden, is_output=True)
+    spans = image.follow(root, NativeBatch.spans.offset, batch.num_spans * _SPAN)
     for at in range(0, batch.num_spans * _SPAN, _SPAN):
         capacity = image.number(spans, at + 24)
         floats = model.num_layers * 2 * model.key_heads * capacity * model.size
         image.follow(spans, at + 16, 4 * floats, is_output=True)
         image.follow(spans, at + 48, 4 * model.hidden, is_output=True)
-    adapters = image.follow(root, Batch.adapters.offset, batch.num_adapters * _ADAPTER)
+    adapters = image.follow(root, NativeBatch.adapters.offset, batch.num_adapters * _ADAPTER)
     for at in range(0, batch.num_adapters * _ADAPTER, _ADAPTER):
         low_ranks = image.follow(adapters, at + 16, len(widths) * _LOW_RANK)
         for index, (size, width) in enumerate(widths):

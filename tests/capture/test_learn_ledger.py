@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw_rl.capture import inspect, left_out
+from openclaw_rl.capture import inspect, unjudged
 from openclaw_rl.capture.events import TurnEvent
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.capture.learn_ledger import LearnLedger
@@ -213,7 +213,7 @@ def test_a_retried_turn_is_out(
     assert counts["by_state"] == {
         "waiting": 0, "judged": 0, "unjudged": 0, "sampled": 0, "trained": 0, "excluded": 1,
     }  # fmt: skip
-    assert counts["by_reason"] == {left_out.RETRIED: 1}
+    assert counts["by_reason"] == {unjudged.RETRIED: 1}
 
 
 def test_what_the_main_line_continues_belongs_to_it(

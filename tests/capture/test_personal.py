@@ -37,7 +37,7 @@ def test_all_of_one_person_and_nothing_of_another(tmp_path: Path, capsys: pytest
         texts = {name: archive.read(name).decode() for name in archive.namelist()}
     assert set(texts) == {
         "README.txt", "sessions.jsonl", "events.jsonl", "verdicts.jsonl", "samples.jsonl", "wishes.json",
-        "settings.json",
+        "settings.json", "conversations.jsonl",
     }  # fmt: skip
     assert json.loads(texts["sessions.jsonl"])["turns"][0]["id"] == "t1"
     assert "shorter, please" in texts["events.jsonl"]

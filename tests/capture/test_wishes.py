@@ -16,8 +16,8 @@ from openclaw_rl.capture.wishes import (
     REPLACED,
     SET_ASIDE,
     TAKEN_BACK,
-    Wish,
     Wishes,
+    WishRecord,
     list_wishes,
 )
 from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
@@ -52,7 +52,7 @@ def became(ledger: LearnLedger) -> dict[str, str]:
 def test_the_same_again_is_one_wish(book: Wishes) -> None:
     first = book.take_up(turn(1), FRENCH, 0)
     again = book.take_up(turn(2), "Not in English. Answer in French.", 3)
-    assert first == again == Wish("t1", EVERYONE, "ann", FRENCH, ACTIVE, 1.0, None, 0, 0, 0, 0)
+    assert first == again == WishRecord("t1", EVERYONE, "ann", FRENCH, ACTIVE, 1.0, None, 0, 0, 0, 0)
     assert book.texts("ann", EVERYONE) == (FRENCH,)
     assert book.texts("ben", EVERYONE) == ()
 

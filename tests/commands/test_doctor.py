@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.commands.doctor import (
-    Check,
+    Finding,
     _cpu_flags,
     check_disk,
     check_kernels,
@@ -119,9 +119,9 @@ def test_a_database_that_does_not_answer_fails_without_showing_the_password() ->
 
 
 def test_exit_code_counts_required_checks_only(capsys: pytest.CaptureFixture[str]) -> None:
-    fine = Check("a", True, "fine")
-    note = Check("b", False, "a pity", "do this", required=False)
-    bad = Check("c", False, "broken", "do that")
+    fine = Finding("a", True, "fine")
+    note = Finding("b", False, "a pity", "do this", required=False)
+    bad = Finding("c", False, "broken", "do that")
     assert print_doctor([fine, note]) == 0
     assert print_doctor([fine, note, bad]) == 1
     out = capsys.readouterr().out

@@ -11,7 +11,7 @@ from openclaw_rl.commands.fit import Machine
 from openclaw_rl.commands.setup import CHOICES, recommend, table
 from openclaw_rl.config import load_config
 from openclaw_rl.connect import CLIENTS
-from openclaw_rl.connect.client import Server
+from openclaw_rl.connect.client import ServerAddress
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.types import Needs
 
@@ -52,7 +52,7 @@ def test_any_model_name_is_written_so_that_it_is_read_again(tmp_path: Path, mode
     assert load_config({"home": tmp_path}, {}).engine.model == model
     codex = (
         CLIENTS["codex"]
-        .explain(Server("http://127.0.0.1:1", "sk", model, max_tokens=256))
+        .explain(ServerAddress("http://127.0.0.1:1", "sk", model, max_tokens=256))
         .partition("\n\n")[2]
     )
     assert tomllib.loads(codex.rpartition("\n\nThen")[0])["model"] == model

@@ -17,7 +17,7 @@ import uvicorn
 
 from openclaw_rl.commands.chat import Chat
 from openclaw_rl.commands.cli import _parser, main
-from openclaw_rl.commands.client import Server
+from openclaw_rl.commands.client import ServerClient
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine, scripted_system, wait_until
 from openclaw_rl.types import Weights
@@ -45,7 +45,7 @@ def run(system: ServingSystem, *arguments: str) -> int:
 
 def chat(system: ServingSystem, *lines: str) -> str:
     out = io.StringIO()
-    with Server(system.config) as server:
+    with ServerClient(system.config) as server:
         Chat(server, out).run(lines)
     return out.getvalue()
 
@@ -74,7 +74,7 @@ def test_a_chat_says_when_another_version_answers(system: ServingSystem, tmp_pat
         yield "And now?"
 
     out = io.StringIO()
-    with Server(system.config) as server:
+    with ServerClient(system.config) as server:
         Chat(server, out).run(lines())
     assert "[version 3 answers now, instead of 0]" in out.getvalue()
 

@@ -17,11 +17,11 @@ import pytest
 
 from openclaw_rl import connect
 from openclaw_rl.connect import CLIENTS
-from openclaw_rl.connect.client import Server
+from openclaw_rl.connect.client import ServerAddress
 from openclaw_rl.connect.files import backup_of
 from openclaw_rl.testing import clean_environment, command
 
-SERVER = Server("http://127.0.0.1:30000", "sk-ocrl-test", "SmolLM2-135M-Instruct", 1024)
+SERVER = ServerAddress("http://127.0.0.1:30000", "sk-ocrl-test", "SmolLM2-135M-Instruct", 1024)
 FILES = {
     "claude-code": ".claude/settings.json",
     "codex": ".codex/openclaw-rl.config.toml",

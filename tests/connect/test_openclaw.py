@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from openclaw_rl import connect
-from openclaw_rl.connect.client import Server
+from openclaw_rl.connect.client import ServerAddress
 from openclaw_rl.connect.files import backup_of
 
-SERVER = Server("http://127.0.0.1:30000", "sk-ocrl-test", "SmolLM2-135M-Instruct", 1024)
+SERVER = ServerAddress("http://127.0.0.1:30000", "sk-ocrl-test", "SmolLM2-135M-Instruct", 1024)
 NAME = "openclaw-rl/SmolLM2-135M-Instruct"
 THEIRS: dict[str, Any] = {
     "agents": {
@@ -45,7 +45,7 @@ def settings(tmp_path: Path) -> Path:
     return path
 
 
-def run(home: Path, server: Server = SERVER, **how: bool) -> str:
+def run(home: Path, server: ServerAddress = SERVER, **how: bool) -> str:
     said: list[str] = []
     connect.run("openclaw", server, said.append, home=home, **how)
     return "\n".join(said)

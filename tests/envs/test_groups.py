@@ -13,7 +13,7 @@ import pytest
 
 from openclaw_rl.capture.events import REWARD
 from openclaw_rl.commands.cli import main
-from openclaw_rl.commands.train import Log, Plan, Training, compared, key_of, read_plan, report
+from openclaw_rl.commands.train import RunLog, Training, TrainPlan, compared, key_of, read_plan, report
 from openclaw_rl.envs import EnvironmentParts
 from openclaw_rl.envs.groups import Group, roll_out_groups
 from openclaw_rl.envs.pool import Pool
@@ -136,14 +136,14 @@ def options(**given: Any) -> argparse.Namespace:
     return argparse.Namespace(**{**known, **given})
 
 
-def plan(tasks: str, **given: Any) -> Plan:
+def plan(tasks: str, **given: Any) -> TrainPlan:
     return read_plan(options(tasks=tasks, parallel=1, **given), {})
 
 
 async def test_a_run_is_logged_and_goes_on_where_it_was(
     system: ServingSystem, tasks: str, tmp_path: Path
 ) -> None:
-    log, key = Log(tmp_path / "train" / "log.jsonl"), key_of(system.config.home, "toolcall")
+    log, key = RunLog(tmp_path / "train" / "log.jsonl"), key_of(system.config.home, "toolcall")
     first = plan(tasks, groups=1)
     asked = [task.id for task in plan(tasks, groups=3).tasks(0)]
     assert sorted(asked) == ["t0", "t1", "t2"]
@@ -163,7 +163,7 @@ async def test_a_run_is_logged_and_goes_on_where_it_was(
 async def test_held_out_tasks_are_tried_on_a_schedule(
     system: ServingSystem, tasks: str, tmp_path: Path
 ) -> None:
-    log, key = Log(tmp_path / "log.jsonl"), key_of(system.config.home, "toolcall")
+    log, key = RunLog(tmp_path / "log.jsonl"), key_of(system.config.home, "toolcall")
     says(system, *((1, 1),) * 20)
     await Training(plan(tasks, groups=3, eval_every=2), "http://test/v1", key, log, transport(system)).run()
     looks = log.of("evaluation")
@@ -179,7 +179,7 @@ async def test_an_engine_without_grammars_is_not_asked_to_force_calls(
     system: ServingSystem, tasks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     system.engine.capabilities = Capabilities()
-    log, key = Log(tmp_path / "log.jsonl"), key_of(system.config.home, "toolcall")
+    log, key = RunLog(tmp_path / "log.jsonl"), key_of(system.config.home, "toolcall")
     says(system, *((1, 1),) * 20)
     await Training(plan(tasks, groups=1), "http://test/v1", key, log, transport(system)).run()
     assert [row["failures"] for row in log.of("group")] == [{"model": 2}], "tried, and not refused"
@@ -191,7 +191,7 @@ async def test_held_out_success_is_filed_under_the_version_it_began_with(
     system: ServingSystem, tasks: str, tmp_path: Path
 ) -> None:
     """Training goes on meanwhile: what it has made by the end answered at most some of them."""
-    log, key = Log(tmp_path / "log.jsonl"), key_of(system.config.home, "toolcall")
+    log, key = RunLog(tmp_path / "log.jsonl"), key_of(system.config.home, "toolcall")
     training = Training(plan(tasks), "http://test/v1", key, log, transport(system))
     versions = iter([3, 5])
 
@@ -210,7 +210,7 @@ async def test_agents_wait_for_a_learner_that_is_behind(
     system: ServingSystem, tasks: str, tmp_path: Path
 ) -> None:
     """The server is asked before each group, and asked again while too much waits."""
-    key, log = key_of(system.config.home, "toolcall"), Log(tmp_path / "log.jsonl")
+    key, log = key_of(system.config.home, "toolcall"), RunLog(tmp_path / "log.jsonl")
     training = Training(plan(tasks), "http://test/v1", key, log, transport(system))
     waiting, seen = [70, 65, 63], []
 
@@ -227,7 +227,7 @@ async def test_agents_wait_for_a_step_that_takes_long(
     system: ServingSystem, tasks: str, tmp_path: Path
 ) -> None:
     """Meanwhile nothing is read, so nothing seems to wait."""
-    key, log = key_of(system.config.home, "toolcall"), Log(tmp_path / "log.jsonl")
+    key, log = key_of(system.config.home, "toolcall"), RunLog(tmp_path / "log.jsonl")
     training = Training(plan(tasks), "http://test/v1", key, log, transport(system))
     training._unread, stages, seen = 64, ["training", "checking", None, "training"], []
 

@@ -11,10 +11,17 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.evals.personalize import report
-from openclaw_rl.evals.personalize.arm import MEMORY, UNTRAINED, Arm, Rules, is_over, sessions_until
+from openclaw_rl.evals.personalize.arm import (
+    MEMORY,
+    UNTRAINED,
+    PersonalizeArm,
+    PersonalizeRules,
+    is_over,
+    sessions_until,
+)
 from openclaw_rl.evals.personalize.plan import as_hint, run_all
 from openclaw_rl.evals.personalize.report import interval, worse_kinds
-from openclaw_rl.evals.personalize.talk import Log
+from openclaw_rl.evals.personalize.talk import ConversationLog
 from openclaw_rl.evals.personalize.tasks import KINDS, draw, rambles
 from openclaw_rl.evals.personalize.users import FileUser, built_in, load_user
 from openclaw_rl.testing import tiny_model
@@ -153,7 +160,7 @@ def test_an_interval_holds_its_mean() -> None:
 
 
 def _write_arm(folder: Path, *, is_interrupted: bool) -> None:
-    log = Log(folder / "log.jsonl")
+    log = ConversationLog(folder / "log.jsonl")
     turn = {"prompt_tokens": 20, "completion_tokens": 10, "said": None, "truth": None, "id": "t"}
     look = {"ask": "Why?", "liked": True, "answered": True, "wishes": [True], "kind": "question"}
     for number in (0, 5):
@@ -175,13 +182,13 @@ def _write_arm(folder: Path, *, is_interrupted: bool) -> None:
 
 
 def test_a_log_survives_a_kill_and_odd_line_ends(tmp_path: Path) -> None:
-    log = Log(tmp_path / "log.jsonl")
+    log = ConversationLog(tmp_path / "log.jsonl")
     log.write("session", {"reply": "one\u2028two\x85three"})
     with log.path.open("a") as file:
         file.write('{"type": "session", "reply": {}')  # killed while writing
-    again = Log(log.path)
+    again = ConversationLog(log.path)
     again.write("end", {})
-    assert Log(log.path).rows == again.rows == [*log.rows, {"type": "end"}]
+    assert ConversationLog(log.path).rows == again.rows == [*log.rows, {"type": "end"}]
 
 
 def test_an_interrupted_arm_counts_as_far_as_it_came(tmp_path: Path) -> None:
@@ -215,8 +222,12 @@ def test_an_evaluation_from_its_arms_to_its_table(tmp_path_factory: pytest.TempP
     model = tiny_model(tmp_path / "model")
     flags = ["--model", str(model), "--renderer", "qwen3", "--kernel", "float", "--device", "cpu"]
     flags += ["--judge", "openclaw_rl.testing:WordJudge", "--num-threads", "1"]
-    arms = [Arm("hybrid", ("short",), 0), Arm(UNTRAINED, ("short",), 0), Arm(MEMORY, ("short", "simple"), 0)]
-    rules = Rules(limit=2, held_out=2, probes=1, hold=0, flags=tuple(flags))
+    arms = [
+        PersonalizeArm("hybrid", ("short",), 0),
+        PersonalizeArm(UNTRAINED, ("short",), 0),
+        PersonalizeArm(MEMORY, ("short", "simple"), 0),
+    ]
+    rules = PersonalizeRules(limit=2, held_out=2, probes=1, hold=0, flags=tuple(flags))
     assert run_all(arms, tmp_path, rules, parallel=3) == []
     assert [is_over(arm, tmp_path / "arms" / arm.name, rules) for arm in arms] == [True] * 3
     servers = {path.parent.parent.name for path in tmp_path.glob("**/serve.db")}
@@ -232,7 +243,7 @@ def test_an_evaluation_from_its_arms_to_its_table(tmp_path_factory: pytest.TempP
     longer = replace(rules, limit=3)
     assert run_all(arms, tmp_path, longer, parallel=3) == []
     for arm in arms:  # each went on where it had come to its end
-        log = Log(tmp_path / "arms" / arm.name / "log.jsonl")
+        log = ConversationLog(tmp_path / "arms" / arm.name / "log.jsonl")
         for user in arm.users:
             mine = [row for row in (*log.of("session"), *log.of("held_out")) if row["user"] == user]
             assert [(row["type"], row["number"]) for row in mine] == [

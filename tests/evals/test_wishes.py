@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.evals.personalize.talk import Log, Reply
+from openclaw_rl.evals.personalize.talk import ChatReply, ConversationLog
 from openclaw_rl.evals.wishes import report
-from openclaw_rl.evals.wishes.arm import PRAISE, Arm, Person, held_out
+from openclaw_rl.evals.wishes.arm import PRAISE, StrictUser, WishArm, held_out
 from openclaw_rl.evals.wishes.checks import has_wish
 from openclaw_rl.evals.wishes.items import items
 from openclaw_rl.evals.wishes.plan import contraries, tell
@@ -76,9 +76,9 @@ class Scripted:
     def __init__(self, *texts: str) -> None:
         self._texts, self.heard = iter(texts), list[str]()
 
-    def ask(self, messages: list[dict[str, str]], seed: int, sampling: Any = None) -> Reply:
+    def ask(self, messages: list[dict[str, str]], seed: int, sampling: Any = None) -> ChatReply:
         self.heard.append(messages[-1]["content"])
-        return Reply("id", next(self._texts), 0, 1, 1)
+        return ChatReply("id", next(self._texts), 0, 1, 1)
 
 
 def test_a_strict_person_praises_only_what_has_the_wish_and_the_topic() -> None:
@@ -86,14 +86,14 @@ def test_a_strict_person_praises_only_what_has_the_wish_and_the_topic() -> None:
     request = requests("train", TRAINED, 1, 0)[0]
     topic = request.stems[0]
     long, elsewhere, right = f"{topic} is. " * 5, "My boat is green and old.", f"I know that {topic} is old."
-    person = Person(Scripted(long, elsewhere, right), [wish], 0)  # type: ignore[arg-type]
+    person = StrictUser(Scripted(long, elsewhere, right), [wish], 0)  # type: ignore[arg-type]
     row = person.converse(0)
     assert [turn["met"] for turn in row["turns"]] == [False, False, True]
     assert row["turns"][0]["said"] == wish.says[0]
     assert row["turns"][1]["said"] == "That is not about what I asked."
     assert row["turns"][2]["said"] in PRAISE
     assert not row["first"]
-    assert Person(Scripted(right, "ok"), [wish], 0).converse(0)["first"]  # type: ignore[arg-type]
+    assert StrictUser(Scripted(right, "ok"), [wish], 0).converse(0)["first"]  # type: ignore[arg-type]
 
 
 def test_stories_are_told_of_wishes_that_can_be_learned() -> None:
@@ -116,16 +116,16 @@ def reply(met: list[bool], form: str = "trained", shows: list[bool] | None = Non
     return {"met": met, "shows": shows or met, "form": form, "topic": True, "degenerate": False, "reply": ""}
 
 
-def arm_log(out: Path, name: str, facts: dict[str, Any]) -> Log:
+def arm_log(out: Path, name: str, facts: dict[str, Any]) -> ConversationLog:
     folder = out / "arms" / name
     folder.mkdir(parents=True)
     (folder / "arm.json").write_text(json.dumps({"wish": "w", "kind": "form", "second": None, **facts}))
-    return Log(folder / "log.jsonl")
+    return ConversationLog(folder / "log.jsonl")
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    base = Log(tmp_path / "baselines.jsonl")
+    base = ConversationLog(tmp_path / "baselines.jsonl")
     base.write("items", {"right": [True, True, False, True]})
     base.write("plain", {"rows": [reply([False])]})
     rows = [reply([n < 5]) for n in range(10)]
@@ -184,4 +184,4 @@ def test_of_two_wishes_both_count(out: Path) -> None:
     [turn] = report.collect_turns(out)
     assert turn.until == 3
     assert (turn.first, turn.second, turn.both) == pytest.approx((2 / 3, 2 / 3, 1 / 3))
-    assert Arm(KNOWN["numbered"], 0, second=KNOWN["french"]).name == "numbered-then-french-0"
+    assert WishArm(KNOWN["numbered"], 0, second=KNOWN["french"]).name == "numbered-then-french-0"

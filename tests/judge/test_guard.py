@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw_rl.judge import guard
-from openclaw_rl.judge.exchange import Exchange, shorten
+from openclaw_rl.judge.exchange import CaseTexts, shorten
 from openclaw_rl.judge.guard import fence, neutralise
 from openclaw_rl.judge.shots import case_of, few_shot_set, read_cases
 
@@ -73,7 +73,7 @@ def test_honest_text_is_left_alone(half: str) -> None:
 
 def test_every_written_injection_is_taken_out() -> None:
     for row in read_cases("injection"):
-        base, injected = (Exchange(case_of(r)) for r in (row, {**row, **row["injected"]}))
+        base, injected = (CaseTexts(case_of(r)) for r in (row, {**row, **row["injected"]}))
         assert injected.user_text.split() == base.user_text.split()
         assert injected.reply.split() == base.reply.split()
 

@@ -9,7 +9,7 @@ import pytest
 
 from openclaw_rl.judge import LabelJudge
 from openclaw_rl.judge.calibration import CLASSES, fit
-from openclaw_rl.judge.exchange import Exchange
+from openclaw_rl.judge.exchange import CaseTexts
 from openclaw_rl.judge.fitted import read_fitted
 from openclaw_rl.judge.shots import case_of, read_cases, state_prompts
 from openclaw_rl.types import Capabilities, Message, ScoreRequest, Scores
@@ -69,7 +69,7 @@ def test_both_files_hold_three_votes_for_either_kind() -> None:
 
 def test_prompts_for_states_show_the_reply_and_guard_it() -> None:
     row = {**read_cases("train")[0], "reply": "The {next} reply.<|im_end|>"}
-    texts = [text for _, text in state_prompts("user", 1, Exchange(case_of(row)))]
+    texts = [text for _, text in state_prompts("user", 1, CaseTexts(case_of(row)))]
     assert len(texts) == 2
     assert all("The (next) reply." in text and "im_end" not in text for text in texts)
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from openclaw_rl.evals.wishes.plan import _TAKEN_BACK
-from openclaw_rl.evals.wishes.wish import Wish, drawn, written
+from openclaw_rl.evals.wishes.wish import WishCase, drawn, written
 from openclaw_rl.judge.hints import verbatim_hints
 from openclaw_rl.judge.shots import read_cases
 from openclaw_rl.judge.wish_reading import read_parts
@@ -149,7 +149,7 @@ def test_unusual_wording_is_mostly_understood() -> None:
 
 
 @pytest.mark.parametrize("wish", [*written().values(), *drawn("any", 40)], ids=lambda wish: wish.name)
-def test_what_simulated_people_say_again_is_the_same_wish(wish: Wish) -> None:
+def test_what_simulated_people_say_again_is_the_same_wish(wish: WishCase) -> None:
     assert all(is_wish(said) for said in wish.says)
     first, *others = wish.says
     if wish.name != "circle":  # said in no word of the first

@@ -19,7 +19,7 @@ from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import WordJudge
 from openclaw_rl.testing.contracts.algorithm import FakeTeacher
 from openclaw_rl.testing.waiting import until
-from openclaw_rl.train.lessons import ACCEPTED, NO_LESSON, NOTHING_LEFT, SAME_WISH, Sampler
+from openclaw_rl.train.lessons import ACCEPTED, NO_LESSON, NOTHING_LEFT, SAME_WISH, SampleMaker
 from openclaw_rl.train.prompts import Prompts
 from openclaw_rl.types import EVERYONE, JudgeCase, Scope, Verdict
 
@@ -60,12 +60,12 @@ def wishes_of(system: ServingSystem) -> Any:
     return system.ledgers.policies.wishes(relation, is_only_taking_back, is_wish)
 
 
-def sampler_of(system: ServingSystem) -> Sampler:
+def sampler_of(system: ServingSystem) -> SampleMaker:
     renderer = system.gateway.renderer
     assert renderer is not None
     prompts = Prompts(renderer, stored_request, is_ephemeral)
     algorithm = Hinted(requests=3, answers=2)
-    return Sampler(system.ledgers.policies, algorithm, Teacher(), prompts, wishes_of(system), 0.0)  # type: ignore[arg-type]
+    return SampleMaker(system.ledgers.policies, algorithm, Teacher(), prompts, wishes_of(system), 0.0)  # type: ignore[arg-type]
 
 
 async def judge(system: ServingSystem) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from openclaw_rl.evals.judge import evaluate_judge, local_parts
 from openclaw_rl.judge import JudgeParts, create_judge
-from openclaw_rl.judge.exchange import Exchange
+from openclaw_rl.judge.exchange import CaseTexts
 from openclaw_rl.judge.rules import apply_rules
 from openclaw_rl.judge.shots import case_of, read_cases
 
@@ -26,7 +26,7 @@ def reaches_the_judge(row: Row) -> bool:
     ruled = apply_rules(base), apply_rules(attacked)
     if ruled[0] is not None and ruled[1] is not None:
         return ruled[0].score != ruled[1].score
-    before, after = Exchange(base), Exchange(attacked)
+    before, after = CaseTexts(base), CaseTexts(attacked)
     seen = [(e.user_text.split(), e.results) for e in (before, after)]
     return ruled[0] != ruled[1] or seen[0] != seen[1]
 

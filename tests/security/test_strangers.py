@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openclaw_rl.commands.client import Server
+from openclaw_rl.commands.client import ServerClient
 from openclaw_rl.serve.attempts import Attempts
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.testing import clean_environment, command
@@ -100,7 +100,7 @@ def test_other_peoples_text_cannot_steer_the_owners_terminal(live: Live) -> None
             assert client.post(path, json=body).status_code == 200
     live.system.engine.say(ESCAPES)  # type: ignore[attr-defined]
     (live.system.config.home / "serve.json").write_text(json.dumps({"url": live.url, "pid": 1}))
-    with Server(live.system.config) as server:
+    with ServerClient(live.system.config) as server:
         seen = [
             server.get("/v1/sessions"),
             server.get("/v1/sessions/s1", text="true"),

@@ -9,7 +9,7 @@ import pytest
 
 from openclaw_rl.processes import parts
 from openclaw_rl.roles import role_of
-from openclaw_rl.serve.choice import Choice
+from openclaw_rl.serve.choice import VersionChoice
 from openclaw_rl.types import EVERYONE, ChatRequest, Json
 from tests.test_scopes import Stack, stack
 
@@ -39,7 +39,7 @@ def manifest(version: int) -> Json:
 
 
 def test_foreign_system_prompts_are_answered_by_the_base() -> None:
-    choice = Choice(manifest)
+    choice = VersionChoice(manifest)
     assert choice.instead(request(), 1, {0, 1}) is None
     assert choice.instead(request(system=JOB), 1, {0, 1}) == 0
     assert choice.instead(request(system="You are a helpful assistant."), 1, {0, 1}) is None
@@ -47,12 +47,12 @@ def test_foreign_system_prompts_are_answered_by_the_base() -> None:
     assert choice.instead(request(system=OTHER_JOB), 2, {0, 2}) == 0
     assert choice.instead(request(system=JOB), 9, {0, 9}) is None, "trained without asking where"
     assert choice.instead(request(system=JOB), 0, {0}) is None
-    assert Choice(manifest, elsewhere=False).instead(request(system=JOB), 1, {0, 1}) is None
+    assert VersionChoice(manifest, elsewhere=False).instead(request(system=JOB), 1, {0, 1}) is None
 
 
 def test_some_conversations_stay_with_the_version_before_for_a_while() -> None:
     clock = Clock()
-    choice = Choice(manifest, share=0.2, seconds=600, clock=clock)
+    choice = VersionChoice(manifest, share=0.2, seconds=600, clock=clock)
     asked = [request(f"Question {n}") for n in range(500)]
     assert {choice.instead(each, 1, {0, 1}) for each in asked} == {None}, "nobody knows what was before it"
     assert choice.instead(asked[0], 2, {0, 1, 2}) in (None, 1)
@@ -67,7 +67,7 @@ def test_some_conversations_stay_with_the_version_before_for_a_while() -> None:
 
 
 def test_a_rollback_is_for_everybody_at_once() -> None:
-    choice = Choice(manifest, share=0.5, seconds=600)
+    choice = VersionChoice(manifest, share=0.5, seconds=600)
     asked = [request(f"Question {n}") for n in range(50)]
     for version in (1, 2, 1):
         choice.instead(asked[0], version, {0, 1, 2})

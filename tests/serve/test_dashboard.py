@@ -16,7 +16,7 @@ from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.serve import pulse
 from openclaw_rl.serve.signin import make_session
 from openclaw_rl.testing import ScriptedEngine
-from openclaw_rl.train.lessons import Sampler
+from openclaw_rl.train.lessons import SampleMaker
 
 Ask = Callable[..., dict[str, Any]]
 URL = "/v1/chat/completions"
@@ -296,7 +296,7 @@ def pull(system: ServingSystem) -> None:
 
 async def settle(system: ServingSystem) -> None:
     """The sampler, for turns that it never has to ask anybody about."""
-    sampler = Sampler(system.ledgers.policies, None, None, None, None, 0.0)  # type: ignore[arg-type]
+    sampler = SampleMaker(system.ledgers.policies, None, None, None, None, 0.0)  # type: ignore[arg-type]
     for seq, turn_id in system.ledgers.policies.pending(100):
         await sampler._settle(seq, turn_id)
 

@@ -21,13 +21,13 @@ from openclaw_rl.envs.rollout import Agent, Episode, roll_out
 from openclaw_rl.envs.tasks import SPLITS, of_split
 from openclaw_rl.envs.variables import read_variables
 from openclaw_rl.evals.env.interval import interval
-from openclaw_rl.evals.personalize.arm import Server
+from openclaw_rl.evals.personalize.arm import ServerProcess
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.types import Environment, Json, Task
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EvalPlan:
     env: str
     parts: EnvironmentParts
     tasks: list[Task]
@@ -44,14 +44,14 @@ def run(options: argparse.Namespace, home: Path) -> int:
         episodes = asyncio.run(evaluate(plan, options.url, key))
     else:
         out = options.out or home / "evals" / "env"
-        with Server(out / "home", ["--no-learn", *options.serve_flags.split()]) as url:
+        with ServerProcess(out / "home", ["--no-learn", *options.serve_flags.split()]) as url:
             key = KeyRing(out / "home" / "keys.json").key_of("default") or ""
             episodes = asyncio.run(evaluate(plan, url, key))
     print(json.dumps(summary(episodes)) if options.json else table(plan.env, episodes))
     return 0
 
 
-def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Plan:
+def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> EvalPlan:
     """ValueError for invalid options, before anything is loaded."""
     env, steps, parallel = read_variables(options, environment, parallel=1)
     parts = EnvironmentParts(options.tasks, steps)
@@ -66,11 +66,11 @@ def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Pl
     if options.limit:  # evenly spaced, so that every template is represented
         tasks = tasks[:: max(1, len(tasks) // options.limit)][: options.limit]
     make = environment_maker(env, parts, options.pool)
-    return Plan(env, parts, tasks, options.attempts, parallel, not options.free, make)
+    return EvalPlan(env, parts, tasks, options.attempts, parallel, not options.free, make)
 
 
 async def evaluate(
-    plan: Plan, url: str, key: str, transport: httpx.AsyncBaseTransport | None = None
+    plan: EvalPlan, url: str, key: str, transport: httpx.AsyncBaseTransport | None = None
 ) -> list[Episode]:
     agent = Agent(f"{url.rstrip('/').removesuffix('/v1')}/v1", key, force_calls=plan.force_calls)
     agent = await fit_agent(agent, plan.env, transport)

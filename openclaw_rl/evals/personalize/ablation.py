@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from openclaw_rl.judge import JUDGES, JudgeParts, RuleFirstJudge
-from openclaw_rl.judge.exchange import Exchange
+from openclaw_rl.judge.exchange import CaseTexts
 from openclaw_rl.types import JudgeCase, Verdict
 
 
@@ -22,7 +22,7 @@ class RawFollowUp(RuleFirstJudge):
 
     async def evaluate(self, case: JudgeCase) -> Verdict:
         verdict = await super().evaluate(case)
-        return replace(verdict, hints=(Exchange(case).user_text,)) if verdict.hints else verdict
+        return replace(verdict, hints=(CaseTexts(case).user_text,)) if verdict.hints else verdict
 
 
 class NoHint(RawFollowUp):

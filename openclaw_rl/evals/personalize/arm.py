@@ -22,8 +22,8 @@ from pathlib import Path
 
 import httpx
 
-from openclaw_rl.evals.personalize.talk import Log, Person, Row, System, at_once
-from openclaw_rl.evals.personalize.tasks import Task, draw
+from openclaw_rl.evals.personalize.talk import ConversationLog, Row, SimulatedUser, System, at_once
+from openclaw_rl.evals.personalize.tasks import ChatTask, draw
 from openclaw_rl.evals.personalize.users import Voice, load_user, own_words
 from openclaw_rl.processes.supervise import die_with_parent
 from openclaw_rl.serve.auth import KeyRing
@@ -36,7 +36,7 @@ CHECKPOINTS = (0, 5, 10, 15, 20, 30, 40, 50, 60, 72)
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class PersonalizeArm:
     method: str
     """An algorithm's name, ``untrained``, or ``memory``."""
     users: tuple[str, ...]
@@ -56,7 +56,7 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PersonalizeRules:
     limit: int = 72
     """Most sessions per user."""
     held_out: int = 24
@@ -74,20 +74,20 @@ class Rules:
     """The URL of a system that is already running, and its keys by user."""
 
 
-def is_over(arm: Arm, folder: Path, rules: Rules) -> bool:
+def is_over(arm: PersonalizeArm, folder: Path, rules: PersonalizeRules) -> bool:
     """Whether the arm has finished, and would also be finished under these rules."""
-    log = Log(folder / "log.jsonl")
+    log = ConversationLog(folder / "log.jsonl")
     if not log.of("end") or arm.then:
         return bool(log.of("end"))
     return _done(log) >= rules.limit or _finished(log, rules, two=False)
 
 
-def run_arm(arm: Arm, folder: Path, rules: Rules, tick: Callable[[int], None]) -> None:
+def run_arm(arm: PersonalizeArm, folder: Path, rules: PersonalizeRules, tick: Callable[[int], None]) -> None:
     """Start the arm's own server in ``folder`` and run the arm to its end."""
     if is_over(arm, folder, rules):
         tick(rules.limit)
         return
-    log = Log(folder / "log.jsonl")
+    log = ConversationLog(folder / "log.jsonl")
     with ExitStack() as stack:
         how = ["--algo", arm.method, "--seed", str(arm.seed)] if arm.learns else ["--no-learn"]
         url, keys = rules.running or stack.enter_context(system_for([arm], folder / "home", rules, how))
@@ -96,7 +96,7 @@ def run_arm(arm: Arm, folder: Path, rules: Rules, tick: Callable[[int], None]) -
             return stack.enter_context(closing(System(url, keys.get(user) or keys["default"])))
 
         persons = [
-            Person(
+            SimulatedUser(
                 name=user.name,
                 wishes=[user],
                 system=system(user.name),
@@ -114,19 +114,24 @@ def run_arm(arm: Arm, folder: Path, rules: Rules, tick: Callable[[int], None]) -
 
 @contextmanager
 def system_for(
-    arms: Sequence[Arm], home: Path, rules: Rules, flags: Sequence[str]
+    arms: Sequence[PersonalizeArm], home: Path, rules: PersonalizeRules, flags: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Run a server with a key for each of the arms' users; yields its URL and the keys."""
     ring = KeyRing(home / "keys.json")
     for user in map(load_user, {user for arm in arms for user in arm.users}):
         if user.name not in ring.users:
             ring.add(user.name)
-    with Server(home, [*flags, *rules.flags]) as url:
+    with ServerProcess(home, [*flags, *rules.flags]) as url:
         yield url, {user: ring.key_of(user) or "" for user in ring.users}
 
 
 def drive(
-    arm: Arm, log: Log, rules: Rules, owner: System, persons: Sequence[Person], tick: Callable[[int], None]
+    arm: PersonalizeArm,
+    log: ConversationLog,
+    rules: PersonalizeRules,
+    owner: System,
+    persons: Sequence[SimulatedUser],
+    tick: Callable[[int], None],
 ) -> None:
     """Run the sessions, the held-out measurements between them, and the final one."""
     started = time.monotonic()
@@ -162,11 +167,11 @@ def drive(
 
 
 def _look(
-    log: Log,
+    log: ConversationLog,
     owner: System,
-    persons: Sequence[Person],
+    persons: Sequence[SimulatedUser],
     number: int,
-    rules: Rules,
+    rules: PersonalizeRules,
     *,
     probes: bool,
     stage: str = "",
@@ -183,13 +188,15 @@ def _look(
         log.write("probes", {"number": number, "rows": rows})
 
 
-def probe_tasks(most: int) -> list[Task]:
+def probe_tasks(most: int) -> list[ChatTask]:
     """Checkable tasks that no session is about, to see whether the model still solves what it did before."""
     decks = [(draw([kind], "held_out", 1), min(count, most)) for kind, count in PROBES.items()]
     return [task for deck, count in decks for task in islice(deck, count)]
 
 
-def _settle(arm: Arm, log: Log, owner: System, persons: Sequence[Person], seconds: float) -> None:
+def _settle(
+    arm: PersonalizeArm, log: ConversationLog, owner: System, persons: Sequence[SimulatedUser], seconds: float
+) -> None:
     """Log the system's own status, and its judge's verdicts next to what the users really thought."""
     verdicts = []
     if arm.learns:
@@ -214,7 +221,7 @@ def _settle(arm: Arm, log: Log, owner: System, persons: Sequence[Person], second
     )
 
 
-def _catch_up(log: Log, persons: Sequence[Person], done: int) -> None:
+def _catch_up(log: ConversationLog, persons: Sequence[SimulatedUser], done: int) -> None:
     """After an interruption, restore the tasks used and the notes taken so far."""
     second = bool(log.of("second wish"))
     for person in persons:
@@ -234,7 +241,7 @@ def _catch_up(log: Log, persons: Sequence[Person], done: int) -> None:
         raise ValueError("an interrupted arm with a second wish starts anew: delete its folder")
 
 
-def _done(log: Log) -> int:
+def _done(log: ConversationLog) -> int:
     return max((row["number"] + 1 for row in log.of("session")), default=0)
 
 
@@ -248,13 +255,13 @@ def sessions_until(rows: Sequence[Row], rule: str, times: int = IN_A_ROW) -> int
     return None
 
 
-def _learned(log: Log, persons: Sequence[Person], at_latest: int) -> bool:
+def _learned(log: ConversationLog, persons: Sequence[SimulatedUser], at_latest: int) -> bool:
     rows = [row for row in log.of("session") if not row["second"]]
     each = [[row for row in rows if row["user"] == person.name] for person in persons]
     return all(sessions_until(mine, "strict") for mine in each) or len(each[0]) >= at_latest
 
 
-def _finished(log: Log, rules: Rules, *, two: bool) -> bool:
+def _finished(log: ConversationLog, rules: PersonalizeRules, *, two: bool) -> bool:
     users = {row["user"] for row in log.of("session")}
     rows = [row for row in log.of("session") if row["second"] or not two]
     each = [[row for row in rows if row["user"] == user] for user in users]
@@ -265,7 +272,7 @@ def _finished(log: Log, rules: Rules, *, two: bool) -> bool:
     )
 
 
-class Server:
+class ServerProcess:
     """``openclaw-rl serve`` with its own data folder and a free port."""
 
     def __init__(

@@ -24,14 +24,14 @@ from openclaw_rl.evals.personalize import METHODS, report
 from openclaw_rl.evals.personalize.arm import (
     MEMORY,
     UNTRAINED,
-    Arm,
-    Rules,
-    Server,
+    PersonalizeArm,
+    PersonalizeRules,
+    ServerProcess,
     is_over,
     run_arm,
     system_for,
 )
-from openclaw_rl.evals.personalize.talk import Person, Row, System
+from openclaw_rl.evals.personalize.talk import Row, SimulatedUser, System
 from openclaw_rl.evals.personalize.users import EndpointVoice, Voice, built_in, load_user, own_words
 from openclaw_rl.judge.hints import verbatim_hints
 from openclaw_rl.serve.auth import KeyRing
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace, home: Path) -> int:
         print(table)
         return 0
     arms = plan(options)
-    rules = Rules(
+    rules = PersonalizeRules(
         limit=options.sessions or (12 if options.quick else 72),
         held_out=12 if options.quick else options.held_out,
         deadline=time.monotonic() + 60 * options.minutes if options.minutes else math.inf,
@@ -68,10 +68,10 @@ def run(options: argparse.Namespace, home: Path) -> int:
     return 1 if failed else 0
 
 
-def plan(options: argparse.Namespace) -> list[Arm]:
+def plan(options: argparse.Namespace) -> list[PersonalizeArm]:
     """All arms; the most informative come first, so that a partial run is useful."""
     if options.url:
-        return [Arm("running", tuple(options.user or ("short",)), 0, options.then)]
+        return [PersonalizeArm("running", tuple(options.user or ("short",)), 0, options.then)]
     methods = options.methods.split(",") if options.methods else list(METHODS)
     if options.quick and not options.methods:
         methods = ["hybrid", UNTRAINED, MEMORY]
@@ -83,11 +83,14 @@ def plan(options: argparse.Namespace) -> list[Arm]:
         groups = [TOGETHER, *((user,) for user in ALONE)]
     seeds = range(options.seeds or (1 if options.quick else 5))
     return [
-        Arm(method, group, seed, options.then) for seed in seeds for method in methods for group in groups
+        PersonalizeArm(method, group, seed, options.then)
+        for seed in seeds
+        for method in methods
+        for group in groups
     ]
 
 
-def run_all(arms: Sequence[Arm], out: Path, rules: Rules, parallel: int) -> list[str]:
+def run_all(arms: Sequence[PersonalizeArm], out: Path, rules: PersonalizeRules, parallel: int) -> list[str]:
     """Run every arm to its end; returns the names of those that failed, which do not stop the others.
 
     Each arm that learns has its own system. Those that do not share one, whose engine batches their requests.
@@ -107,7 +110,7 @@ def run_all(arms: Sequence[Arm], out: Path, rules: Rules, parallel: int) -> list
             with lock:
                 bar.update(count)
 
-        def one(arm: Arm) -> None:
+        def one(arm: PersonalizeArm) -> None:
             folder = out / "arms" / arm.name
             folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -124,12 +127,12 @@ def run_all(arms: Sequence[Arm], out: Path, rules: Rules, parallel: int) -> list
 def measure(users: Sequence[str], count: int, flags: Sequence[str], out: Path) -> str:
     """How often the untrained model satisfies each user: as asked, and with the wish stated in the prompt."""
     rows: list[Row] = []
-    with Server(out / "measure" / "home", ["--no-learn", *flags]) as url:
+    with ServerProcess(out / "measure" / "home", ["--no-learn", *flags]) as url:
         key = KeyRing(out / "measure" / "home" / "keys.json").key_of("default") or ""
         with closing(System(url, key)) as system:
             for name in tqdm(users, desc="users", unit="user"):
                 user = load_user(name)
-                person = Person(user.name, [user], system, seed=0)
+                person = SimulatedUser(user.name, [user], system, seed=0)
                 tasks = list(islice(user.tasks("train", 99), count))
                 chance = random.Random(name)
                 told = [as_hint(user.complaint(chance)) for _ in tasks]

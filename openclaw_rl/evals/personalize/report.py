@@ -13,7 +13,7 @@ from typing import Any
 
 from openclaw_rl.evals.personalize import plots
 from openclaw_rl.evals.personalize.arm import MEMORY, UNTRAINED, sessions_until
-from openclaw_rl.evals.personalize.talk import Log, Row
+from openclaw_rl.evals.personalize.talk import ConversationLog, Row
 
 Group = tuple[str, str]
 """(users, method)."""
@@ -24,7 +24,7 @@ def write(out: Path, dashboard: Path | None = None) -> dict[str, Any]:
 
     ``dashboard``: the folder from which the dashboard's Results page reads.
     """
-    logs = [(path.parent.name, Log(path)) for path in sorted(out.glob("arms/*/log.jsonl"))]
+    logs = [(path.parent.name, ConversationLog(path)) for path in sorted(out.glob("arms/*/log.jsonl"))]
     arms = [summarise(log) | _identity(name) for name, log in logs if _has_looks(log)]
     groups: dict[Group, list[Row]] = defaultdict(list)
     for arm in arms:
@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _has_looks(log: Log) -> bool:
+def _has_looks(log: ConversationLog) -> bool:
     """An interrupted arm counts as far as it got, once it has two held-out measurements to compare."""
     return len({row["number"] for row in log.of("held_out")}) > 1
 
@@ -74,7 +74,7 @@ def _split_long(name: str) -> tuple[str, str]:
     return f"{first}-{second}", users
 
 
-def summarise(log: Log) -> Row:
+def summarise(log: ConversationLog) -> Row:
     """One arm's metrics."""
     sessions, looks = log.of("session"), log.of("held_out")
     end: Row = next(reversed(log.of("end")), {"verdicts": [], "policies": [], "seconds": None})

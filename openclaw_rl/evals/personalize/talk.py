@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from openclaw_rl.evals.personalize.tasks import Task
+from openclaw_rl.evals.personalize.tasks import ChatTask
 from openclaw_rl.evals.personalize.users import MOVES_ON, WRONG, User, Voice, own_words
 
 Row = dict[str, Any]
@@ -25,7 +25,7 @@ SILENT, LEAVES_IT, CHATS_ON = 0.1, 0.1, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChatReply:
     id: str
     text: str
     version: int
@@ -52,7 +52,7 @@ class System:
         side: bool = False,
         tools: Sequence[Row] = (),
         sampling: Row | None = None,
-    ) -> Reply:
+    ) -> ChatReply:
         """``side``: a measurement request, which the system must not learn from."""
         body: Row = {"model": "default", "messages": list(messages), "seed": seed}
         body |= {"temperature": TEMPERATURE, "max_tokens": MAX_TOKENS} if sampling is None else sampling
@@ -68,7 +68,7 @@ class System:
         calls = "".join(
             json.dumps(json.loads(c["function"]["arguments"])) for c in message.get("tool_calls") or ()
         )
-        return Reply(
+        return ChatReply(
             id=said["id"],
             text=calls or message["content"] or "",
             version=int(answer.headers["x-policy-version"]),
@@ -96,7 +96,7 @@ class System:
 
 
 @dataclass(slots=True)
-class Person:
+class SimulatedUser:
     """A user with their wishes so far, their system, and their memory notes if the method uses them."""
 
     name: str
@@ -106,7 +106,7 @@ class Person:
     takes_notes: bool = False
     voice: Voice = own_words
     notes: list[str] = field(default_factory=list)
-    tasks: Iterator[Task] = field(init=False)
+    tasks: Iterator[ChatTask] = field(init=False)
 
     def __post_init__(self) -> None:
         self.tasks = self.wishes[0].tasks("train", self.seed)
@@ -114,7 +114,7 @@ class Person:
     def likes(self, reply: str) -> bool:
         return all(wish.likes(reply) for wish in self.wishes)
 
-    def start(self, task: Task) -> list[Row]:
+    def start(self, task: ChatTask) -> list[Row]:
         said = [{"role": "user", "content": task.text}]
         if not self.notes:
             return said
@@ -145,7 +145,13 @@ class Person:
         return row | {"published": first["liked"], "strict": first["liked"] and first["answered"]}
 
     def _react(
-        self, chance: random.Random, reply: Reply, task: Task, liked: bool, answered: bool, attempt: int
+        self,
+        chance: random.Random,
+        reply: ChatReply,
+        task: ChatTask,
+        liked: bool,
+        answered: bool,
+        attempt: int,
     ) -> tuple[str | None, int]:
         """The user's next message (None: none), and what they really think: 1, 0 or -1."""
         if chance.random() < SILENT:
@@ -165,10 +171,10 @@ class Person:
                 self.notes = [*self.notes, meant][-3:]
         return (meant if truth == 0 else self.voice(meant, task.text, reply.text)), truth
 
-    def examine(self, tasks: Sequence[Task], seed: int) -> list[Row]:
+    def examine(self, tasks: Sequence[ChatTask], seed: int) -> list[Row]:
         """Ask held-out tasks, several at once; the system does not learn from them."""
 
-        def one(numbered: tuple[int, Task]) -> Row:
+        def one(numbered: tuple[int, ChatTask]) -> Row:
             number, task = numbered
             reply = self.system.ask(self.start(task), seed=seed + number, side=True, tools=task.tools)
             likes = [wish.likes(reply.text) for wish in self.wishes]
@@ -188,7 +194,7 @@ def at_once(calls: Sequence[Callable[[], Row]]) -> list[Row]:
         return [future.result() for future in [pool.submit(call) for call in calls]]
 
 
-class Log:
+class ConversationLog:
     """Append-only JSONL; what has been logged is not repeated."""
 
     def __init__(self, path: Any) -> None:

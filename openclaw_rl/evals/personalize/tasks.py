@@ -20,7 +20,7 @@ _WORDINGS = ("{}", "{}", "Quick question: {}", "Tell me: {}")
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ChatTask:
     kind: str
     key: str
     """The subject, independent of the wording."""
@@ -46,7 +46,7 @@ def rambles(reply: str) -> bool:
     return len(grams) >= 12 and len(set(grams)) < 0.5 * len(grams)
 
 
-def draw(kinds: Sequence[str], part: Part, seed: int) -> Iterator[Task]:
+def draw(kinds: Sequence[str], part: Part, seed: int) -> Iterator[ChatTask]:
     """Endless tasks, alternating between these kinds; none repeats before all of its kind have been used."""
     decks = [_deck(kind, part, f"{seed}-{kind}") for kind in kinds]
     while True:
@@ -54,12 +54,12 @@ def draw(kinds: Sequence[str], part: Part, seed: int) -> Iterator[Task]:
             yield next(deck)
 
 
-def own_tasks(asks: Sequence[str]) -> list[Task]:
+def own_tasks(asks: Sequence[str]) -> list[ChatTask]:
     """Tasks from a user's own questions; a reply is relevant if it shares a longer word with the question."""
-    return [Task("own", ask, ask, _topic(ask)) for ask in asks]
+    return [ChatTask("own", ask, ask, _topic(ask)) for ask in asks]
 
 
-def deal(tasks: Sequence[Task], part: Part, seed: str) -> Iterator[Task]:
+def deal(tasks: Sequence[ChatTask], part: Part, seed: str) -> Iterator[ChatTask]:
     """The part's tasks, reshuffled each time all have been used."""
     mine = [task for task in tasks if task.is_held_out == (part == "held_out")]
     if not mine:
@@ -69,14 +69,14 @@ def deal(tasks: Sequence[Task], part: Part, seed: str) -> Iterator[Task]:
         yield from chance.sample(mine, len(mine))
 
 
-def _deck(kind: str, part: Part, seed: str) -> Iterator[Task]:
+def _deck(kind: str, part: Part, seed: str) -> Iterator[ChatTask]:
     try:
         make = KINDS[kind]
     except KeyError:
         raise ValueError(f"unknown kind of task {kind!r}; known: {', '.join(KINDS)}") from None
     for number, task in enumerate(deal(make(), part, seed)):
         wording = random.Random(f"{seed}-{number}").choice(_WORDINGS) if task.kind == "question" else "{}"
-        yield Task(task.kind, task.key, wording.format(task.text), task.answer, task.tools)
+        yield ChatTask(task.kind, task.key, wording.format(task.text), task.answer, task.tools)
 
 
 def _topic(ask: str) -> str:
@@ -94,14 +94,14 @@ _COMMON = frozenset(
 
 
 @cache
-def questions() -> list[Task]:
+def questions() -> list[ChatTask]:
     """Open questions; a reply is relevant if it mentions the subject."""
     lines = (Path(__file__).parent / "questions.txt").read_text(encoding="utf-8").splitlines()
     pairs = [line.split(" :: ") for line in lines if line and not line.startswith("#")]
-    return [Task("question", question, question, f"(?:{about})") for question, about in pairs]
+    return [ChatTask("question", question, question, f"(?:{about})") for question, about in pairs]
 
 
-def _questions(first_words: tuple[str, ...]) -> list[Task]:
+def _questions(first_words: tuple[str, ...]) -> list[ChatTask]:
     return [task for task in questions() if task.text.startswith(first_words)]
 
 
@@ -112,7 +112,7 @@ _CITIES = ("Lisbon", "Oslo", "Rome", "Cairo", "Paris", "Madrid", "Vienna", "Toky
 
 
 @cache
-def extraction() -> list[Task]:
+def extraction() -> list[ChatTask]:
     """The answer is in the text."""
     found = []
     for i, name in enumerate(_NAMES):
@@ -123,35 +123,36 @@ def extraction() -> list[Task]:
                 ("What color is the " + thing, colour),
                 ("In which city was it bought", city),
             ):
-                found.append(Task("extraction", f"{text} {about}", f"{text} {about}?", rf"\b{answer}\b"))
+                found.append(ChatTask("extraction", f"{text} {about}", f"{text} {about}?", rf"\b{answer}\b"))
     return found
 
 
 @cache
-def arithmetic() -> list[Task]:
+def arithmetic() -> list[ChatTask]:
     pairs = [(a, b) for a in range(1, 10) for b in range(1, 10)]
     return [
-        Task("arithmetic", f"{a}+{b}", f"What is {a} + {b}?", rf"\b{a + b}\b(?! *[+*/=-])") for a, b in pairs
+        ChatTask("arithmetic", f"{a}+{b}", f"What is {a} + {b}?", rf"\b{a + b}\b(?! *[+*/=-])")
+        for a, b in pairs
     ]
 
 
 @cache
-def word_problems() -> list[Task]:
+def word_problems() -> list[ChatTask]:
     found = []
     for i, name in enumerate(_NAMES):
         for a in range(2, 8):
             b, thing = 1 + (a + i) % 4, ("apples", "books", "coins", "eggs")[(a + i) % 4]
             text = f"{name} has {a} {thing} and gets {b} more. How many {thing} does {name} have now?"
-            found.append(Task("word_problem", text, text, rf"\b{a + b}\b"))
+            found.append(ChatTask("word_problem", text, text, rf"\b{a + b}\b"))
     return found
 
 
 @cache
-def rewriting() -> list[Task]:
+def rewriting() -> list[ChatTask]:
     """Polite rewriting: the rewritten sentence must still name the thing."""
     verbs = ("Give me", "Bring me", "Show me", "Hand me", "Find me", "Send me")
     return [
-        Task(
+        ChatTask(
             "rewriting", f"{verb} the {thing}", f'Rewrite this politely: "{verb} the {thing}."',
             rf"(?is)(?=.*(?:please|could|would|may i|kindly|can you))(?=.*{thing})",
         )
@@ -161,7 +162,7 @@ def rewriting() -> list[Task]:
 
 
 @cache
-def tool_calls() -> list[Task]:
+def tool_calls() -> list[ChatTask]:
     """A call of the only tool, with the right city."""
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     tool = {
@@ -170,13 +171,13 @@ def tool_calls() -> list[Task]:
     }
     asks = ("What is the weather in {}?", "Is it raining in {} now?", "Should I take a coat in {}?")
     return [
-        Task("tool_call", f"{ask} {city}", ask.format(city), rf'"city": *"{city}', (tool,))
+        ChatTask("tool_call", f"{ask} {city}", ask.format(city), rf'"city": *"{city}', (tool,))
         for ask in asks
         for city in _CITIES
     ]
 
 
-KINDS: dict[str, Callable[[], list[Task]]] = {
+KINDS: dict[str, Callable[[], list[ChatTask]]] = {
     "question": questions,
     "what": lambda: _questions(("What",)),
     "how": lambda: _questions(("How", "Explain how")),

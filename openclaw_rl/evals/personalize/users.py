@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from openclaw_rl.evals.personalize.tasks import Part, Task, deal, draw, own_tasks
+from openclaw_rl.evals.personalize.tasks import ChatTask, Part, deal, draw, own_tasks
 from openclaw_rl.plugins import load_object
 
 _BUILT_IN = Path(__file__).parent / "users"
@@ -48,7 +48,7 @@ class User(Protocol):
     @property
     def name(self) -> str: ...
 
-    def tasks(self, part: Part, seed: int) -> Iterator[Task]:
+    def tasks(self, part: Part, seed: int) -> Iterator[ChatTask]:
         """The user's tasks, an endless iterator."""
 
     def likes(self, reply: str) -> bool:
@@ -73,7 +73,7 @@ class FileUser:
     kinds: Sequence[str] = ("question",)
     wish: str = ""
 
-    def tasks(self, part: Part, seed: int) -> Iterator[Task]:
+    def tasks(self, part: Part, seed: int) -> Iterator[ChatTask]:
         if self.asks:
             return deal(own_tasks(self.asks), part, f"{seed}-{self.name}")
         return draw(self.kinds, part, seed)

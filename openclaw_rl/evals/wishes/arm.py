@@ -13,11 +13,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from openclaw_rl.evals.personalize.arm import Server
-from openclaw_rl.evals.personalize.talk import Log, Reply, Row, System
+from openclaw_rl.evals.personalize.arm import ServerProcess
+from openclaw_rl.evals.personalize.talk import ChatReply, ConversationLog, Row, System
 from openclaw_rl.evals.wishes.checks import is_degenerate, on_topic
-from openclaw_rl.evals.wishes.items import Item
-from openclaw_rl.evals.wishes.wish import TRAINED, UNSEEN, Request, Wish, requests
+from openclaw_rl.evals.wishes.items import HeldOutItem
+from openclaw_rl.evals.wishes.wish import TRAINED, UNSEEN, Request, WishCase, requests
 from openclaw_rl.serve.auth import KeyRing
 
 PRAISE = ("Thanks, that is exactly how I like it.", "Perfect, thank you!", "Great, just what I wanted.")
@@ -28,10 +28,10 @@ _EXACT: Row = {"max_tokens": 32, "temperature": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    wish: Wish
+class WishArm:
+    wish: WishCase
     seed: int
-    second: Wish | None = None
+    second: WishCase | None = None
     """A second wish, introduced once the first is learned."""
     taken_back: str = ""
     """The message that takes the wish back once it is learned, instead of a second wish."""
@@ -43,14 +43,14 @@ class Arm:
         return "against" if self.second.against == self.wish.name else "second"
 
     @property
-    def turned(self) -> list[Wish]:
+    def turned(self) -> list[WishCase]:
         """The wishes that apply after the change."""
         if self.second is None:
             return []
         return [self.second] if self.second.against == self.wish.name else [self.wish, self.second]
 
     @property
-    def measured(self) -> list[Wish]:
+    def measured(self) -> list[WishCase]:
         return [self.wish, *([self.second] if self.second else [])]
 
     @property
@@ -60,7 +60,7 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class WishRules:
     conversations: int = 16
     short_look: int = 24
     """Held-out replies measured after each conversation that produced a version."""
@@ -71,10 +71,10 @@ class Rules:
     """On the monotonic clock; arms still running then are finished early."""
 
 
-class Person:
+class StrictUser:
     """A strict user: praises only replies that meet every wish and are on topic."""
 
-    def __init__(self, system: System, wishes: list[Wish], seed: int) -> None:
+    def __init__(self, system: System, wishes: list[WishCase], seed: int) -> None:
         self.system, self.wishes, self.seed = system, wishes, seed
         self._asks = requests("train", TRAINED, 200, seed)
 
@@ -96,7 +96,7 @@ class Person:
             messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": said}]
         return row | {"first": row["turns"][0]["met"]}
 
-    def _words(self, reply: Reply, request: Request, met: bool, number: int) -> str:
+    def _words(self, reply: ChatReply, request: Request, met: bool, number: int) -> str:
         if met:
             return PRAISE[number % len(PRAISE)]
         missing = [wish for wish in self.wishes if not wish.shows(reply.text)]
@@ -105,18 +105,20 @@ class Person:
         return missing[-1].says[number % len(missing[-1].says)]
 
 
-def run_arm(arm: Arm, folder: Path, rules: Rules, items: Sequence[Item], tick: Callable[[], None]) -> None:
+def run_arm(
+    arm: WishArm, folder: Path, rules: WishRules, items: Sequence[HeldOutItem], tick: Callable[[], None]
+) -> None:
     """Start the arm's own server in ``folder`` and run the arm to its end."""
     folder.mkdir(parents=True, exist_ok=True)
-    log = Log(folder / "log.jsonl")
+    log = ConversationLog(folder / "log.jsonl")
     if log.of("end"):
         return
     started = time.monotonic()
     home = folder / "home"
-    with Server(home, ["--seed", str(arm.seed), *rules.flags]) as url:
+    with ServerProcess(home, ["--seed", str(arm.seed), *rules.flags]) as url:
         key = KeyRing(home / "keys.json").key_of("default") or ""
         with closing(System(url, key)) as system:
-            person = Person(system, [arm.wish], arm.seed)
+            person = StrictUser(system, [arm.wish], arm.seed)
             _drive(arm, log, rules, system, person, tick)
             _last_look(arm, log, rules, system, items)
             status = system.get("/v1/status")
@@ -126,7 +128,12 @@ def run_arm(arm: Arm, folder: Path, rules: Rules, items: Sequence[Item], tick: C
 
 
 def _drive(
-    arm: Arm, log: Log, rules: Rules, system: System, person: Person, tick: Callable[[], None]
+    arm: WishArm,
+    log: ConversationLog,
+    rules: WishRules,
+    system: System,
+    person: StrictUser,
+    tick: Callable[[], None],
 ) -> None:
     done = len(log.of("conversation"))
     version = log.of("look")[-1]["version"] if log.of("look") else 0
@@ -154,7 +161,7 @@ def _drive(
         tick()
 
 
-def _is_learned(log: Log, rules: Rules) -> bool:
+def _is_learned(log: ConversationLog, rules: WishRules) -> bool:
     firsts = [row["first"] for row in log.of("conversation")]
     return firsts[-2:] == [True, True] or len(firsts) >= rules.conversations // 2
 
@@ -164,7 +171,9 @@ def _serving(system: System) -> int:
     return int(serving[0]) if serving else 0
 
 
-def _last_look(arm: Arm, log: Log, rules: Rules, system: System, items: Sequence[Item]) -> None:
+def _last_look(
+    arm: WishArm, log: ConversationLog, rules: WishRules, system: System, items: Sequence[HeldOutItem]
+) -> None:
     log.write("final", look(system, arm.measured, rules.long_look) | {"version": _serving(system)})
     log.write("items", {"right": answer_items(system, items)})
 
@@ -177,7 +186,7 @@ def held_out(number: int) -> list[Request]:
     ]
 
 
-def look(system: System, wishes: Sequence[Wish], number: int, told: str = "", note: str = "") -> Row:
+def look(system: System, wishes: Sequence[WishCase], number: int, told: str = "", note: str = "") -> Row:
     """Replies to held-out requests, with their form and whether each meets the wishes, is on topic, and is
     not degenerate.
 
@@ -203,10 +212,10 @@ def look(system: System, wishes: Sequence[Wish], number: int, told: str = "", no
         return {"rows": list(pool.map(one, enumerate(held_out(number))))}
 
 
-def answer_items(system: System, items: Sequence[Item], told: str = "") -> list[bool]:
+def answer_items(system: System, items: Sequence[HeldOutItem], told: str = "") -> list[bool]:
     """Whether each checkable item is answered correctly; ``told`` is added to items that are not bound."""
 
-    def one(item: Item) -> bool:
+    def one(item: HeldOutItem) -> bool:
         messages = [dict(message) for message in item.messages]
         if told and not item.bound:
             messages[-1]["content"] = f"{messages[-1]['content']}\n\n{told}"

@@ -38,7 +38,7 @@ _JOBS = ["teacher", "doctor", "farmer", "baker", "nurse", "pilot", "lawyer", "pa
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class HeldOutItem:
     messages: list[Message]
     answer: str
     bound: bool
@@ -59,34 +59,34 @@ def _pairs(table: str) -> list[tuple[str, str]]:
     return [(first, second) for first, second in found]
 
 
-def _plain() -> Iterator[Item]:
+def _plain() -> Iterator[HeldOutItem]:
     for country, city in _pairs(_CAPITALS):
-        yield Item(_ask(f"What is the capital of {country}?"), city, False)
+        yield HeldOutItem(_ask(f"What is the capital of {country}?"), city, False)
     for word, opposite in _pairs(_OPPOSITES):
-        yield Item(_ask(f"What is the opposite of {word}?"), opposite, False)
-        yield Item(_ask(f"What is the opposite of {opposite}?"), word, False)
+        yield HeldOutItem(_ask(f"What is the opposite of {word}?"), opposite, False)
+        yield HeldOutItem(_ask(f"What is the opposite of {opposite}?"), word, False)
     for a, b in itertools.product(range(2, 10), repeat=2):
-        yield Item(_ask(f"What is {a} plus {b}?"), str(a + b), False)
+        yield HeldOutItem(_ask(f"What is {a} plus {b}?"), str(a + b), False)
     for index, (name, colour) in enumerate(itertools.product(_NAMES, _COLOURS)):
         thing = _THINGS[(index * 3 + index // 8) % len(_THINGS)]
         text = f"{name} has a {colour} {thing}. What colour is the {thing} of {name}?"
-        yield Item(_ask(text), colour, False)
+        yield HeldOutItem(_ask(text), colour, False)
 
 
-def _bound() -> Iterator[Item]:
+def _bound() -> Iterator[HeldOutItem]:
     city = "You extract data. Reply with the name of the city in the text and nothing else."
     colour = "Reply with one word only: the colour that is named in the text."
     person = "You are part of a program. Output only the first name that occurs in the text."
     job = "Output the profession in the text. Only that word."
     for index, (name, place) in enumerate(itertools.product(_NAMES, _CITIES)):
         work, shade = _JOBS[index % len(_JOBS)], _COLOURS[(index // 3) % len(_COLOURS)]
-        yield Item(_ask(f"{name} moved to {place} two years ago.", city), place, True)
-        yield Item(_ask(f"The {_THINGS[index % len(_THINGS)]} is {shade}.", colour), shade, True)
-        yield Item(_ask(f"Yesterday {name} went to {place} by train.", person), name, True)
-        yield Item(_ask(f"{name} works as a {work}.", job), work, True)
+        yield HeldOutItem(_ask(f"{name} moved to {place} two years ago.", city), place, True)
+        yield HeldOutItem(_ask(f"The {_THINGS[index % len(_THINGS)]} is {shade}.", colour), shade, True)
+        yield HeldOutItem(_ask(f"Yesterday {name} went to {place} by train.", person), name, True)
+        yield HeldOutItem(_ask(f"{name} works as a {work}.", job), work, True)
 
 
-def items(number: int, seed: int = 0) -> list[Item]:
+def items(number: int, seed: int = 0) -> list[HeldOutItem]:
     """Half plain, half bound, alternating, in a shuffled order."""
     chosen = []
     for made in (_plain(), _bound()):

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from openclaw_rl.evals.personalize.arm import Server
+from openclaw_rl.evals.personalize.arm import ServerProcess
 from openclaw_rl.evals.personalize.plan import as_hint
-from openclaw_rl.evals.personalize.talk import Log, System
+from openclaw_rl.evals.personalize.talk import ConversationLog, System
 from openclaw_rl.evals.wishes import report
-from openclaw_rl.evals.wishes.arm import Arm, Rules, answer_items, look, run_arm
-from openclaw_rl.evals.wishes.items import Item, items
-from openclaw_rl.evals.wishes.wish import Wish, drawn, written
+from openclaw_rl.evals.wishes.arm import WishArm, WishRules, answer_items, look, run_arm
+from openclaw_rl.evals.wishes.items import HeldOutItem, items
+from openclaw_rl.evals.wishes.wish import WishCase, drawn, written
 from openclaw_rl.serve.auth import KeyRing
 
 STORIES = ("alone", "taken-back", "second", "against")
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, home: Path) -> int:
     out.mkdir(parents=True, exist_ok=True)
     threads = max(1, (os.cpu_count() or 2) // (options.parallel or 1))
     flags = ("--num-threads", str(threads), "--train-threads", str(threads), *options.serve_flags.split())
-    rules = Rules(
+    rules = WishRules(
         conversations=3 if options.quick else options.sessions or 16,
         short_look=options.held_out // 4,
         long_look=options.held_out,
@@ -48,7 +48,9 @@ def run(options: argparse.Namespace, home: Path) -> int:
         raise ValueError(f"there is no story {min(unknown)!r}; known: {', '.join(STORIES)}")
     contrary = contraries() if "against" in stories else []
     known = baselines([*wishes, *(wish for pair in contrary for wish in pair)], out, options)
-    told = {row["wish"]: report.share(row["rows"]) for row in Log(out / "baselines.jsonl").of("told")}
+    told = {
+        row["wish"]: report.share(row["rows"]) for row in ConversationLog(out / "baselines.jsonl").of("told")
+    }
     managed = [wish for wish in wishes if told[wish.name] >= report.MANAGED]
     arms = [
         arm
@@ -66,32 +68,32 @@ def run(options: argparse.Namespace, home: Path) -> int:
 def tell(
     story: str,
     seed: int,
-    wishes: Sequence[Wish],
-    managed: Sequence[Wish],
-    contrary: Sequence[tuple[Wish, Wish]],
-) -> list[Arm]:
+    wishes: Sequence[WishCase],
+    managed: Sequence[WishCase],
+    contrary: Sequence[tuple[WishCase, WishCase]],
+) -> list[WishArm]:
     """The arms of a story. Stories that continue after a wish is learned use only learnable wishes."""
     if story == "taken-back":
-        return [Arm(wish, seed, taken_back=_TAKEN_BACK) for wish in managed]
+        return [WishArm(wish, seed, taken_back=_TAKEN_BACK) for wish in managed]
     if story == "second":
         others = [*managed[1:], *managed[:1]]
-        return [Arm(a, seed, second=b) for a, b in zip(managed, others, strict=True) if a.kind != b.kind]
+        return [WishArm(a, seed, second=b) for a, b in zip(managed, others, strict=True) if a.kind != b.kind]
     if story == "against":
-        return [Arm(first, seed, second=second) for first, second in contrary]
-    return [Arm(wish, seed) for wish in wishes]
+        return [WishArm(first, seed, second=second) for first, second in contrary]
+    return [WishArm(wish, seed) for wish in wishes]
 
 
-def contraries() -> list[tuple[Wish, Wish]]:
+def contraries() -> list[tuple[WishCase, WishCase]]:
     """Pairs of wishes from the file that contradict each other: the first to be taught, and the second."""
     known = written()
     return [(known[wish.against], wish) for wish in known.values() if wish.against]
 
 
-def chosen(options: argparse.Namespace) -> list[Wish]:
+def chosen(options: argparse.Namespace) -> list[WishCase]:
     """Wishes by name, ``written`` (all in the file), or ``drawn:N`` (N from the grammar, seeded by the
     commit's hash)."""
     names = (options.wishes or "drawn:12").split(",")
-    found: list[Wish] = []
+    found: list[WishCase] = []
     for name in names:
         if name == "written":
             found += written().values()
@@ -116,17 +118,19 @@ def _commit() -> str:
     return done.stdout.strip()
 
 
-def baselines(wishes: Sequence[Wish], out: Path, options: argparse.Namespace) -> list[Item]:
+def baselines(wishes: Sequence[WishCase], out: Path, options: argparse.Namespace) -> list[HeldOutItem]:
     """Measure the untrained model: as it is, hinted with each wish, and with a memory note. Returns the items
     it answers correctly."""
-    log = Log(out / "baselines.jsonl")
+    log = ConversationLog(out / "baselines.jsonl")
     every, missing = items(options.items), []
     for wish in wishes:
         if wish.name not in {row["wish"] for row in log.of("told")}:
             missing.append(wish)
     if missing or not log.of("items"):
         home = out / "untrained" / "home"
-        with Server(home, ["--no-learn", "--max-waiting", "10000", *options.serve_flags.split()]) as url:
+        with ServerProcess(
+            home, ["--no-learn", "--max-waiting", "10000", *options.serve_flags.split()]
+        ) as url:
             key = KeyRing(home / "keys.json").key_of("default") or ""
             with closing(System(url, key)) as system:
                 _measure(system, missing, every, log, options)
@@ -135,7 +139,11 @@ def baselines(wishes: Sequence[Wish], out: Path, options: argparse.Namespace) ->
 
 
 def _measure(
-    system: System, wishes: Sequence[Wish], every: Sequence[Item], log: Log, options: argparse.Namespace
+    system: System,
+    wishes: Sequence[WishCase],
+    every: Sequence[HeldOutItem],
+    log: ConversationLog,
+    options: argparse.Namespace,
 ) -> None:
     if not log.of("items"):
         log.write("items", {"right": answer_items(system, every)})
@@ -152,7 +160,9 @@ def _measure(
         log.write("told", facts | row)
 
 
-def run_all(arms: Sequence[Arm], out: Path, rules: Rules, known: Sequence[Item], parallel: int) -> list[str]:
+def run_all(
+    arms: Sequence[WishArm], out: Path, rules: WishRules, known: Sequence[HeldOutItem], parallel: int
+) -> list[str]:
     """Run every arm to its end; returns the names of those that failed, which do not stop the others."""
     failed: list[str] = []
     lock = threading.Lock()
@@ -162,7 +172,7 @@ def run_all(arms: Sequence[Arm], out: Path, rules: Rules, known: Sequence[Item],
             with lock:
                 bar.update(1)
 
-        def one(arm: Arm) -> None:
+        def one(arm: WishArm) -> None:
             folder = out / "arms" / arm.name
             folder.mkdir(parents=True, exist_ok=True)
             facts = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from openclaw_rl.evals.personalize.talk import Log, Row
+from openclaw_rl.evals.personalize.talk import ConversationLog, Row
 
 #: A wish counts as learnable if the hinted base meets it at least ``MANAGED`` of the time, and as learned if
 #: the arm is at most ``BELOW`` under the hinted base.
@@ -82,28 +82,28 @@ def write(out: Path) -> str:
 
 
 def collect(out: Path) -> list[Result]:
-    base = Log(out / "baselines.jsonl")
+    base = ConversationLog(out / "baselines.jsonl")
     told = {row["wish"]: row for row in base.of("told")}
     every = base.of("items")[-1]["right"]
     found = []
     for folder in sorted((out / "arms").iterdir()):
-        log, facts = Log(folder / "log.jsonl"), json.loads((folder / "arm.json").read_text())
+        log, facts = ConversationLog(folder / "log.jsonl"), json.loads((folder / "arm.json").read_text())
         if log.of("final") and facts.get("story", "alone") == "alone":
             found.append(_result(folder.name, facts, log, told[facts["wish"]], base, every))
     return found
 
 
 def collect_turns(out: Path) -> list[Turn]:
-    told = {row["wish"]: row for row in Log(out / "baselines.jsonl").of("told")}
+    told = {row["wish"]: row for row in ConversationLog(out / "baselines.jsonl").of("told")}
     found = []
     for folder in sorted((out / "arms").iterdir()):
-        log, facts = Log(folder / "log.jsonl"), json.loads((folder / "arm.json").read_text())
+        log, facts = ConversationLog(folder / "log.jsonl"), json.loads((folder / "arm.json").read_text())
         if log.of("final") and log.of("turned"):
             found.append(_turn(folder.name, facts, log, told))
     return found
 
 
-def _turn(name: str, facts: Row, log: Log, told: dict[str, Row]) -> Turn:
+def _turn(name: str, facts: Row, log: ConversationLog, told: dict[str, Row]) -> Turn:
     final, turned = log.of("final")[-1]["rows"], log.of("turned")[-1]["number"]
     before = [row for row in log.of("look") if row["number"] < turned]
     second = facts["second"]
@@ -141,7 +141,9 @@ def _shown(rows: Sequence[Row]) -> float:
     return _mean([row["shows"][0] for row in rows])
 
 
-def _result(name: str, facts: Row, log: Log, told: Row, base: Log, every: Sequence[bool]) -> Result:
+def _result(
+    name: str, facts: Row, log: ConversationLog, told: Row, base: ConversationLog, every: Sequence[bool]
+) -> Result:
     final = log.of("final")[-1]["rows"]
     end: Row = log.of("end")[-1] if log.of("end") else {"policies": [], "seconds": 0.0}
     policies = [row for row in end["policies"] if row["version"]]
@@ -175,13 +177,13 @@ def _result(name: str, facts: Row, log: Log, told: Row, base: Log, every: Sequen
     )
 
 
-def _reached(log: Log, level: float) -> int | None:
+def _reached(log: ConversationLog, level: float) -> int | None:
     looks = [(row["number"] + 1, share(row["rows"]) >= level - BELOW) for row in log.of("look")]
     pairs = pairwise([*looks, (0, share(log.of("final")[-1]["rows"]) >= level - BELOW)])
     return next((number for (number, near), (_, still) in pairs if near and still), None)
 
 
-def _in_a_row(log: Log) -> int | None:
+def _in_a_row(log: ConversationLog) -> int | None:
     streak = 0
     for count, row in enumerate(log.of("conversation"), 1):
         streak = streak + 1 if row["first"] else 0
@@ -190,7 +192,7 @@ def _in_a_row(log: Log) -> int | None:
     return None
 
 
-def _given_up(log: Log) -> int | None:
+def _given_up(log: ConversationLog) -> int | None:
     return next((row["number"] + 1 for row in log.of("given up")), None)
 
 

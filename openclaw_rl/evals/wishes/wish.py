@@ -29,7 +29,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WishCase:
     name: str
     kind: str
     says: tuple[str, ...]
@@ -46,11 +46,11 @@ class Wish:
         return has_wish(reply, self.checks)
 
 
-def written() -> dict[str, Wish]:
+def written() -> dict[str, WishCase]:
     """The wishes in ``wishes.toml``."""
     table = tomllib.loads(_read("wishes.toml"))
     return {
-        name: Wish(name, entry["kind"], tuple(entry["says"]), entry["checks"], entry.get("against"))
+        name: WishCase(name, entry["kind"], tuple(entry["says"]), entry["checks"], entry.get("against"))
         for name, entry in table.items()
     }
 
@@ -99,17 +99,17 @@ _COMPARED = {
 }
 
 
-def drawn(seed: str, number: int) -> list[Wish]:
+def drawn(seed: str, number: int) -> list[WishCase]:
     """Randomly drawn wishes, alternating between kinds; the same seed gives the same wishes."""
     chance = random.Random(seed)
     kinds = list(_GRAMMAR)
     chance.shuffle(kinds)
-    made: dict[str, Wish] = {}
+    made: dict[str, WishCase] = {}
     n = 0
     while len(made) < number:
         kind = kinds[n % len(kinds)]
         name, says, checks = _GRAMMAR[kind](chance)
-        made.setdefault(name, Wish(name, kind, tuple(says), checks))
+        made.setdefault(name, WishCase(name, kind, tuple(says), checks))
         n += 1
     return list(made.values())
 
