@@ -239,6 +239,9 @@ class SplitKernel:
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
         return (self.few if x_RI.shape[0] < self._threshold else self._many)(x_RI)
 
+    def with_threshold(self, threshold: int) -> SplitKernel:
+        return SplitKernel(self.few, self._many, threshold)
+
 
 @dataclass(frozen=True, slots=True)
 class KernelSet:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
 
 from openclaw_rl.engine.graphs import GraphDecode, recorded
-from openclaw_rl.engine.kernels import Kernel, KernelSet, kernel_set
+from openclaw_rl.engine.kernels import Kernel, KernelSet, SplitKernel, kernel_set
 from openclaw_rl.engine.kv import OpenRows, SequenceCache
 from openclaw_rl.engine.lora import PROJECTIONS, Adapter, load_adapter
 from openclaw_rl.engine.native_layers import NativeLayers
@@ -25,6 +25,8 @@ from openclaw_rl.engine.weights import Checkpoint, load_tensors
 
 #: Below this many rows, operator overhead exceeds arithmetic.
 _MANY_ROWS = 16
+#: Up to this many tokens are sampled at once with the head for few rows, which is exact for the likeliest.
+_SAMPLED_ROWS = 64
 
 
 @dataclass(slots=True)
@@ -139,7 +141,9 @@ class Decoder:
         }
         self.embedding_VH = tensors["model.embed_tokens.weight"]
         head = self.embedding_VH if self.shape.tied else tensors["lm_head.weight"]
-        self.head = kernels.head(head)
+        self.head = self._sampling_head = kernels.head(head)
+        if isinstance(self.head, SplitKernel):
+            self._sampling_head = self.head.with_threshold(_SAMPLED_ROWS)
         self.final_norm = Norm(tensors["model.norm.weight"], self.shape.norm_eps)
         self.layers = [
             self._layer(tensors, index, kernels.projection) for index in range(self.shape.num_layers)
@@ -219,7 +223,10 @@ class Decoder:
             return torch.empty(0, self.shape.vocab)
         if len(rows) < len(ids):
             hidden_RH = hidden_RH[torch.tensor(rows, device=self.device)]
-        return self.head(self.final_norm(hidden_RH)).float()
+        # What is sampled comes from the likeliest tokens; what is scored may be any token.
+        sampled = all(chunk.num_logits <= 1 for chunk in chunks)
+        head = self._sampling_head if sampled else self.head
+        return head(self.final_norm(hidden_RH)).float()
 
     def _run_layers(
         self, hidden_RH: torch.Tensor, chunks: Sequence[Chunk], groups: list[tuple[slice, Adapter]]

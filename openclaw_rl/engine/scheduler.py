@@ -209,11 +209,11 @@ class Scheduler:
         )
 
     def _has_place(self, priority: Priority) -> bool:
-        """Live requests never wait for learning, which has places of its own, half as many."""
+        """Live requests never wait for learning, which has places of its own: half as many beside them."""
         live = sum(job.priority == Priority.LIVE for job in self.running)
         if priority == Priority.LIVE:
             return live < self.max_running
-        return len(self.running) - live < max(1, self.max_running // 2)
+        return len(self.running) - live < max(1, self.max_running // 2 if live else self.max_running)
 
     def _should_wait_for_prefix(self, job: Job, ids: np.ndarray) -> bool:
         """Whether a running prompt shares more than any cache holds: it should finish, then be copied."""
@@ -241,9 +241,15 @@ class Scheduler:
         batch = [(job, 1) for job in decoding]
         prefilling = [job for job in ready if job.num_pending > 1]
         if prefilling:
-            job = min(prefilling, key=lambda job: job.priority)
-            budget = self._chunk if decoding or job.priority > Priority.LIVE else self.idle_chunk_tokens
-            batch.append((job, min(budget, job.num_pending)))
+            prefilling.sort(key=lambda job: job.priority)
+            is_idle = not decoding and prefilling[0].priority == Priority.LIVE
+            budget = self.idle_chunk_tokens if is_idle else self._chunk
+            for job in prefilling:  # several short prompts share a step
+                count = min(budget, job.num_pending)
+                if not count:
+                    break
+                batch.append((job, count))
+                budget -= count
         return sorted(batch, key=lambda entry: entry[0].version)
 
     def _adapt_chunk(self, batch: Sequence[tuple[Job, int]], elapsed_s: float) -> None:

@@ -8,12 +8,14 @@ subject, their fluency and what the model knows must not get worse than the refe
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from typing import TypeVar
 
 from openclaw_rl.forms import NOTHING_READ, Reading
 from openclaw_rl.relevance import CLEARLY, OTHERS, names, own_words, stutters
@@ -32,6 +34,8 @@ from openclaw_rl.types import (
     Tool,
 )
 
+K = TypeVar("K")
+V = TypeVar("V")
 _TEMPERATURE, _TOP_P, _MAX_TOKENS, _SEED = 0.7, 0.9, 64, 1234
 #: One request in four is answered at full length: some versions degenerate only late in a reply.
 _LONG_EVERY, _LONG_TOKENS = 4, 192
@@ -46,6 +50,10 @@ _LEAST_WORDS, _LEAST_DIFFERENT = 3, 0.4
 _ECHO_SHARE = 0.8
 #: With fewer replies that can be checked for the form, its rate is not reported.
 _LEAST_IN_FORM = 6
+#: The base's answers and scores that are kept, so that each is computed once.
+_KEPT = 2048
+#: The tools are offered in this many different groupings, so that the base's calls are soon all known.
+_GROUPINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +78,6 @@ class ToolItem:
     name: str
     values: tuple[str, ...]
     """Strings that its arguments must contain."""
-
-    @property
-    def key(self) -> str:
-        return f"{self.messages} {[tool['name'] for tool in self.tools]}"
 
     def is_right(self, reply: str) -> bool:
         text = reply.lower()
@@ -125,6 +129,10 @@ class Examiner:
     def __init__(self, engine: Engine, renderer: Renderer, degeneration: Callable[[str], str | None]) -> None:
         self._engine, self._renderer, self._degeneration = engine, renderer, degeneration
         self._places = asyncio.Semaphore(_AT_ONCE)
+        self._answers: dict[tuple[object, ...], list[Token]] = {}
+        """What the base said, by prompt, length, temperature and grammar."""
+        self._scores: dict[tuple[tuple[int, ...], int], float] = {}
+        """What the base thinks of replies, by (prompt with reply, length of the prompt)."""
 
     async def check_replies(
         self,
@@ -213,7 +221,7 @@ class Examiner:
 
     async def _reply(self, prompt_ids: list[int], version: int, which: int) -> list[Token]:
         most = _MAX_TOKENS if which % _LONG_EVERY else _LONG_TOKENS
-        sampling = SamplingParams(most, _TEMPERATURE, _TOP_P, seed=_SEED + which)
+        sampling = SamplingParams(most, _TEMPERATURE, _TOP_P, seed=_SEED)
         return await self._generate(prompt_ids, sampling, version)
 
     async def _generate(
@@ -228,14 +236,25 @@ class Examiner:
             top_logprobs=0,
             grammar=grammar,
         )
+        key = (tuple(prompt_ids), sampling.max_tokens, sampling.temperature, grammar)
+        if version == BASE_VERSION and key in self._answers:
+            return self._answers[key]
         async with self._places:
-            return [token async for token in self._engine.generate(request)]
+            said = [token async for token in self._engine.generate(request)]
+        if version == BASE_VERSION:
+            keep_newest(self._answers, key, said)
+        return said
 
     async def _mean(self, prompt_ids: list[int], reply_ids: list[int], version: int = BASE_VERSION) -> float:
-        request = ScoreRequest([*prompt_ids, *reply_ids], len(prompt_ids), policy_version=version)
+        key = (*prompt_ids, *reply_ids), len(prompt_ids)
+        if version == BASE_VERSION and key in self._scores:
+            return self._scores[key]
         async with self._places:
-            scores = await self._engine.score(request)
-        return _mean(scores.logprobs)
+            scores = await self._engine.score(ScoreRequest(list(key[0]), key[1], policy_version=version))
+        mean = _mean(scores.logprobs)
+        if version == BASE_VERSION:
+            keep_newest(self._scores, key, mean)
+        return mean
 
     def _text(self, ids: Sequence[int]) -> str:
         detokenizer = self._renderer.detokenizer()
@@ -244,26 +263,29 @@ class Examiner:
 
 
 def draw_items(bound: bool, number: int | None, seed: int) -> list[ExamItem]:
-    """A fresh sample for every version; all items if ``number`` is None."""
+    """A fresh sample for every version, a larger one beginning with a smaller; None for all items."""
     every = [item for item in map(_item, _lines("gate_items.txt")) if item.bound == bound]
-    return every if number is None else random.Random(seed).sample(every, min(number, len(every)))
+    return random.Random(seed).sample(every, len(every))[:number]
 
 
 def draw_tool_items(number: int | None, seed: int) -> list[ToolItem]:
     """Tool requests, drawn likewise. Neighbours offer the same tools, so their prompts share a prefix."""
     known = json.loads(resources.files(__package__).joinpath("gate_tools.json").read_text(encoding="utf-8"))
-    tools: list[Tool] = random.Random(seed).sample(known["tools"], len(known["tools"]))
-    items = []
+    chance = random.Random(seed)
+    tools: list[Tool] = random.Random(seed % _GROUPINGS).sample(known["tools"], len(known["tools"]))
+    groups = []
     for first in range(0, len(tools), _TOOLS_OFFERED):
         # The last few tools are offered with others, so that there is always a choice.
         offered = tools[max(0, min(first, len(tools) - _TOOLS_OFFERED)) :][:_TOOLS_OFFERED]
         own = {tool["name"] for tool in tools[first : first + _TOOLS_OFFERED]}
-        items += [
-            ToolItem([{"role": "user", "content": asked}], offered, name, tuple(values))
-            for asked, name, values in known["requests"]
-            if name in own
-        ]
-    return items[:number]
+        groups.append(
+            [
+                ToolItem([{"role": "user", "content": asked}], offered, name, tuple(values))
+                for asked, name, values in known["requests"]
+                if name in own
+            ]
+        )
+    return list(itertools.chain(*chance.sample(groups, len(groups))))[:number]
 
 
 def gate_requests() -> list[str]:
@@ -283,6 +305,13 @@ def _with_wish(item: ExamItem, wish: str) -> list[Message]:
         return item.messages
     last = item.messages[-1]
     return [*item.messages[:-1], {**last, "content": f"{last['content']}\n\n{wish}"}]
+
+
+def keep_newest(known: dict[K, V], key: K, value: V) -> None:
+    """Add to a cache, and drop what was added first when it is full."""
+    known[key] = value
+    while len(known) > _KEPT:
+        del known[next(iter(known))]
 
 
 def _lines(name: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 from openclaw_rl.types.base import Json
 from openclaw_rl.types.engine import (
@@ -37,6 +37,10 @@ def score_to_json(request: ScoreRequest) -> Json:
 
 def score_from_json(data: Json) -> ScoreRequest:
     return ScoreRequest(**{**data, "priority": Priority(data["priority"])})
+
+
+def token_to_json(token: Token) -> Json:
+    return {field.name: getattr(token, field.name) for field in fields(token)}
 
 
 def token_from_json(data: Json) -> Token:

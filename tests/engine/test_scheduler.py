@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.scheduler import Scheduler
 from openclaw_rl.testing import until
 from openclaw_rl.types import GenerateRequest, Priority, SamplingParams, ScoreRequest, Weights
 from tests.engine.conftest import KERNEL, run_generation
@@ -47,6 +49,41 @@ async def test_live_requests_go_before_the_judge(engine: LocalEngine, tokenizer:
     await run("live", tokenizer("Hello there. " * 20).input_ids, Priority.LIVE)
     await asyncio.gather(*judges)
     assert order.index("live") <= 1
+
+
+async def test_short_prompts_share_a_step(model_path: Path, tokenizer: Any) -> None:
+    """Six prompts take fewer passes than six, and score as they do alone."""
+    engine = LocalEngine(model_path, LocalEngineOptions(device="cpu", kernel=KERNEL))
+    prompts = [tokenizer(f"Case {i}: the cat sat on the mat.").input_ids for i in range(6)]
+    alone = [await engine.score(ScoreRequest(ids, 3)) for ids in prompts]
+    before = engine._scheduler._steps
+    together = await asyncio.gather(*(engine.score(ScoreRequest(ids, 3)) for ids in prompts))
+    assert engine._scheduler._steps - before < len(prompts)
+    for one, other in zip(alone, together, strict=True):
+        assert other.logprobs == pytest.approx(one.logprobs, abs=0.02)
+    await engine.close()
+
+
+@pytest.mark.parametrize(("live", "places"), [(0, 6), (1, 3)])
+def test_learning_has_all_places_only_while_nobody_else_runs(live: int, places: int) -> None:
+    running = [SimpleNamespace(priority=Priority.LIVE)] * live
+    scheduler = Scheduler.__new__(Scheduler)
+    scheduler.running, scheduler.max_running = running, 6  # type: ignore[assignment]
+    while scheduler._has_place(Priority.JUDGE):
+        running.append(SimpleNamespace(priority=Priority.JUDGE))
+    assert len(running) - live == places
+    assert scheduler._has_place(Priority.LIVE)
+
+
+async def test_sampling_many_at_once_gives_each_what_it_gets_alone(
+    engine: LocalEngine, tokenizer: Any
+) -> None:
+    """Sixteen rows and more take another path through the head."""
+    prompts = [tokenizer(f"{i} apples and pears are").input_ids for i in range(20)]
+    together = await asyncio.gather(*(run_generation(engine, ids, max_tokens=3) for ids in prompts))
+    for ids, tokens in zip(prompts[:4], together, strict=False):
+        scores = await engine.score(ScoreRequest([*ids, *(token.id for token in tokens)], len(ids)))
+        assert [token.logprob for token in tokens] == pytest.approx(scores.logprobs, abs=0.05)
 
 
 async def test_low_priorities_are_not_starved(engine: LocalEngine, tokenizer: Any) -> None:
