@@ -64,6 +64,9 @@ def _describe(found: Json) -> str:
     ]
     if pushed:
         lines.append(f"tokens: {up} pushed up, {len(pushed) - up} pushed down, of {len(found['tokens'])}")
+    if found["taught"]:
+        lines.append("answers that were learned instead:")
+        lines += [f"  {one['asked']}\n    → {one['answer']}" for one in found["taught"]]
     return "\n".join(lines)
 
 

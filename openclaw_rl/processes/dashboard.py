@@ -34,7 +34,7 @@ from openclaw_rl.config import to_environment
 from openclaw_rl.processes import health
 from openclaw_rl.processes.environments import list_environments, read_replay
 from openclaw_rl.processes.forgetting import Forgetting
-from openclaw_rl.processes.token_pushes import push_of
+from openclaw_rl.processes.token_pushes import push_of, taught_answers
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.pulse import Pulse
 from openclaw_rl.text import well_formed
@@ -183,7 +183,10 @@ class Dashboard:
             **view,
             "input": added(turn.messages),
             "reply": well_formed(turn.reply),
-            "hint": sample.source.hint if sample else None,
+            "hint": next((example.source.hint for example in made), None),
+            "taught": taught_answers([one for one in made if one is not sample], self._renderer)
+            if self._renderer
+            else [],
             "strength": sample.strength if sample else None,
             "tokens": [
                 {**token, **push_of(sample, index, factor, self._text)}

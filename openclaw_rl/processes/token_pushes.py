@@ -1,10 +1,32 @@
-"""How a step pushed the tokens of one reply, for the dashboard's view of a turn."""
+"""What a step learned from one turn, for the dashboard's view of it: how it pushed the reply's own tokens, or
+which other answers it was taught."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from openclaw_rl.types import NO_SIGNAL, Example, Json
+from openclaw_rl.secret_scan import mask
+from openclaw_rl.types import NO_SIGNAL, Example, Json, Renderer
+
+_MARK = "#"
+
+
+def taught_answers(examples: Sequence[Example], renderer: Renderer) -> list[Json]:
+    """The teacher's answers that were learned instead of a reply, and what they answer."""
+    around = _decode(renderer, renderer.render([{"role": "user", "content": _MARK}])).rsplit(_MARK, 1)
+    return [
+        {
+            "asked": mask(_decode(renderer, one.prompt_ids).removeprefix(around[0]).removesuffix(around[1])),
+            "answer": mask(_decode(renderer, [i for i in one.reply_ids if i not in renderer.stop_ids])),
+        }
+        for one in examples
+        if one.source.kind == "hinted"
+    ]
+
+
+def _decode(renderer: Renderer, ids: Sequence[int]) -> str:
+    detokenizer = renderer.detokenizer()
+    return "".join(map(detokenizer.feed, ids)) + detokenizer.finish()
 
 
 def push_of(sample: Example | None, index: int, factor: float, text: Callable[[int], str]) -> Json:

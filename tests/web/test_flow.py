@@ -109,11 +109,10 @@ def test_one_correction_makes_a_version_and_a_rollback_takes_it_back(
     assert CORRECTION in turn.inner_text()
     assert f"learned in version {made}" in turn.inner_text()
     turn.get_by_role("button", name="What training changed").click()
-    page.get_by_text("were made likelier").wait_for()
-    assert page.locator(".tok.up").count() > 0
-    assert page.locator(".tok.down").count() > 0
-    page.locator(".tok.up").first.click()
-    page.get_by_text("advantage +").wait_for()
+    page.get_by_text("This reply was not trained on. Instead, the model learned").wait_for()
+    assert page.locator(".taught .bubble.assistant").count() > 0
+    page.locator(".tok").first.click()
+    page.get_by_text("likely when it was sampled").wait_for()
     guest.check()
     shoot(guest, f"{name}session")
 

@@ -1,6 +1,6 @@
 // A reply token by token: green was reinforced, red was discouraged; the shade shows how strongly.
 
-import { fill, h, num } from "./dom.js";
+import { fill, h, num, plural } from "./dom.js";
 
 export function tokenView(turn) {
   const tokens = turn.tokens;
@@ -23,15 +23,18 @@ export function tokenView(turn) {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (step) { event.preventDefault(); choose(chosen + step); }
     } }, spans);
-  return h("div", {}, summary(tokens), box, detail);
+  return h("div", {}, summary(turn), box, detail, turn.taught.map((one) => h("div", { class: "taught" },
+    h("div", { class: "bubble user" }, one.asked), h("div", { class: "bubble assistant" }, one.answer))));
 }
 
 /** If only the alternatives have an advantage, the token's own is the negative of their sum. */
 const strength = (token) => token.advantage || -token.candidates.reduce((sum, one) => sum + one.advantage, 0) || 0;
 
-function summary(tokens) {
-  const taught = tokens.some((token) => token.advantage !== null);
-  if (!taught) return h("p", { class: "small muted" }, "No training step used this reply.");
+function summary({ tokens, taught }) {
+  const pushed = tokens.some((token) => token.advantage !== null);
+  if (!pushed && taught.length) return h("p", { class: "small muted" },
+    `This reply was not trained on. Instead, the model learned ${plural(taught.length, "answer")} that it gave when it was told the hint; they are below.`);
+  if (!pushed) return h("p", { class: "small muted" }, "No training step used this reply.");
   const up = tokens.filter((token) => strength(token) > 0).length, down = tokens.filter((token) => strength(token) < 0).length;
   return h("p", { class: "small muted" }, `Of ${tokens.length} tokens, ${up} were made likelier (green) and ${down} less likely (red).`);
 }
