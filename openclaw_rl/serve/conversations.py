@@ -12,9 +12,9 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from openclaw_rl.errors import RequestError, not_found, or_not_found
@@ -22,7 +22,7 @@ from openclaw_rl.serve.dialect import call_of, given
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.response_events import output_items
 from openclaw_rl.serve.response_items import ContentPart, InputItem, to_messages
-from openclaw_rl.serve.stored_responses import page_of, resolved
+from openclaw_rl.serve.stored_responses import Page, resolved
 from openclaw_rl.serve.text import WellFormed
 from openclaw_rl.types import ChatRequest, ConversationStore, Json, TurnRecord
 
@@ -192,12 +192,10 @@ def _add_item_routes(router: APIRouter, gateway: Gateway) -> None:
     async def list_items(
         conversation_id: str,
         request: Request,
-        limit: Annotated[int, Query(ge=1, le=100)] = 20,
-        order: Literal["asc", "desc"] = "desc",
-        after: str | None = None,
+        page: Annotated[Page, Depends()],
     ) -> Json:
         await owned(conversation_id, request)
-        return page_of(await _ask(store.items, conversation_id), limit, order, after)
+        return page.of(await _ask(store.items, conversation_id))
 
     @router.post(f"{PATH}/{{conversation_id}}/items", tags=["serve"])
     async def create_items(conversation_id: str, request: Request, parsed: NewItems) -> Json:
@@ -207,7 +205,7 @@ def _add_item_routes(router: APIRouter, gateway: Gateway) -> None:
         items = await _read_items(gateway, parsed.items, request, there)
         if not await _ask(store.add_items, conversation_id, items):
             raise not_found("conversation", conversation_id)
-        return page_of(items, max(1, len(items)), "asc", None)
+        return Page(max(1, len(items)), "asc").of(items)
 
     @router.get(f"{PATH}/{{conversation_id}}/items/{{item_id}}", tags=["serve"])
     async def retrieve_item(conversation_id: str, item_id: str, request: Request) -> Json:

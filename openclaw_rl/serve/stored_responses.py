@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from openclaw_rl.errors import RequestError, not_found
@@ -24,6 +25,24 @@ from openclaw_rl.types import Json, TurnRecord, Unfinished
 
 _ITEM_ID = re.compile(r"(?:msg|fc|ctc|rs)_([0-9a-f]{24})\d+")
 Recall = Callable[[str], Awaitable[TurnRecord | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The part of a list that was asked for."""
+
+    limit: Annotated[int, Query(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+
+    def of(self, items: list[Json]) -> Json:
+        """``items`` are given oldest first."""
+        items = items if self.order == "asc" else items[::-1]
+        ids = [item["id"] for item in items]
+        begin = ids.index(self.after) + 1 if self.after in ids else 0
+        page = items[begin : begin + self.limit]
+        ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
+        return {"object": "list", "data": page, "has_more": begin + self.limit < len(items), **ends}
 
 
 async def referred_item(item_id: str, user: str, recall: Recall, where: str) -> Json:
@@ -152,12 +171,9 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
     async def items_of(
         response_id: str,
         request: Request,
-        limit: Annotated[int, Query(ge=1, le=100)] = 20,
-        order: Literal["asc", "desc"] = "desc",
-        after: str | None = None,
+        page: Annotated[Page, Depends()],
     ) -> Json:
-        items = input_items(await owned(response_id, request))
-        return page_of(items, limit, order, after)
+        return page.of(input_items(await owned(response_id, request)))
 
 
 async def _unfinished(gateway: Gateway, response_id: str, request: Request) -> Json | None:
@@ -175,13 +191,3 @@ async def _owned(gateway: Gateway, dialect: str, response_id: str, request: Requ
     if turn is None or turn.user != request.state.user or turn.dialect != dialect:
         raise not_found("response", response_id)
     return turn
-
-
-def page_of(items: list[Json], limit: int, order: str, after: str | None) -> Json:
-    """Of items that are given oldest first."""
-    items = items if order == "asc" else items[::-1]
-    ids = [item["id"] for item in items]
-    begin = ids.index(after) + 1 if after in ids else 0
-    page = items[begin : begin + limit]
-    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
-    return {"object": "list", "data": page, "has_more": begin + limit < len(items), **ends}
