@@ -127,7 +127,7 @@ async def test_one_that_hangs_when_it_is_closed_holds_no_other_up(made: list[Cou
             if self is made[0]:
                 await asyncio.sleep(1000)
 
-    pool, ended = Pool(Hanging, 2, episode_seconds=0.05, step_seconds=0.5), asyncio.Event()
+    pool, ended = Pool(Hanging, 2, episode_seconds=1, step_seconds=1), asyncio.Event()
 
     async def hold() -> None:
         async with pool.lease() as lease:
@@ -145,7 +145,7 @@ async def test_one_that_hangs_when_it_is_closed_holds_no_other_up(made: list[Cou
 
 
 async def test_an_expired_lease_is_told_from_an_environment_that_broke(made: list[Counter]) -> None:
-    pool = Pool(Counter, 1, episode_seconds=0.05)
+    pool = Pool(Counter, 1, episode_seconds=1)
     async with pool.lease() as lease:
         await lease.reset(TASK, "reset")
         while not made[0].closed:
