@@ -12,6 +12,7 @@ import itertools
 import json
 import random
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -36,7 +37,7 @@ from openclaw_rl.types import (
 
 K = TypeVar("K")
 V = TypeVar("V")
-_TEMPERATURE, _TOP_P, _MAX_TOKENS, _SEED = 0.7, 0.9, 64, 1234
+_TEMPERATURE, _TOP_P, _MAX_TOKENS = 0.7, 0.9, 64
 #: One request in four is answered at full length: some versions degenerate only late in a reply.
 _LONG_EVERY, _LONG_TOKENS = 4, 192
 _ITEM_TOKENS = 20
@@ -221,7 +222,9 @@ class Examiner:
 
     async def _reply(self, prompt_ids: list[int], version: int, which: int) -> list[Token]:
         most = _MAX_TOKENS if which % _LONG_EVERY else _LONG_TOKENS
-        sampling = SamplingParams(most, _TEMPERATURE, _TOP_P, seed=_SEED)
+        # By request, so that the same one is answered the same way in any place, and others are not alike.
+        seed = zlib.crc32(repr(prompt_ids).encode())
+        sampling = SamplingParams(most, _TEMPERATURE, _TOP_P, seed=seed)
         return await self._generate(prompt_ids, sampling, version)
 
     async def _generate(
