@@ -8,6 +8,7 @@ import pytest
 
 from openclaw_rl.judge.hints import contradict, filter_hints, is_safe, is_trivial, verbatim_hints
 from openclaw_rl.judge.shots import read_cases
+from openclaw_rl.judge.wishes import is_wish
 from openclaw_rl.types import JudgeCase
 
 
@@ -49,6 +50,20 @@ def test_the_users_words_are_kept_verbatim() -> None:
 )  # fmt: skip
 def test_what_they_want_without_what_they_say_about_the_reply(said: str, hint: str) -> None:
     assert verbatim_hints(make_case(user(said))) == (hint,)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Can you talk to me like a pirate?", "Could you please be brief?", "Would you write like Hemingway?"],
+)
+def test_a_wish_may_be_put_as_a_question(said: str) -> None:
+    assert verbatim_hints(make_case(user(said))) == (said,)
+    assert is_wish(said)
+
+
+@pytest.mark.parametrize("said", ["Can you talk about pirates?", "Can you be here at five?"])
+def test_a_new_question_is_no_hint(said: str) -> None:
+    assert verbatim_hints(make_case(user(said))) == ()
 
 
 def test_an_error_is_said_in_words_of_ours() -> None:
