@@ -148,6 +148,20 @@ def test_unusual_wording_is_mostly_understood() -> None:
     assert sum(relation(row["new"], row["old"]) == row["relation"] for row in rows) >= 0.85 * len(rows)
 
 
+def test_what_people_say_in_a_chat_becomes_a_wish() -> None:
+    """From the whole message to the wish: 30 wishes and 10 others of each half; only one was looked at."""
+    found: Counter[tuple[bool, bool]] = Counter()
+    for row in read_cases("wishes-chat"):
+        case = JudgeCase(
+            [{"role": "user", "content": "How do bees make honey?"}],
+            {"role": "assistant", "content": "Bees make honey from nectar."},
+            [{"role": "user", "content": row["said"]}],
+        )
+        found[row["wish"], any(is_wish(hint) for hint in verbatim_hints(case))] += 1
+    assert found[True, True] >= 54
+    assert found[False, True] == 0
+
+
 @pytest.mark.parametrize("wish", [*written().values(), *drawn("any", 40)], ids=lambda wish: wish.name)
 def test_what_simulated_people_say_again_is_the_same_wish(wish: WishCase) -> None:
     assert all(is_wish(said) for said in wish.says)
