@@ -13,7 +13,7 @@ from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
 from openclaw_rl.engine.scheduler import Scheduler
 from openclaw_rl.testing import until
 from openclaw_rl.types import GenerateRequest, Priority, SamplingParams, ScoreRequest, Weights
-from tests.engine.conftest import KERNEL, run_generation
+from tests.engine.conftest import KERNEL, TOLERANCE, run_generation
 
 
 async def test_a_long_prompt_does_not_freeze_other_streams(engine: LocalEngine, tokenizer: Any) -> None:
@@ -60,7 +60,7 @@ async def test_short_prompts_share_a_step(model_path: Path, tokenizer: Any) -> N
     together = await asyncio.gather(*(engine.score(ScoreRequest(ids, 3)) for ids in prompts))
     assert engine._scheduler._steps - before < len(prompts)
     for one, other in zip(alone, together, strict=True):
-        assert other.logprobs == pytest.approx(one.logprobs, abs=0.02)
+        assert other.logprobs == pytest.approx(one.logprobs, abs=TOLERANCE)
     await engine.close()
 
 
@@ -83,7 +83,7 @@ async def test_sampling_many_at_once_gives_each_what_it_gets_alone(
     together = await asyncio.gather(*(run_generation(engine, ids, max_tokens=3) for ids in prompts))
     for ids, tokens in zip(prompts[:4], together, strict=False):
         scores = await engine.score(ScoreRequest([*ids, *(token.id for token in tokens)], len(ids)))
-        assert [token.logprob for token in tokens] == pytest.approx(scores.logprobs, abs=0.05)
+        assert [token.logprob for token in tokens] == pytest.approx(scores.logprobs, abs=TOLERANCE)
 
 
 async def test_low_priorities_are_not_starved(engine: LocalEngine, tokenizer: Any) -> None:
