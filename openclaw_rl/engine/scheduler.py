@@ -241,15 +241,10 @@ class Scheduler:
         batch = [(job, 1) for job in decoding]
         prefilling = [job for job in ready if job.num_pending > 1]
         if prefilling:
-            prefilling.sort(key=lambda job: job.priority)
-            is_idle = not decoding and prefilling[0].priority == Priority.LIVE
-            budget = self.idle_chunk_tokens if is_idle else self._chunk
-            for job in prefilling:  # several short prompts share a step
-                count = min(budget, job.num_pending)
-                if not count:
-                    break
-                batch.append((job, count))
-                budget -= count
+            # One prompt at a time: what is scored must not depend on what else happens to wait.
+            job = min(prefilling, key=lambda job: job.priority)
+            budget = self._chunk if decoding or job.priority > Priority.LIVE else self.idle_chunk_tokens
+            batch.append((job, min(budget, job.num_pending)))
         return sorted(batch, key=lambda entry: entry[0].version)
 
     def _adapt_chunk(self, batch: Sequence[tuple[Job, int]], elapsed_s: float) -> None:

@@ -51,19 +51,6 @@ async def test_live_requests_go_before_the_judge(engine: LocalEngine, tokenizer:
     assert order.index("live") <= 1
 
 
-async def test_short_prompts_share_a_step(model_path: Path, tokenizer: Any) -> None:
-    """Six prompts take fewer passes than six, and score as they do alone."""
-    engine = LocalEngine(model_path, LocalEngineOptions(device="cpu", kernel=KERNEL))
-    prompts = [tokenizer(f"Case {i}: the cat sat on the mat.").input_ids for i in range(6)]
-    alone = [await engine.score(ScoreRequest(ids, 3)) for ids in prompts]
-    before = engine._scheduler._steps
-    together = await asyncio.gather(*(engine.score(ScoreRequest(ids, 3)) for ids in prompts))
-    assert engine._scheduler._steps - before < len(prompts)
-    for one, other in zip(alone, together, strict=True):
-        assert other.logprobs == pytest.approx(one.logprobs, abs=TOLERANCE)
-    await engine.close()
-
-
 @pytest.mark.parametrize(("live", "places"), [(0, 6), (1, 3)])
 def test_learning_has_all_places_only_while_nobody_else_runs(live: int, places: int) -> None:
     running = [SimpleNamespace(priority=Priority.LIVE)] * live
