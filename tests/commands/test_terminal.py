@@ -7,36 +7,27 @@ import io
 import json
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from openclaw_rl.commands.chat import Chat
 from openclaw_rl.commands.cli import _parser, main
 from openclaw_rl.commands.client import ServerClient
 from openclaw_rl.processes.serving_system import ServingSystem
-from openclaw_rl.testing import ScriptedEngine, scripted_system, wait_until
+from openclaw_rl.testing import ScriptedEngine, scripted_system
 from openclaw_rl.types import Weights
+from tests.listening import listening
 
 
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[ServingSystem]:
     system = scripted_system(tmp_path / "home")
-    server = uvicorn.Server(
-        uvicorn.Config(system.app(), host="127.0.0.1", port=0, log_level="error", ws="none")
-    )
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-    thread.start()
-    wait_until(lambda: server.started, "the scripted server listens")
-    port = server.servers[0].sockets[0].getsockname()[1]
-    (system.config.home / "serve.json").write_text(json.dumps({"url": f"http://127.0.0.1:{port}", "pid": 1}))
-    yield system
-    server.should_exit = True
-    thread.join(30)
+    with listening(system) as url:
+        (system.config.home / "serve.json").write_text(json.dumps({"url": url, "pid": 1}))
+        yield system
 
 
 def run(system: ServingSystem, *arguments: str) -> int:

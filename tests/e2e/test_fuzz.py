@@ -5,9 +5,7 @@ The engine is scripted, so that requests which happen to be valid are answered a
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +14,12 @@ from urllib.parse import quote
 import httpx
 import pytest
 import schemathesis
-import uvicorn
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import scripted_system, wait_until
+from tests.listening import listening
 
 TIMEOUT_S = 120
 ROUTES = [
@@ -77,17 +75,8 @@ class Live:
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     system = scripted_system(tmp_path_factory.mktemp("fuzz") / "home")
-    server = uvicorn.Server(
-        uvicorn.Config(system.app(), host="127.0.0.1", port=0, log_level="error", ws="none")
-    )
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-    thread.start()
-    wait_until(lambda: server.started, "the scripted server listens")
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield Live(system, f"http://127.0.0.1:{port}", str(system.keys.key_of("default")))
-    server.should_exit = True
-    thread.join(30)
-    assert not thread.is_alive()
+    with listening(system) as url:
+        yield Live(system, url, str(system.keys.key_of("default")))
 
 
 def assert_answered(status: int, text: str, sent: object) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import openai
 import pytest
-import uvicorn
 
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine, scripted_system, wait_until
+from tests.listening import listening
 
 
 @dataclass
@@ -32,19 +30,12 @@ class Live:
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Live]:
     system = scripted_system(tmp_path / "home")
-    server = uvicorn.Server(
-        uvicorn.Config(system.app(), host="127.0.0.1", port=0, log_level="error", ws="none")
-    )
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-    thread.start()
-    wait_until(lambda: server.started, "the scripted server listens")
-    port = server.servers[0].sockets[0].getsockname()[1]
     key = str(system.keys.key_of("default"))
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=key, max_retries=0) as client:
+    with (
+        listening(system) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client,
+    ):
         yield Live(system, client)
-    server.should_exit = True
-    thread.join(30)
-    assert not thread.is_alive()
 
 
 def test_conversations(live: Live) -> None:
