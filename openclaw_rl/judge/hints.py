@@ -37,16 +37,18 @@ _EMPTY_WORDS = frozenset(
 )
 #: A remark about the given reply; next to a request without a reply it only misleads.
 _REMARK = re.compile(
-    r"^(?:(?:no|ugh|hmm|sorry|oh),? )?(?:"
+    r"^(?:(?:no|nope|ugh|hm+|sorry|oh|whoa|wow|wait|hey|ok(?:ay)?|well|yikes|argh|meh|man|dude)[,.!]* )?(?:"
     r"(?:that|this|it)(?:'s| is| was| sounds?| looks?)\b[^?,;:\d\"]{0,20}\b(?:too|much|long|short|brief|"
     r"boring|dry|cold|rude|complicated|complex|difficult|hard|confusing|bad|awful|terrible|wrong)\b"
     r"|(?:far |way |much )?too\b|i (?:don't|do not|can't|cannot) (?:want to read|read|understand|"
-    r"get|follow)\b|not like (?:that|this)\b|you forgot\b)[^?,;:\d\"]{0,40}$",
+    r"get|follow)\b|not like (?:that|this)\b|you forgot\b"
+    r"|you(?:'re| are)(?: being)?(?: far| way| much)?(?: too| so| very)? (?:rude|stiff|cold|wordy|verbose|"
+    r"boring|formal|bossy|vague|long-winded)\b)[^?,;:\d\"]{0,40}$",
     re.IGNORECASE,
 )
 _REQUEST = re.compile(
     r"\bplease\b|^(?:just |now )?(?:answer|use|say|give|explain|begin|start|keep|make|write|tell|show|speak|"
-    r"talk|put|list|add|be|do)\b"
+    r"talk|put|list|add|be|do|reply|respond|sound|skip|stop|drop|cut|stick|stay|loosen|lighten)\b"
     r"|\bi(?:'d| would)? (?:want|need|like|prefer)\b",
     re.IGNORECASE,
 )
@@ -136,8 +138,12 @@ def _is_telling(sentence: str) -> bool:
 
 def _correcting_sentences(text: str, request: str) -> list[str]:
     said = [s for s in sentences(own_words(text)) if corrects(s, request)]
-    if any(_REQUEST.search(s) and not _REMARK.search(s) and not is_trivial(s) for s in said):
-        said = [s for s in said if not _REMARK.search(s)]
+    rest = [s for s in said if not _REMARK.search(s)]
+    # A remark stays if it alone can be understood: "Too stiff! Loosen up a bit."
+    if any(_REQUEST.search(s) and not is_trivial(s) for s in rest) and (
+        any(map(is_wish, rest)) or not any(map(is_wish, said))
+    ):
+        said = rest
     if len(said) <= 3 and sum(map(len, said)) <= _MAX_CHARS:
         return said
     chosen = [s for s in said if _is_telling(s) or is_wish(s)]

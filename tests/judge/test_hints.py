@@ -42,6 +42,8 @@ def test_the_users_words_are_kept_verbatim() -> None:
         ("That is wrong, it was 391. Please fix it.", "That is wrong, it was 391. Please fix it."),
         ("That is wrong, it was 391. Please use it.", "That is wrong, it was 391. Please use it."),
         ("That was Anna. Please write her name.", "That was Anna. Please write her name."),
+        ("Whoa, way too much text. Keep it to a line or two.", "Keep it to a line or two."),
+        ("You're being rude. Be nicer.", "Be nicer."),
         ("Too long!", "Too long!"),
         ("The file is in src. Use that one.", "The file is in src. Use that one."),
         ("That's not the capital of Australia, Canberra is the capital there. Please correct the table.",
