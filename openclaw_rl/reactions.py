@@ -24,7 +24,8 @@ _TONES = re.compile(r"[\U0001f3fb-\U0001f3ff\ufe0e\ufe0f]|::skin-tone-\d")
 _NOTICE = re.compile(
     r"^[^\S\n]*(?:system(?: \([\w ]+\))?:[^\S\n]*)?(?:\[[^\]\n]{1,60}\][^\S\n]*)?"
     r"(?:(?:[\w.-]+ ){0,2}reactions? (?:added|removed|changed|updated)\b[^\n]*"
-    r"|[^\n:]{1,60} (?:reacted|removed (?:a|their|the) reaction)\b[^\n]*\b(?:to|with|from|on)\b[^\n]*)$",
+    r"|[^\n:]{1,60} (?:reacted|removed (?:a|their|the) reaction)\b[^\n]*\b(?:to|with|from|on)\b[^\n]*"
+    r"|\[(?:reacted with|removed reaction) [^\]\n]{1,200}\])$",
     re.IGNORECASE | re.MULTILINE,
 )
 _REMOVED = re.compile(r"\bremoved\b", re.IGNORECASE)

@@ -1,7 +1,7 @@
-"""Repairs text that cannot be encoded: JSON may contain lone surrogates, UTF-8 may not.
+"""Text as people and clients send it: repairs what cannot be encoded, splits sentences, recognises scripts.
 
-Clients that cut strings by length (most JavaScript ones) sometimes send them. They become U+FFFD for the
-model and in all views; the ledger keeps the request as sent.
+JSON may contain lone surrogates, UTF-8 may not. Clients that cut strings by length (most JavaScript ones)
+sometimes send them. They become U+FFFD for the model and in all views; the ledger keeps the request as sent.
 """
 
 from __future__ import annotations
@@ -12,6 +12,18 @@ from typing import Any
 
 #: Control characters except line feeds and tabs, and bidirectional controls.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+#: The end of a sentence does not count inside quotes.
+_PIECE = re.compile(
+    r"\"[^\"\n]{0,200}\"|「[^」\n]{0,200}」|“[^”\n]{0,200}”|(?<!\w)'[^'\n]{1,200}'(?!\w)|(?P<end>[.!?…]+(?=\s)|[。！？]+|\n+)|.",
+    re.DOTALL,
+)
+#: Recognised by their script; Japanese is checked before Chinese, whose characters it uses.
+SCRIPTS = {
+    "japanese": re.compile(r"[\u3040-\u30ff]"),
+    "chinese": re.compile(r"[\u4e00-\u9fff]"),
+    "russian": re.compile(r"[а-яё]", re.IGNORECASE),
+}
 
 
 def well_formed(value: Any) -> Any:
@@ -44,3 +56,19 @@ def toml_string(text: str) -> str:
 
 def _repair(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text; a quoted sentence belongs to the one around it."""
+    found, now = [], ""
+    for piece in _PIECE.finditer(text):
+        now += piece.group()
+        if piece["end"]:
+            found.append(now.strip())
+            now = ""
+    return [sentence for sentence in [*found, now.strip()] if sentence]
+
+
+def by_script(text: str) -> str | None:
+    """The language, if its script identifies it."""
+    return next((name for name, script in SCRIPTS.items() if script.search(text)), None)

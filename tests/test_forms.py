@@ -10,6 +10,8 @@ REPLY = (
     "Honey is a sweet food made by bees. It is used in baking and tea. "
     "Mr. Hill kept bees for 8.5 years. It was"
 )
+TWO = "Honey is a sweet food made by bees. It is used in baking and tea."
+THREE = f"{TWO} Mr. Hill kept bees for 8.5 years."
 
 MADE = [
     ("Please begin every answer with the words Well now.", f"Well now, {REPLY}"),
@@ -44,6 +46,32 @@ MADE = [
     ("WRITE EVERYTHING IN CAPITAL LETTERS", REPLY.upper()),
     ("In lowercase letters, please.", REPLY.lower()),
     ("Answer in one sentence and call me Boss.", "Honey is a sweet food made by bees, Boss."),
+    # No number is named, or the language is another one.
+    ("Whoa, way too much text. Keep it to a line or two.", TWO),
+    ("Shorter, please.", TWO),
+    ("Just give me the answer.", TWO),
+    ("Skip the explanation.", TWO),
+    ("You talk too much.", TWO),
+    ("Kürzer bitte.", TWO),
+    ("Trop long. Fais plus court.", TWO),
+    ("tl;dr please", TWO),
+    ("not more then 2 sentences, im driving soon", TWO),
+    ("Two sentences would do, really. I got lost after the first half.", TWO),
+    ("No more walls of text.", TWO),
+    ("One or two sentences max.", TWO),
+    ("Two or three sentences are enough.", f"{TWO} Mr. Hill kept bees for 8.5 years."),
+    ("Antworte bitte in einem Satz.", "Honey is a sweet food made by bees."),
+    ("Réponds en deux phrases maximum.", TWO),
+    ("Bitte mit Aufzählungspunkten.", "- " + THREE.replace(". It", ".\n- It").replace(". Mr", ".\n- Mr")),
+    (
+        "Use two bullet points.",
+        "- Honey is a sweet food made by bees.\n- It is used in baking and tea.",
+    ),
+    ("Two paragraphs please.", THREE.replace("tea. Mr", "tea.\n\nMr")),
+    ("Use emojis.", REPLY.replace("bees. It", "bees. 😊 It")),
+    ("Beginne jede Antwort mit „Also gut“.", f"Also gut, {REPLY}"),
+    ("No capital letters at all, please.", REPLY.lower()),
+    ("Put the answer in quotes.", f'"{THREE}"'),
 ]
 
 
@@ -55,17 +83,45 @@ def test_an_ordinary_reply_is_put_into_the_form(wish: str, made: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("wish", "reply", "made"),
+    [
+        ("No lists, just plain text.", "1. Bees make it.\n2. It is sweet.", "Bees make it. It is sweet."),
+        ("Stop using bullet points.", "- Bees make it.\n- It is sweet.", "Bees make it. It is sweet."),
+        (
+            "Stop with the bullet points and numbered lists.",
+            "1. Bees make it.\n2. It is sweet.",
+            "Bees make it. It is sweet.",
+        ),
+        ("Stop using emojis and exclamation marks!", "Bees make it 🐝!", "Bees make it."),
+        ("Keine Aufzählungen und Listen.", "- Bees make it.\n- It is sweet.", "Bees make it. It is sweet."),
+        ("Please don't use markdown.", "## Honey\n**Bees** make it.", "Honey\nBees make it."),
+        ("No bold.", "**Bees** make *it*, 2 * 3 times.", "Bees make it, 2 * 3 times."),
+        ("No emojis please.", "Bees make it 🐝. It is sweet 😊!", "Bees make it. It is sweet!"),
+        ("No exclamation marks.", "Bees make it! It is sweet!!", "Bees make it. It is sweet."),
+        ("Don't begin with Well now.", "Well now, bees make it.", "Bees make it."),
+        ("Stop apologizing.", "I'm sorry. Bees make it.", "Bees make it."),
+    ],
+)
+def test_what_is_not_wanted_is_taken_out(wish: str, reply: str, made: str) -> None:
+    reading = read([wish])
+    assert reading.can_make
+    assert not reading.meets(reply)
+    assert reading.made(reply) == made
+
+
+@pytest.mark.parametrize(
     "wish",
     [
+        "Just give me the recipe.",
+        "Only the result of the test is missing.",
         "Please start with a summary.",  # words that are meant, not named
         "Begin with the answer.",
         "Tell me a story that begins with Once upon a time.",  # more than a form
         "Please talk like a pirate.",
-        "Please be brief.",
-        "No lists please.",
-        "Stop using bullet points.",
-        "No capital letters at all, please.",
-        "Don't begin with Well now.",
+        "Please be brief and mention the sources.",
+        "Use short sentences.",
+        "Shorten this for me: 'Owing to the fact that it was raining, we were unable to go.'",
+        "I want longer answers.",
         "Do not call me Captain.",
         "Never end with a question.",
         "Call me back tomorrow.",
@@ -87,6 +143,8 @@ def test_what_is_not_exactly_a_form_is_left_to_the_teacher(wish: str) -> None:
         "Always mention the capital.",
         "Compare it with Spanish food.",
         "Tell me the German point of view, too.",
+        "Start with the conclusion.",
+        "Beginne mit einer Zusammenfassung.",
         "Say how many words you used.",
         "End with a sentence about bees.",
     ],
@@ -110,6 +168,11 @@ def test_what_cannot_be_made_can_be_checked(wish: str, good: str, bad: str) -> N
     assert not reading.can_make
     assert reading.meets(good)
     assert not reading.meets(bad)
+
+
+def test_a_remark_about_something_else_is_more_than_the_form() -> None:
+    assert not read(["That word means something else in German."]).whole
+    assert not read(["Tell me a story with short sentences. One sentence only."]).whole
 
 
 def test_all_of_a_persons_wishes_hold_and_the_later_of_two_about_the_same_wins() -> None:

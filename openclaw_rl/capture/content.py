@@ -23,8 +23,11 @@ Row = dict[str, Any]
 
 
 def digest(*parts: bytes) -> bytes:
-    framed = b"".join([len(part).to_bytes(4, "little") + part for part in parts])
-    return hashlib.blake2b(framed, digest_size=16).digest()
+    hashed = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        hashed.update(len(part).to_bytes(4, "little"))
+        hashed.update(part)
+    return hashed.digest()
 
 
 #: Created once: ``json.dumps`` would create an encoder for every message.

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from openclaw_rl.capture.content import digest, to_json
@@ -31,6 +32,14 @@ _REPEATED = re.compile(
     r"|\n+Continue the current task from the existing transcript, preserving completed work\..*\Z",
     re.DOTALL,
 )
+#: What every text contains that one of these patterns matches: substrings are found far faster.
+_EPHEMERAL_HINTS = (
+    "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>",
+    "reminder>",
+    "<environment_context>",
+    "did not produce a user-visible answer. Continue ",
+)
+_REPEATED_HINTS = ("[Queued user message from a previous active turn;", "\nContinue the current task from")
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 #: "[Mon 2026-09-07 10:11 UTC] " and similar, at the start of a user message.
 _TIMESTAMP = re.compile(r"^\s*\[[^\]\n]*\d{1,2}:\d{2}[^\]\n]*\]\s*")
@@ -41,6 +50,8 @@ _WRITTEN_CALL = re.compile(r"\bcall_?[0-9a-z]{16,}t\d+\b")
 _RUNTIME = re.compile(r"^Runtime: agent=.*$", re.MULTILINE)
 #: Times, counters and ids, which change from request to request of one agent.
 _NUMBERED_WORD = re.compile(r"(?<!\w)[^\W\d]*\d\w*")
+#: Folded instructions kept in memory, and the length in characters above which they are not kept.
+_KEPT, _LONG = 64, 100_000
 #: Requests rarely drop more than this many replies from the end of their history.
 _MAX_REPLIES = 8
 #: How clients mark truncated text; and the length in characters below which a text alone is no evidence.
@@ -55,7 +66,15 @@ _MAX_CHANGED = 3
 
 def strip_ephemeral(text: str) -> str:
     """The text without context that the client injected for one request only."""
-    return _REPEATED.sub("", _EPHEMERAL.sub("", text)).strip()
+    if any(hint in text for hint in _EPHEMERAL_HINTS):
+        text = _EPHEMERAL.sub("", text)
+    if any(hint in text for hint in _REPEATED_HINTS):
+        text = _REPEATED.sub("", text)
+    return text.strip()
+
+
+def _without_thinking(text: str) -> str:
+    return _THINKING.sub("", text) if "<think>" in text else text
 
 
 def is_ephemeral(message: Message) -> bool:
@@ -66,9 +85,11 @@ def is_ephemeral(message: Message) -> bool:
 
 def meaning(message: Message) -> bytes:
     """One message normalised to role, text and tool calls; empty if nothing is left of it."""
-    text = _THINKING.sub("", strip_ephemeral(message.get("content") or ""))
+    text = _without_thinking(strip_ephemeral(message.get("content") or ""))
     if message["role"] == "user":
-        text = _RUNTIME.sub("", _TIMESTAMP.sub("", text))
+        stamp = _TIMESTAMP.match(text)
+        text = text[stamp.end() :] if stamp else text
+        text = _RUNTIME.sub("", text) if "Runtime: agent=" in text else text
     calls = [(call["name"], _fold_arguments(call["arguments"])) for call in message.get("tool_calls") or []]
     folded = " ".join(text.split())
     if not folded and not calls:
@@ -118,11 +139,6 @@ class ConversationKeys:
     """Newest first: what a reply would have answered that was left out after the message at an index."""
 
 
-def conversation_keys(user: str, messages: Sequence[Message]) -> list[tuple[int, dict[str, str]]]:
-    """The keys of a conversation's replies, newest first."""
-    return fold_conversation(user, messages).replies
-
-
 def fold_conversation(user: str, messages: Sequence[Message], setting: bytes = b"") -> ConversationKeys:
     """``chain`` covers everything up to and including a reply; ``pair`` only the reply and the message
     before it, and so survives an edited or compacted history. ``setting`` comes from ``setting_of``.
@@ -131,16 +147,15 @@ def fold_conversation(user: str, messages: Sequence[Message], setting: bytes = b
     chain = digest(b"user", owner)
     previous, first = b"", None
     found: list[tuple[int, dict[str, str]]] = []
-    before: dict[int, RequestKeys] = {}
-    unanswered: list[tuple[int, RequestKeys]] = []
+    before: dict[int, bytes] = {}
+    unanswered: list[tuple[int, bytes]] = []
     last_index = -1
     for index, message in enumerate(messages):
         folded = b"" if message["role"] == "system" else meaning(message)
         if not folded:
             continue
         first = first or message["role"]
-        asked = _asked(chain, setting)
-        chain = digest(b"chain", chain, folded)
+        asked, chain = chain, digest(b"chain", chain, folded)
         if message["role"] == "assistant":
             found.append((index, {"chain": chain.hex(), "pair": _pair(owner, previous, folded)}))
             before[index], unanswered = asked, []
@@ -152,8 +167,8 @@ def fold_conversation(user: str, messages: Sequence[Message], setting: bytes = b
         found[::-1][:_MAX_REPLIES],
         _asked(chain, setting),
         cut=first not in (None, "user"),
-        before={index: before[index] for index in newest},
-        unanswered=unanswered[::-1][:_MAX_CHANGED],
+        before={index: _asked(before[index], setting) for index in newest},
+        unanswered=[(index, _asked(asked, setting)) for index, asked in unanswered[::-1][:_MAX_CHANGED]],
     )
 
 
@@ -167,9 +182,8 @@ def setting_of(messages: Sequence[Message], body: Mapping[str, Any]) -> bytes:
     A router, a guardrail and the agent itself get the same messages with different tasks.
     """
     said = [
-        " ".join(_NUMBERED_WORD.sub("", strip_ephemeral(message.get("content") or "")).split())
-        for message in messages
-        if message["role"] == "system"
+        fold_instructions(text) if len(text) <= _LONG else fold_instructions.__wrapped__(text)
+        for text in (message.get("content") or "" for message in messages if message["role"] == "system")
     ]
     tools = sorted(
         str(tool["function"].get("name"))
@@ -179,6 +193,13 @@ def setting_of(messages: Sequence[Message], body: Mapping[str, Any]) -> bytes:
     choice = body.get("tool_choice")
     forced = None if choice in (None, "auto", "none") else choice
     return digest(_encode(to_json([said, tools, forced, body.get("response_format")])))
+
+
+@lru_cache(maxsize=_KEPT)
+def fold_instructions(text: str) -> str:
+    """Instructions without what changes from request to request; they are resent with every request."""
+    words = strip_ephemeral(text).split()
+    return " ".join(filter(None, (w if w.isalpha() else _NUMBERED_WORD.sub("", w) for w in words)))
 
 
 def _pair(owner: bytes, previous: bytes, reply: bytes) -> str:
@@ -219,20 +240,21 @@ def is_rewritten(given: Message, reply: Message) -> bool:
 
 
 def _bare_words(message: Message) -> str:
-    return " ".join(_THINKING.sub("", strip_ephemeral(message.get("content") or "")).casefold().split())
+    return " ".join(_without_thinking(strip_ephemeral(message.get("content") or "")).casefold().split())
 
 
 def reply_keys(
     user: str, messages: Sequence[Message], reply: Message, setting: bytes = b""
 ) -> dict[str, str]:
     """The keys under which a turn with this request and reply will be found again."""
-    found = conversation_keys(user, [*messages, reply])
-    own = found[0][1] if found and found[0][0] == len(messages) else {}
+    keys = fold_conversation(user, [*messages, reply], setting)
+    own = keys.replies[0][1] if keys.replies and keys.replies[0][0] == len(messages) else {}
     if own:  # for a history cut off right before this reply
         own = {**own, "alone": _pair(_encode(user), b"", meaning(reply))}
     called = call_key(user, reply)
     named = {"call": called} if called else {}
-    return {**own, **named, **asdict(fold_conversation(user, messages, setting).asked)}
+    # A reply without words changes nothing, so the whole asks for the same as the messages before it.
+    return {**own, **named, **asdict(keys.before.get(len(messages), keys.asked))}
 
 
 def own_words_keys(user: str, messages: Sequence[Message]) -> dict[int, str]:

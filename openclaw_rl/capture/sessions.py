@@ -241,8 +241,8 @@ class SessionFinder:
         memory_only: bool,
     ) -> _Known:
         calls = {index: call_key(user, messages[index]) for index, _ in keys.replies}
-        lookup = [key for _, at in keys.replies for own in at.values() for key in (own, shared_key(own))]
-        lookup += [key for key in calls.values() if key]
+        marks = {key: shared_key(key) for _, at in keys.replies for key in at.values()}
+        lookup = [*marks, *marks.values(), *(key for key in calls.values() if key)]
         lookup += [key for asked in keys.before.values() for key in (asked.asked, asked.context)]
         lookup += [keys.asked.asked, *(asked.asked for _, asked in keys.unanswered)]
         own_words = own_words_keys(user, messages)
@@ -260,7 +260,7 @@ class SessionFinder:
         result.replies += [KnownReply(*hit, index, True, alike=True) for index, hit in left_out if hit][:1]
         for index, at in keys.replies:
             # A complete history identifies its session; the rest of a cut one may occur in several.
-            shared = {name for name, key in at.items() if shared_key(key) in known}
+            shared = {name for name, key in at.items() if marks[key] in known}
             named = [name for name in at if name not in shared or (name == "chain" and not keys.cut)]
             key = next((at[name] for name in named if at[name] in known), calls[index])
             hit = known.get(key) if key else None

@@ -232,7 +232,8 @@ def load_model(model: str, **options: Any) -> tuple[Any, Callable[[str], list[in
     """The embedded engine (with one thread: costs are stated per core), its encoder and its renderer."""
     from transformers import AutoConfig, AutoTokenizer
 
-    from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+    from openclaw_rl.engine.local import LocalEngine
+    from openclaw_rl.engine.local_options import LocalEngineOptions
     from openclaw_rl.render import create_renderer
 
     path = resolve_model(model, default_cache_dir())

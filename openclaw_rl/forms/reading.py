@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from openclaw_rl.forms.points import forms_of
 from openclaw_rl.forms.shapes import (
     LANGUAGES,
     Form,
@@ -30,6 +31,8 @@ from openclaw_rl.forms.shapes import (
     letters,
     opening,
 )
+from openclaw_rl.forms.wish_reading import Clause, read_parts
+from openclaw_rl.forms.wish_table import QUOTED
 
 _SMALL = "one two three four five six seven eight nine ten eleven twelve"
 _NUMBERS = {word: n for n, word in enumerate(_SMALL.split(), 1)} | {
@@ -98,13 +101,19 @@ def read(wishes: Sequence[str]) -> Reading:
     found: list[Form] = []
     whole = bool(wishes)
     for wish in wishes:
-        named, rest = False, False
+        clear: list[Form] = []
+        unread: list[str] = []
         for said in _clauses(wish):
             forms, is_all = _read(said)
+            if not is_all and (by_points := _by_points(said)):
+                forms, is_all = by_points, True
             for form in forms:
-                found, named = [*(f for f in found if f.name != form.name), form], True
-            rest = rest or not (is_all or _REMARK.fullmatch(said))
-        whole = whole and named and not rest
+                found = [*(f for f in found if f.name != form.name), form]
+            if is_all:
+                clear += forms
+            elif not _REMARK.fullmatch(said):
+                unread.append(said)
+        whole = whole and bool(clear) and all(_says_the_same(said, clear) for said in unread)
     return Reading(tuple(sorted(found, key=lambda form: _ORDER.index(form.name))), whole)
 
 
@@ -210,7 +219,10 @@ _PATTERNS: tuple[tuple[str, Callable[[re.Match[str]], Form | None]], ...] = (
     (rf"in (?P<l>{_LANGUAGE})", lambda m: in_language(m["l"].lower())),
 )
 #: Forms are applied in this order: those that cut come before those that add words.
-_ORDER = ("language", "length", "layout", "marks", "address", "opening", "ending", "letters")
+_ORDER = (
+    *("language", "markdown", "bold", "emoji", "comma", "apology", "length", "layout", "marks"),
+    *("address", "opening", "ending", "letters", "quotes"),
+)
 _AT_THE_END = ("length", "ending")
 #: Says what was wrong, but not what to do.
 _REMARK = re.compile(
@@ -248,6 +260,38 @@ def _read(said: str) -> tuple[list[Form], bool]:
         if found and not any(found.groupdict().get(group) for group in "ac") and (form := build(found)):
             return [form], False
     return [], False
+
+
+def _by_points(said: str) -> list[Form]:
+    """The forms that meet everything a sentence asks for, in any language; none if it asks for more.
+
+    A part that asks for nothing is a reason ("…, I'm driving") or a courtesy.
+    """
+    found: list[Form] = []
+    for part in read_parts(said) if len(said) <= _LONGEST else ():
+        if _asks_for_nothing(part):
+            continue
+        forms = forms_of(part) if part.is_wish and part.points and not part.num_unknown else None
+        if forms is None:
+            return []
+        found += forms
+    return found
+
+
+def _says_the_same(said: str, forms: Sequence[Form]) -> bool:
+    """Whether it asks for nothing, or only complains of what the forms change: "Way too much text"."""
+    names = {form.name for form in forms}
+    parts = [part for part in read_parts(said) if not _asks_for_nothing(part)]
+    if any(part.asks or (part.is_wish and not part.points) for part in parts):
+        return False
+    return all((meant := forms_of(part)) and names.issuperset(form.name for form in meant) for part in parts)
+
+
+def _asks_for_nothing(part: Clause) -> bool:
+    """Not so if it quotes something, which may be what the rest is about: "Shorten this: '…'"."""
+    if part.points or part.is_wish or QUOTED.search(part.text):
+        return False
+    return not (part.asks and part.num_unknown)
 
 
 def _negated(said: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 _SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)]*(?=\s|$)")
@@ -13,8 +14,20 @@ _ABBREVIATED = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|vs|etc|e\.g|i\.e|approx|No)|
 _BULLET = re.compile(r"^\s*[-*•]\s+\S", re.MULTILINE)
 _NUMBERED = re.compile(r"^\s*\d+[.)]\s+\S", re.MULTILINE)
 _MARK = re.compile(r"^\s*(?:(?:[-*•#]+|\d{1,2}[.)])\s+)+")
-_MOST_POINTS = 5
+_LISTED = re.compile(r"^\s*(?:[-*•]|\d{1,2}[.)])\s+\S", re.MULTILINE)
+_FEWEST_POINTS, _MOST_POINTS = 2, 5
 _SHORT_WORDS = 20
+_BRIEF_SENTENCES, _BRIEF_WORDS = 2, 30
+_EMOJI = re.compile("[\u2600-\u27bf\U0001f300-\U0001faff]\ufe0f?")
+_SMILE = "😊"
+_SORRY = re.compile(r"\b(?:sorry|apologi[sz]e|apolog(?:y|ies))\b", re.IGNORECASE)
+#: What to find, and what to put in its place.
+_REMOVED = {
+    "emoji": (re.compile(rf" ?{_EMOJI.pattern}"), ""),
+    "bold": (re.compile(r"\*\*|__|(?<!\w)\*(?=\w)|(?<=\w)\*(?!\w)"), ""),
+    "markdown": (re.compile(r"\*\*|__|`+|^\s*#+\s+|^\s*[-*•]\s+", re.MULTILINE), ""),
+    "comma": (re.compile(r","), ""),
+}
 _LISTS = {"1.": "numbered", "-": "bullets"}
 
 
@@ -103,15 +116,59 @@ def exact_words(number: int) -> Form:
     return Form("length", lambda reply: count_words(reply) == number, wanted=f"exactly {number} word")
 
 
-def as_list(mark: str) -> Form:
-    pattern = _NUMBERED if mark == "1." else _BULLET
+def brief() -> Form:
+    """For those who want less text and name no number."""
+
+    def meets(reply: str) -> bool:
+        return in_sentences(_BRIEF_SENTENCES, most=True, short=False).meets(reply) and (
+            count_words(reply) <= _BRIEF_WORDS
+        )
 
     def make(reply: str) -> str:
-        points = _unlisted(reply)[:_MOST_POINTS]
+        said = _unlisted(reply)[:_BRIEF_SENTENCES]
+        return " ".join(said if count_words(" ".join(said)) <= _BRIEF_WORDS else said[:1])
+
+    return Form("length", meets, make, cuts=True, wanted="short")
+
+
+def in_paragraphs(number: int) -> Form:
+    def meets(reply: str) -> bool:
+        return len([block for block in re.split(r"\n\s*\n", reply.strip()) if block.strip()]) == number and (
+            number > 1 or not _LISTED.search(reply)
+        )
+
+    def make(reply: str) -> str:
+        said = _unlisted(reply)
+        cuts = [round(n * len(said) / number) for n in range(number + 1)]
+        return "\n\n".join(" ".join(said[a:b]) for a, b in pairwise(cuts) if a < b)
+
+    return Form("length", meets, make, wanted=f"{number} paragraph")
+
+
+def as_list(mark: str, number: int = 0) -> Form:
+    """A list of so many points, or of at least two."""
+    pattern = _NUMBERED if mark == "1." else _BULLET
+
+    def meets(reply: str) -> bool:
+        found = len(pattern.findall(reply))
+        return found == number if number else found >= _FEWEST_POINTS
+
+    def make(reply: str) -> str:
+        points = _unlisted(reply)[: number or _MOST_POINTS]
         signs = [f"{n}." if mark == "1." else mark for n in range(1, len(points) + 1)]
         return "\n".join(f"{sign} {point}" for sign, point in zip(signs, points, strict=True))
 
-    return Form("layout", lambda reply: len(pattern.findall(reply)) >= 2, make, wanted=_LISTS[mark])
+    return Form("layout", meets, make, wanted=f"{number or ''} {_LISTS[mark]}".strip())
+
+
+def prose() -> Form:
+    """No list."""
+    return Form(
+        "layout",
+        lambda reply: not _LISTED.search(reply),
+        lambda reply: " ".join(_unlisted(reply)),
+        wanted="prose",
+    )
 
 
 def addressed(name: str) -> Form:
@@ -131,6 +188,68 @@ def exclaimed() -> Form:
 
     return Form(
         "marks", lambda reply: reply.count("!") >= 2 or reply.rstrip().endswith("!"), make, wanted="yes"
+    )
+
+
+def unexcited() -> Form:
+    return Form("marks", lambda reply: "!" not in reply, lambda reply: re.sub(r"!+", ".", reply), wanted="no")
+
+
+def unapologetic() -> Form:
+    def make(reply: str) -> str:
+        return " ".join(sentence for sentence in sentences(reply) if not _SORRY.search(sentence))
+
+    return Form("apology", lambda reply: not _SORRY.search(reply), make, wanted="no")
+
+
+def quoted() -> Form:
+    def meets(reply: str) -> bool:
+        bare = reply.strip()
+        return len(bare) > 2 and bare[0] in '"“' and bare[-1] in '"”'
+
+    def make(reply: str) -> str:
+        body = _complete(reply).replace('"', "'")
+        return f'"{body}"' if body else ""
+
+    return Form("quotes", meets, make, wanted="yes")
+
+
+def with_emoji() -> Form:
+    """One after the first sentence, where it is seen however long a reply is."""
+
+    def make(reply: str) -> str:
+        first = (sentences(reply) or [""])[0]
+        at = reply.find(first) + len(first)
+        return f"{reply[:at]} {_SMILE}{reply[at:]}" if first else ""
+
+    return Form("emoji", lambda reply: bool(_EMOJI.search(reply)), make, wanted="yes")
+
+
+def without(thing: str) -> Form:
+    """``thing``: emoji, bold, markdown or comma."""
+    pattern, by = _REMOVED[thing]
+    return Form(
+        thing,
+        lambda reply: not pattern.search(reply),
+        lambda reply: pattern.sub(by, reply).strip(),
+        wanted="no",
+    )
+
+
+def not_opening(said: str) -> Form:
+    refused = _plain(said)
+    words = r"\W+".join(map(re.escape, refused))
+    pattern = re.compile(rf"\W*{words}\b\W*", re.IGNORECASE)
+
+    def make(reply: str) -> str:
+        rest = pattern.sub("", reply, count=1)
+        return rest[:1].upper() + rest[1:]
+
+    return Form(
+        "opening",
+        lambda reply: _plain(reply)[: len(refused)] != refused,
+        make,
+        wanted=f"not {' '.join(refused)}",
     )
 
 

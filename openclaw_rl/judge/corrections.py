@@ -9,17 +9,13 @@ from __future__ import annotations
 import re
 
 from openclaw_rl.judge.languages import complains
-from openclaw_rl.judge.patterns import read_patterns
+from openclaw_rl.patterns import read_patterns
+from openclaw_rl.text import sentences
 
 _FORMS = {
     name: re.compile("|".join(f"(?:{form})" for form in forms), re.IGNORECASE)
-    for name, forms in read_patterns("corrections").items()
+    for name, forms in read_patterns("corrections", "openclaw_rl.judge").items()
 }
-#: The end of a sentence does not count inside quotes.
-_PIECE = re.compile(
-    r"\"[^\"\n]{0,200}\"|「[^」\n]{0,200}」|“[^”\n]{0,200}”|(?<!\w)'[^'\n]{1,200}'(?!\w)|(?P<end>[.!?…]+(?=\s)|[。！？]+|\n+)|.",
-    re.DOTALL,
-)
 _CONTENT = re.compile(r"[^\W\d_]{4,}|\d+")
 #: This many new words make a request a new task.
 _NEW_WORDS = 2
@@ -32,17 +28,6 @@ _FAILURES = {
         "its arguments were not valid"
     ),
 }
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences of a text; a quoted sentence belongs to the one around it."""
-    found, now = [], ""
-    for piece in _PIECE.finditer(text):
-        now += piece.group()
-        if piece["end"]:
-            found.append(now.strip())
-            now = ""
-    return [sentence for sentence in [*found, now.strip()] if sentence]
 
 
 def corrects(sentence: str, request: str) -> bool:

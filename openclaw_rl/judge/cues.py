@@ -11,7 +11,7 @@ import re
 from functools import cache
 
 from openclaw_rl.judge.exchange import CaseTexts, own_words
-from openclaw_rl.judge.patterns import read_patterns
+from openclaw_rl.patterns import read_patterns
 
 _WORD = re.compile(r"[^\W\d_]{3,}|\d+")
 _STOP = frozenset(
@@ -32,7 +32,7 @@ _BAD_NAMES, _GOOD_NAMES = ("wrong", "change", "said", "contrast"), ("thanks", "p
 
 @cache
 def cue_table(name: str = "cues") -> dict[str, list[re.Pattern[str]]]:
-    table = read_patterns(name)
+    table = read_patterns(name, "openclaw_rl.judge")
     return {name: [re.compile(form, re.IGNORECASE) for form in forms] for name, forms in table.items()}
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-from openclaw_rl.judge.patterns import read_patterns
+from openclaw_rl.patterns import read_patterns
 
-_TABLE = read_patterns("feedback")
+_TABLE = read_patterns("feedback", "openclaw_rl.judge")
 
 
 def _any_of(name: str) -> re.Pattern[str]:

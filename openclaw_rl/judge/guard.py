@@ -19,10 +19,10 @@ import re
 import secrets
 
 from openclaw_rl.judge.disguise import hidden_forms, reveal
-from openclaw_rl.judge.patterns import read_patterns
+from openclaw_rl.patterns import read_patterns
 
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
-_PATTERNS = read_patterns("attacks")
+_PATTERNS = read_patterns("attacks", "openclaw_rl.judge")
 _MAX_CHARS = 12_000
 
 

@@ -11,13 +11,14 @@ import re
 from collections.abc import Sequence
 
 from openclaw_rl.judge import languages
-from openclaw_rl.judge.corrections import corrects, failure_in_words, sentences
+from openclaw_rl.judge.corrections import corrects, failure_in_words
 from openclaw_rl.judge.cues import cue_table
 from openclaw_rl.judge.exchange import CaseTexts, own_words
 from openclaw_rl.judge.guard import neutralise
-from openclaw_rl.judge.patterns import read_patterns
 from openclaw_rl.judge.tool_errors import error_in
 from openclaw_rl.judge.wishes import is_wish, separate
+from openclaw_rl.patterns import read_patterns
+from openclaw_rl.text import sentences
 from openclaw_rl.types import JudgeCase
 
 MAX_HINTS = 3
@@ -52,10 +53,11 @@ _REQUEST = re.compile(
     r"|\bi(?:'d| would)? (?:want|need|like|prefer)\b",
     re.IGNORECASE,
 )
-_UNSAFE = re.compile("|".join(read_patterns("unsafe_hints")["unsafe"]), re.IGNORECASE)
+_TABLE = read_patterns("unsafe_hints", "openclaw_rl.judge")
+_UNSAFE = re.compile("|".join(_TABLE["unsafe"]), re.IGNORECASE)
 _OPPOSITES = tuple(
     (re.compile(one, re.IGNORECASE), re.compile(other, re.IGNORECASE))
-    for one, _, other in (form.partition("  versus  ") for form in read_patterns("unsafe_hints")["opposites"])
+    for one, _, other in (form.partition("  versus  ") for form in _TABLE["opposites"])
 )
 
 

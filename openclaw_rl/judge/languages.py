@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from openclaw_rl.judge.patterns import read_patterns
+from openclaw_rl.patterns import read_patterns
+from openclaw_rl.text import SCRIPTS, by_script
 
 _ENGLISH = re.compile(
     r"\b(?:the|is|are|was|were|it|its|this|that|these|you|your|and|or|of|not|what|how|who|when|where|which|my|"
@@ -17,8 +18,6 @@ _ENGLISH = re.compile(
     r"yes|now|then|so|if|do|does|did|use|more|less|thanks|thank|an|a|be|super|top|perfect|excellent)\b",
     re.IGNORECASE,
 )
-#: Recognised by their script; Japanese is checked before Chinese, whose characters it uses.
-_BY_SCRIPT = ("japanese", "chinese", "russian")
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|«[^»]*»|„[^“”]*[“”]|「[^」]*」")
 _QUESTION = re.compile(r"[?？]\W*$")
 
@@ -27,16 +26,11 @@ _QUESTION = re.compile(r"[?？]\W*$")
 def _signs() -> dict[str, dict[str, re.Pattern[str]]]:
     """Language -> its common words, complaints, praise, and how its questions begin."""
     table: dict[str, dict[str, re.Pattern[str]]] = {}
-    for section, forms in read_patterns("languages").items():
+    for section, forms in read_patterns("languages", "openclaw_rl.judge").items():
         language, _, name = section.rpartition("_")
         form = "|".join(f"(?:{form})" for form in forms)
         table.setdefault(language, {})[name] = re.compile(form, re.IGNORECASE)
     return table
-
-
-def by_script(text: str) -> str | None:
-    """The language, if its script identifies it."""
-    return next((name for name in _BY_SCRIPT if _signs()[name]["words"].search(text)), None)
 
 
 def language_of(text: str) -> str | None:
@@ -47,7 +41,7 @@ def language_of(text: str) -> str | None:
     counts = {
         language: sum(len(signs[language][name].findall(text)) for name in ("words", "complaint", "praise"))
         for language in signs
-        if language not in _BY_SCRIPT
+        if language not in SCRIPTS
     }
     best = max(counts, key=lambda language: counts[language])
     return best if counts[best] > len(_ENGLISH.findall(text)) else None

@@ -11,10 +11,12 @@ import re
 from typing import Any
 
 from openclaw_rl.judge.exchange import text_of
-from openclaw_rl.judge.patterns import read_patterns
+from openclaw_rl.patterns import read_patterns
 from openclaw_rl.types import Message
 
-_LINES = re.compile("|".join(f"(?:{form})" for form in read_patterns("tool_errors")["lines"]))
+_LINES = re.compile(
+    "|".join(f"(?:{form})" for form in read_patterns("tool_errors", "openclaw_rl.judge")["lines"])
+)
 _ERROR_KEYS = ("error", "errors", "exception", "error_message", "errorMessage")
 _CODE_KEYS = ("exit_code", "exitCode", "exitcode", "returncode", "return_code", "exit_status")
 _FLAG_KEYS = {"is_error": True, "isError": True, "ok": False, "success": False, "failed": True}

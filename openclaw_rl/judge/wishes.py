@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from openclaw_rl.forms import read
+from openclaw_rl.forms.wish_reading import Clause, opposite, plain, read_parts, split_wishes
 from openclaw_rl.judge.corrections import is_failure_in_words, is_personal
-from openclaw_rl.judge.wish_reading import Clause, opposite, plain, read_parts, split_wishes
 
 Relation = Literal["same", "replaces", "takes back", "other"]
 

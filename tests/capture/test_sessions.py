@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw_rl.capture.normalise import conversation_keys, meaning, reply_keys
+from openclaw_rl.capture.normalise import fold_conversation, meaning, reply_keys
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.sessions import Found, SessionFinder, explicit_session
 from openclaw_rl.types import Message
@@ -117,13 +117,14 @@ def test_what_coding_agents_put_beside_the_words_is_not_what_was_said(tag: str) 
 
 
 def _keys(messages: list[Message]) -> list[dict[str, str]]:
-    return [keys for _, keys in conversation_keys("alice", messages)]
+    return [keys for _, keys in fold_conversation("alice", messages).replies]
 
 
 @given(conversations(), st.sampled_from([("alice", "bob"), ("a", ""), ("ab", "a"), ("\ud800", "x")]))
 def test_users_never_share_a_key(messages: list[Message], users: tuple[str, str]) -> None:
     ours, theirs = (
-        {key for _, keys in conversation_keys(user, messages) for key in keys.values()} for user in users
+        {key for _, keys in fold_conversation(user, messages).replies for key in keys.values()}
+        for user in users
     )
     assert ours
     assert ours.isdisjoint(theirs)
@@ -163,7 +164,7 @@ def test_a_reply_without_meaning_has_no_key_of_its_own() -> None:
 @given(conversations())
 def test_a_turn_is_found_under_the_keys_it_is_stored_with(messages: list[Message]) -> None:
     stored = reply_keys("alice", messages[:-1], messages[-1])
-    asked = conversation_keys("alice", [*messages, user("and then?")])
+    asked = fold_conversation("alice", [*messages, user("and then?")]).replies
     assert asked[0][1] == {kind: stored[kind] for kind in ("chain", "pair")}
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from openclaw_rl.judge import RulesJudge
-from openclaw_rl.judge.corrections import sentences
 from openclaw_rl.judge.hints import filter_hints, verbatim_hints
 from openclaw_rl.judge.rules import apply_rules
 from openclaw_rl.judge.wishes import is_wish
+from openclaw_rl.text import sentences
 from openclaw_rl.types import JudgeCase
 
 

@@ -6,11 +6,12 @@ from collections import Counter
 
 import pytest
 
-from openclaw_rl.judge.corrections import is_personal, sentences
+from openclaw_rl.judge.corrections import is_personal
 from openclaw_rl.judge.hints import verbatim_hints
 from openclaw_rl.judge.languages import language_of, reaction
 from openclaw_rl.judge.rules import apply_rules
 from openclaw_rl.judge.shots import case_of, read_cases
+from openclaw_rl.text import sentences
 
 HALVES = ("languages", "languages-heldout")
 

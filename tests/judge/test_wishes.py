@@ -8,10 +8,10 @@ import pytest
 
 from openclaw_rl.evals.wishes.plan import _TAKEN_BACK
 from openclaw_rl.evals.wishes.wish import WishCase, drawn, written
+from openclaw_rl.forms.wish_reading import read_parts
+from openclaw_rl.forms.wish_table import LANGUAGES, table_of
 from openclaw_rl.judge.hints import verbatim_hints
 from openclaw_rl.judge.shots import read_cases
-from openclaw_rl.judge.wish_reading import read_parts
-from openclaw_rl.judge.wish_table import LANGUAGES, table_of
 from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
 from openclaw_rl.types import JudgeCase
 

@@ -131,3 +131,10 @@ async def test_a_form_that_another_person_wished_for_is_not_lost_either() -> Non
     checks = await gate._replies_for_all(2, 1, people)
     assert [check.name for check in checks if not check.passed] == ["in form"]
     assert len({check.name for check in checks}) == len(checks), "each is listed once"
+
+
+async def test_short_replies_pass_where_short_ones_are_wished_for_even_if_the_told_base_stays_long() -> None:
+    long = "All about {0}. They are well known. " + "People everywhere have liked {0} for years. " * 4
+    short = "{} are known."
+    assert (await checked(Written(long, short), 1, 0, subject("Kürzer bitte.")))["length"]
+    assert not (await checked(Written(long, short), 1, 0, subject("Talk like a pirate.")))["length"]

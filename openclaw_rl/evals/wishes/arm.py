@@ -67,6 +67,8 @@ class WishRules:
     long_look: int = 100
     """Held-out replies measured at the end."""
     flags: tuple[str, ...] = ()
+    threads: int = 0
+    """CPU threads of the embedded engine and trainer; 0: torch's default. Others ignore it."""
     deadline: float = math.inf
     """On the monotonic clock; arms still running then are finished early."""
 
@@ -115,7 +117,8 @@ def run_arm(
         return
     started = time.monotonic()
     home = folder / "home"
-    with ServerProcess(home, ["--seed", str(arm.seed), *rules.flags]) as url:
+    threads = dict.fromkeys(("OPENCLAW_RL_NUM_THREADS", "OPENCLAW_RL_TRAIN_THREADS"), str(rules.threads))
+    with ServerProcess(home, ["--seed", str(arm.seed), *rules.flags], threads) as url:
         key = KeyRing(home / "keys.json").key_of("default") or ""
         with closing(System(url, key)) as system:
             person = StrictUser(system, [arm.wish], arm.seed)

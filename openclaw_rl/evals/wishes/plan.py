@@ -35,12 +35,12 @@ def run(options: argparse.Namespace, home: Path) -> int:
     out = options.out or home / "evals" / "wishes"
     out.mkdir(parents=True, exist_ok=True)
     threads = max(1, (os.cpu_count() or 2) // (options.parallel or 1))
-    flags = ("--num-threads", str(threads), "--train-threads", str(threads), *options.serve_flags.split())
     rules = WishRules(
         conversations=3 if options.quick else options.sessions or 16,
         short_look=options.held_out // 4,
         long_look=options.held_out,
-        flags=flags,
+        flags=tuple(options.serve_flags.split()),
+        threads=threads,
         deadline=time.monotonic() + 60 * options.minutes if options.minutes else math.inf,
     )
     wishes, stories = chosen(options), options.stories.split(",")

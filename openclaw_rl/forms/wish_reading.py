@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from openclaw_rl.judge.corrections import sentences
-from openclaw_rl.judge.wish_table import QUOTED, UNITS, Table, named, table_for
+from openclaw_rl.forms.wish_table import QUOTED, UNITS, Table, named, table_for
+from openclaw_rl.text import sentences
 
 _POLES = (
     *(("short", "long"), ("formal", "casual"), ("polite", "rude"), ("funny", "serious"), ("warm", "cold")),
@@ -29,7 +29,7 @@ _FEW, _FEW_WHERE_TOO_MUCH = 1, 3
 _BEFORE = 4
 _KNOWN = ("filler", "lead", "want", "always", "no", "less", "back")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-_PART = re.compile(r"[,;:–—，；：、]\s*|\s-\s")
+_PART = re.compile(r"(?:[,:–—，；：、]|(?<!\btl);)\s*|\s-\s", re.IGNORECASE)
 _QUESTION = re.compile(r"[?？]\W*$")
 #: An article and an adjective: the noun is still to come.
 _OPEN_PHRASE = re.compile(r"\b(?:an?|the|eine?[nmrs]?|une?|una|uno|uma?|een)\s+\w+$", re.IGNORECASE)
@@ -54,6 +54,8 @@ class Clause:
     takes_back: bool = False
     """It says that something is no longer wanted: its points, if it has any."""
     takes_back_all: bool = False
+    num_unknown: int = 0
+    """Words in it that are in no table."""
 
 
 def read_parts(text: str) -> tuple[Clause, ...]:
@@ -126,9 +128,17 @@ def _cut(text: str) -> list[str]:
 def _cut_at_and(text: str, table: Table) -> list[str]:
     for found in table.forms["and"].finditer(text):
         left, right = text[: found.start()].strip(), text[found.end() :].strip()
-        if left and right and _read(left, table).points and _read(right, table).points:
+        if left and right and _is_cut(left, right, table):
             return [left, *_cut_at_and(right, table)]
     return [text]
+
+
+def _is_cut(left: str, right: str, table: Table) -> bool:
+    """A "no" or "stop" also holds for what follows, unless that is an instruction of its own."""
+    refuses = table.has("no", left) or table.has("back", left)
+    if refuses and not _Reader(right, table, False).is_told:
+        return False
+    return bool(_read(left, table).points and _read(right, table).points)
 
 
 def _says_nothing(part: str, table: Table) -> bool:
@@ -155,7 +165,7 @@ def _read(part: str, table: Table) -> Clause:
         or (taken and asks and left <= _FEW_WHERE_TOO_MUCH)
         or (table.has("always", part) and (reader.is_told or table.has("should", part)))
     )
-    return Clause(part, reader.points, asks, is_wish, taken, everything)
+    return Clause(part, reader.points, asks, is_wish, taken, everything, left)
 
 
 def _left(part: str, covered: set[int], table: Table) -> list[str]:

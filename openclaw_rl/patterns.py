@@ -14,11 +14,11 @@ _SECTION = re.compile(r"\[([A-Za-z_]+)\]")
 
 
 @cache
-def read_patterns(name: str) -> dict[str, list[str]]:
-    """The sections of ``<name>.txt``, in order."""
+def read_patterns(name: str, package: str) -> dict[str, list[str]]:
+    """The sections of ``<name>.txt`` in a package, in order."""
     sections: dict[str, list[str]] = {}
     current: list[str] = []
-    for line in (files("openclaw_rl.judge") / f"{name}.txt").read_text("utf-8").splitlines():
+    for line in (files(package) / f"{name}.txt").read_text("utf-8").splitlines():
         if found := _SECTION.fullmatch(line):
             current = sections.setdefault(found[1], [])
         elif line.strip() and not line.startswith("#"):

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from openclaw_rl.judge.languages import by_script
-from openclaw_rl.judge.patterns import read_patterns
+from openclaw_rl.patterns import read_patterns
+from openclaw_rl.text import by_script
 
 LANGUAGES = (
     *("english", "german", "french", "spanish", "italian", "portuguese", "dutch", "polish"),
@@ -34,6 +34,8 @@ _AXES = (
     *("length", "formality", "manners", "humour", "warmth", "energy", "difficulty", "letters", "layout"),
     *("units", "temperature", "distance", "spelling", "thing"),
 )
+#: Between two numbers, of which the larger counts: "one or two sentences".
+_RANGE = r"(?:or|to|oder|bis|ou|à|o|a|of|tot|lub|albo|do|или|до)\b|[-–]"
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 
 
@@ -67,7 +69,7 @@ class Table:
 
 @cache
 def table_of(language: str) -> Table:
-    sections = read_patterns(f"wish_words/{language}")
+    sections = read_patterns(f"wish_words/{language}", "openclaw_rl.forms")
     numbers, names = _keyed(sections.pop("numbers")), _keyed(sections.pop("languages"))
     known, spaced = "|".join(names.values()), language not in UNSPACED
     forms = {
@@ -112,7 +114,8 @@ def _count_form(
     units = "|".join(f"(?P<{unit}>{'|'.join(sections[unit])})" for unit in UNITS if unit in sections)
     between = "|".join(sections["between"])
     if spaced:
-        return re.compile(rf"\b(?P<n>{number})[ -](?:(?:{between})[, ]+)*(?:{units})\b", re.IGNORECASE)
+        first = rf"(?:(?:{number})\s?(?:{_RANGE})\s?)?"
+        return re.compile(rf"\b{first}(?P<n>{number})[ -](?:(?:{between})[, ]+)*(?:{units})\b", re.IGNORECASE)
     return re.compile(rf"(?P<n>{number})(?:{between})*(?:{units})", re.IGNORECASE)
 
 
