@@ -128,7 +128,8 @@ def test_a_new_key_and_a_new_plugin_replace_the_old_ones(settings: Path, tmp_pat
     assert "sk-ocrl-new" in settings.read_text()
     assert "older" not in (plugin / "index.js").read_text()
     assert sorted(path.name for path in plugin.iterdir()) == [
-        "index.js", "openclaw.plugin.json", "package.json", "turns.js"
+        "index.js", "messages.js", "notices.js", "openclaw.plugin.json", "package.json", "reactions.js",
+        "turns.js",
     ]  # fmt: skip
     assert backup_of(settings).read_text() == before
     entry = {

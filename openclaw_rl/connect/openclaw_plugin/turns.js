@@ -6,20 +6,25 @@ const BY_ITSELF = new Set(["heartbeat", "memory", "cron"]);
 const MAX_RUNS = 2000;
 
 export class Runs {
-  #triggers = new Map();
+  #runs = new Map();
 
   // The context of a hook that OpenClaw calls once at the beginning of every run of an agent.
-  began({ runId, trigger } = {}) {
+  began({ runId, trigger, sessionKey } = {}) {
     if (!runId) return;
-    this.#triggers.delete(runId);
-    this.#triggers.set(runId, trigger ?? "");
-    if (this.#triggers.size > MAX_RUNS) this.#triggers.delete(this.#triggers.keys().next().value);
+    this.#runs.delete(runId);
+    this.#runs.set(runId, { trigger: trigger ?? "", sessionKey });
+    if (this.#runs.size > MAX_RUNS) this.#runs.delete(this.#runs.keys().next().value);
+  }
+
+  // OpenClaw's own name of the conversation; the options as below.
+  sessionKey({ requestId } = {}) {
+    return this.#runs.get(runOf(requestId))?.sessionKey;
   }
 
   // The options of one model call. Its requestId is "<run id>:model:<n>"; the run id of a compaction is
   // "<session id>:compaction:<id>", and the one that reports a finished sub-agent begins with "announce:".
-  headers({ requestId = "", sessionId } = {}) {
-    const runId = requestId.replace(/:model:\d+$/, "");
+  headers({ requestId, sessionId } = {}) {
+    const runId = runOf(requestId);
     const compacted = /^(.+?):compaction:/.exec(runId)?.[1];
     const headers = {};
     const session = sessionId || compacted;
@@ -31,8 +36,12 @@ export class Runs {
 
   #kind(runId, isCompaction) {
     if (isCompaction || runId.startsWith("announce:")) return "side";
-    const trigger = this.#triggers.get(runId);
-    if (trigger === undefined) return undefined;
-    return BY_ITSELF.has(trigger) ? "side" : "main";
+    const run = this.#runs.get(runId);
+    if (run === undefined) return undefined;
+    return BY_ITSELF.has(run.trigger) ? "side" : "main";
   }
+}
+
+function runOf(requestId = "") {
+  return requestId.replace(/:model:\d+$/, "");
 }
