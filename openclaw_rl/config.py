@@ -25,7 +25,7 @@ from typing import Any, Literal, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from openclaw_rl.errors import did_you_mean
-from openclaw_rl.known_names import MOVED, options_of, take_moved, understood
+from openclaw_rl.known_names import MOVED, MOVED_NAMES, check_moved, options_of, take_moved, understood
 from openclaw_rl.settings import EngineConfig, TrainConfig
 
 _PREFIX = "OPENCLAW_RL_"
@@ -253,10 +253,12 @@ def load_config(
     """The resolved settings. ``flags`` maps setting names to values; None means not given."""
     environment = os.environ if environment is None else environment
     given = {name: value for name, value in (flags or {}).items() if value is not None}
-    stated = _from_environment(environment) | given
-    home = Path(stated.get("home") or Config.model_fields["home"].default).expanduser()
+    variables = _from_environment(environment)
+    home = given.get("home") or variables.get("home") or Config.model_fields["home"].default
+    home = Path(home).expanduser()
     tree = _read_file(file or home / "config.toml", required=file is not None)
-    _take_own_tables(tree, stated)
+    _take_own_tables(tree, variables, given)
+    stated = variables | given
     sections = {name: section for section, name, _ in fields()}
     for name, value in stated.items():
         section = sections[name]
@@ -276,6 +278,11 @@ def _problem(error: Any) -> str:
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         known = {section: section for section, _, _ in fields() if section}
         known |= {name: f"{section}.{name}" if section else name for section, name, _ in fields()}
+        known |= {
+            name: f"{section}.{owner}.{name}"
+            for section in MOVED
+            for name, (owner, *_) in MOVED[section].items()
+        }
         last = name.rpartition(".")[2]
         meant = known.get(last) or known.get((get_close_matches(last, known, n=1) or [""])[0])
         return f"unknown setting {name}" + (f"; did you mean {meant!r}?" if meant else "")
@@ -283,18 +290,27 @@ def _problem(error: Any) -> str:
     return f"setting {name}: {problem}{did_you_mean(str(error['input']), choices)}"
 
 
-def _take_own_tables(tree: dict[str, Any], stated: dict[str, Any]) -> None:
+def _take_own_tables(tree: dict[str, Any], variables: dict[str, Any], flags: dict[str, Any]) -> None:
     """``[engine.NAME]`` holds that engine's own settings; it is used only if that engine is chosen."""
-    own = {section: _pop_own_tables(tree, section) for section in dict.fromkeys(of for of, _, _ in _OWN)}
-    old_file, old_flags = take_moved(tree["learn"]), take_moved(stated)
+    own = {section: _pop_own_tables(tree, section) for section in MOVED}
+    old = {section: _take_old(section, tree[section], variables, flags) for section in MOVED}
     for section, chooser, options in _OWN:
         table = tree[section]
         if not isinstance(table, dict) or not isinstance(given := table.get(options, {}), dict):
             continue  # the check names it
-        chosen = stated.get(chooser) or table.get(chooser) or _default(chooser)
-        file = {**options_of(chosen, old_file), **own[section].get(chosen, {}), **given}
-        flags = _read_options(options, stated.pop(options, {}))
-        table[options] = {**file, **options_of(chosen, old_flags), **flags}
+        chosen = flags.get(chooser) or variables.get(chooser) or table.get(chooser) or _default(chooser)
+        in_file, in_variables, in_flags = (options_of(section, chosen, each) for each in old[section])
+        check_moved(section, chooser, chosen, old[section][0], old[section][2])
+        table[options] = {
+            **in_file, **own[section].get(chosen, {}), **given,
+            **in_variables, **_read_options(options, variables.pop(options, {})),
+            **in_flags, **_read_options(options, flags.pop(options, {})),
+        }  # fmt: skip
+
+
+def _take_old(section: str, *sources: Any) -> list[dict[str, Any]]:
+    """Former settings of the whole section, in each source."""
+    return [take_moved(section, source) for source in sources]
 
 
 def _pop_own_tables(tree: dict[str, Any], section: str) -> dict[str, Any]:
@@ -342,10 +358,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for variable, name in _ALIASES.items():
         if environment.get(variable):
             stated[name] = environment[variable]
-    for name in names | {*MOVED}:
+    for name in names | {*MOVED_NAMES}:
         if value := environment.get(_PREFIX + name.upper()):
             stated[name] = value
-    _check_variables(environment, [_PREFIX + name.upper() for name in (*names, *MOVED)])
+    _check_variables(environment, [_PREFIX + name.upper() for name in (*names, *MOVED_NAMES)])
     return stated
 
 

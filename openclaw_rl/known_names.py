@@ -6,7 +6,7 @@ reported at start, whether it is used or not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 #: Variable -> the setting that it is an alias of.
@@ -50,8 +50,9 @@ FLAGS = {
     "--w-opd": "opd_weight",
 }
 _HINTED = ("opd", "opd-topk", "hybrid", "hybrid-sum")
-#: Former setting of all algorithms -> the algorithms of which it is now an option.
-MOVED = {
+_LOCAL_ENGINE = ("dtype", "kernel", "num_threads", "chunk_tokens", "max_step_s", "cache_tokens")
+_LOCAL_TRAINER = ("micro_batch_tokens", "train_dtype", "train_base", "train_threads")
+_ALGORITHMS = {
     "hint_choice": (*_HINTED, "distill"),
     "top_k": ("opd-topk", "hybrid", "hybrid-sum"),
     "teacher_k": ("hybrid",),
@@ -66,20 +67,32 @@ MOVED = {
     "process_weight": ("rollout",),
     "env_step_scale": ("rollout",),
 }
+#: Section -> former setting of the whole section -> the implementations of which it is now an option.
+MOVED: dict[str, dict[str, tuple[str, ...]]] = {
+    "engine": dict.fromkeys(_LOCAL_ENGINE, ("local",)),
+    "train": dict.fromkeys(_LOCAL_TRAINER, ("local",)),
+    "learn": _ALGORITHMS,
+}
+MOVED_NAMES = tuple(name for names in MOVED.values() for name in names)
 #: Those of them that are switches.
 MOVED_SWITCHES = ("retell", "reward_baseline")
 #: Their option names, if different.
 _OPTIONS = {"env_step_scale": "scale"}
 
 
-def take_moved(given: Any) -> dict[str, Any]:
-    """Remove and return the former settings of all algorithms."""
-    return {name: given.pop(name) for name in MOVED if name in given} if isinstance(given, dict) else {}
+def take_moved(section: str, given: Any) -> dict[str, Any]:
+    """Remove and return the former settings of the section."""
+    if not isinstance(given, dict):
+        return {}
+    return {name: given.pop(name) for name in MOVED[section] if name in given}
 
 
-def options_of(algorithm: str, moved: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that this algorithm has, as its options; for other algorithms they never had an effect."""
-    return {_OPTIONS.get(name, name): value for name, value in moved.items() if algorithm in MOVED[name]}
+def options_of(section: str, implementation: str, moved: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that this implementation has, as its options."""
+    owners = MOVED[section]
+    return {
+        _OPTIONS.get(name, name): value for name, value in moved.items() if implementation in owners[name]
+    }
 
 
 def understood(environment: Mapping[str, str]) -> dict[str, str]:
@@ -91,19 +104,35 @@ def understood(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def check_moved(section: str, chooser: str, chosen: str, file: Container[str], flags: Container[str]) -> None:
+    """ValueError for a former setting of the section that the chosen engine or trainer does not have.
+
+    Algorithms ignore those of other algorithms, as they always did, and variables may be meant for another
+    start: they only get a note.
+    """
+    for name, owners in MOVED[section].items() if section != "learn" else ():
+        if chosen in owners:
+            continue
+        what = f"is a setting of --{chooser} {owners[0]}, not of {chosen}"
+        if name in flags:
+            raise ValueError(f"--{name.replace('_', '-')} {what}; leave it out")
+        if name in file:
+            raise ValueError(f"{name} under [{section}] {what}; move it to [{section}.{owners[0]}]")
+
+
 def notes(environment: Mapping[str, str]) -> list[str]:
     """A line for each such variable that is set."""
     said = []
     for variable, name in UNDERSTOOD.items():
         if environment.get(variable):
             said.append(f"{variable} is read as --{name.replace('_', '-')} (OPENCLAW_RL_{name.upper()})")
-    for name, algorithms in MOVED.items():
-        if (variable := f"OPENCLAW_RL_{name.upper()}") in environment:
-            option = _OPTIONS.get(name, name)
-            said.append(
-                f"{variable} is an option of {', '.join(algorithms)} now: {option} under "
-                f"[learn.{algorithms[0]}] in config.toml"
-            )
+    for section, names in MOVED.items():
+        for name, owners in names.items():
+            if (variable := f"OPENCLAW_RL_{name.upper()}") in environment:
+                said.append(
+                    f"{variable} is an option of {', '.join(owners)} now: {_OPTIONS.get(name, name)} under "
+                    f"[{section}.{owners[0]}] in config.toml"
+                )
     said += [
         f"{variable} is not used: {ANSWERED[variable]}" for variable in ANSWERED if variable in environment
     ]

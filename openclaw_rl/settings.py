@@ -45,20 +45,8 @@ class EngineConfig:
     """Model family for chat templates and tool calls; detected by default."""
     device: str = "auto"
     """cpu, cuda, or auto."""
-    dtype: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of activations and the KV cache: fp32, bf16, or auto (fp32 on a CPU)."""
-    kernel: str = "auto"
-    """Matrix kernels of the frozen base: native, native@avx2, float, …, or auto (measured at start)."""
-    num_threads: Annotated[int, Ge(0)] = 0
-    """CPU threads of the engine; 0: torch's default."""
     max_running: Annotated[int, Ge(1)] = 16
     """Maximum number of sequences generated at the same time."""
-    chunk_tokens: Annotated[int, Ge(1)] = 256
-    """Maximum number of prompt tokens processed per step while other replies are being generated."""
-    max_step_s: Annotated[float, Gt(0)] = 0.2
-    """If a step takes longer, prompts are processed in smaller chunks, so that no stream stalls."""
-    cache_tokens: Annotated[int, Ge(0)] = 0
-    """Size of the KV cache in tokens; 0: by the machine's memory."""
     engine_options: dict[str, Any] = field(default_factory=dict)
     """Settings of this engine only, as NAME=VALUE,NAME=VALUE; also [engine.NAME] in the file."""
 
@@ -87,18 +75,10 @@ class TrainConfig:
     """Maximum norm of the gradient."""
     kl_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of the KL divergence from the base; LoRA only."""
-    micro_batch_tokens: Annotated[int, Ge(0)] = 0
-    """Tokens per micro-batch, whose activations are in memory at once; 0: by the model's size."""
     average_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Decay of the moving average of the weights; 0: no average."""
     train_device: str = "auto"
     """cpu, cuda, or auto."""
-    train_dtype: Literal["fp32", "bf16"] = "fp32"
-    """Precision of the trainer's weights."""
-    train_base: Literal["as-is", "int4"] = "as-is"
-    """Frozen weights under adapters: as-is (the trainer's precision) or int4, which takes far less memory."""
-    train_threads: Annotated[int, Ge(0)] = 0
-    """CPU threads of the trainer; 0: torch's default. They run at a lower priority than serving."""
     seed: int = 0
     """Random seed for the adapter's initial weights."""
     trainer_options: dict[str, Any] = field(default_factory=dict)
@@ -106,8 +86,6 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         lora_modules(self.lora_targets)
-        if self.finetune == "full" and self.train_base == "int4":
-            raise ValueError("--train-base int4 is for adapters: all weights are not trained in 4 bits")
 
 
 def extended(kind: type[T], section: Any, own: Mapping[str, Any], **parts: Any) -> T:
@@ -141,7 +119,9 @@ def _check_bounds(kind: type, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         choices = get_args(hints[name]) if get_origin(hints[name]) is Literal else (value,)
         if value not in choices:
-            raise ValueError(f"setting {name} is {value!r}; it wants one of {', '.join(map(str, choices))}")
+            known = [str(choice) for choice in choices]
+            meant = did_you_mean(str(value), known)
+            raise ValueError(f"setting {name} is {value!r}; it wants one of {', '.join(known)}{meant}")
         for bound in getattr(hints[name], "__metadata__", ()):
             _check_bound(name, value, bound)
 

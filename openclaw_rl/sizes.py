@@ -47,19 +47,18 @@ def defaults_for(num_parameters: int) -> Defaults:
     return next(row for row in DEFAULTS if num_parameters <= row.up_to)
 
 
-def sized(settings: T, model: Path) -> T:
-    """The training settings, with zeros replaced by the defaults for the model; those of a large model if the
-    weights are on another machine."""
-    if settings.learning_rate and settings.micro_batch_tokens:
-        return settings
+def defaults_of(model: Path) -> Defaults:
+    """For the model in the folder; those of a large model if the weights are on another machine."""
     has_weights = any(model.glob("*.safetensors"))
-    row = defaults_for(size_of(model).num_parameters) if has_weights else DEFAULTS[-1]
-    rate = row.full_rate if settings.finetune == "full" else row.lora_rate
-    return replace(
-        settings,
-        learning_rate=settings.learning_rate or rate,
-        micro_batch_tokens=settings.micro_batch_tokens or row.micro_batch_tokens,
-    )
+    return defaults_for(size_of(model).num_parameters) if has_weights else DEFAULTS[-1]
+
+
+def sized(settings: T, model: Path) -> T:
+    """The training settings, with a learning rate of 0 replaced by the model's default."""
+    if settings.learning_rate:
+        return settings
+    row = defaults_of(model)
+    return replace(settings, learning_rate=row.full_rate if settings.finetune == "full" else row.lora_rate)
 
 
 @dataclass(frozen=True, slots=True)

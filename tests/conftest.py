@@ -28,9 +28,21 @@ settings.register_profile(
 settings.load_profile("anywhere")
 
 
+#: A worker with the real model and a server beside it may take this much memory.
+_WORKER_BYTES = 5 << 30
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores, where memory allows: many tests wait for processes they started."""
+    cores = os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(cores + 1, memory // _WORKER_BYTES))
+
+
 #: Files that take longest, in that order. Whichever of them began last would run on alone.
 SLOWEST = (
-    "e2e/test_learning.py", "learn/test_kill_learn.py", "evals/test_personalize.py", "e2e/test_fuzz.py",
+    "e2e/test_learning.py", "train/test_planted.py", "learn/test_kill_learn.py", "evals/test_personalize.py",
+    "e2e/test_fuzz.py",
     "judge/test_judges.py", "train/test_gate.py", "train/test_export.py", "e2e/test_kill.py",
     "e2e/test_stop.py", "e2e/test_python_client.py", "e2e/test_first_pages.py", "engine/test_native.py",
     "engine/test_kernels.py",

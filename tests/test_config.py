@@ -9,6 +9,8 @@ import pytest
 from openclaw_rl.algo import StepSize, create_algorithm, step_size
 from openclaw_rl.algo.hybrid import Hybrid
 from openclaw_rl.config import Config, fields, load_config, to_environment
+from openclaw_rl.engine.local_options import LocalEngineOptions
+from openclaw_rl.settings import extended
 
 
 def load(home: Path, toml: str = "", env: dict[str, str] | None = None, **flags: Any) -> Config:
@@ -41,10 +43,10 @@ def test_short_variables_yield_to_long_ones(tmp_path: Path) -> None:
 
 
 def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
-    env = {"OPENCLAW_RL_AUTH": "false", "OPENCLAW_RL_LEDGER_URL": "sqlite:///x", "OPENCLAW_RL_DTYPE": "bf16"}
+    env = {"OPENCLAW_RL_AUTH": "false", "OPENCLAW_RL_LEDGER_URL": "sqlite:///x", "OPENCLAW_RL_DEVICE": "cpu"}
     config = load(tmp_path, env=env)
     assert (config.serve.auth, config.ledger.ledger_url) == (False, "sqlite:///x")
-    assert config.engine.dtype == "bf16"
+    assert config.engine.device == "cpu"
 
 
 def test_the_home_folder_is_expanded_and_may_be_a_flag(tmp_path: Path) -> None:
@@ -71,6 +73,7 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
         ("[serve]\nport = 'x'", r"serve\.port: .*integer"),
         ("[serve", "not valid TOML"),
         ("serve = 3", "serve: .*ServeConfig"),
+        ("[engine]\nkernal = 'float'", r"engine\.kernal; did you mean 'engine\.local\.kernel'"),
     ],
 )
 def test_mistakes_in_the_file_are_named(tmp_path: Path, toml: str, message: str) -> None:
@@ -138,6 +141,55 @@ def test_settings_that_were_every_algorithms_are_still_understood(tmp_path: Path
     assert load(tmp_path / "d", "[learn]\ngap_clip = 2.0\n").learn.algo_options == {}, (
         "hinted has no such gap"
     )
+
+
+def test_settings_that_were_every_engine_s_and_trainer_s_are_still_understood(tmp_path: Path) -> None:
+    toml = "[engine]\nnum_threads = 2\nkernel = 'native'\n[engine.local]\ncache_tokens = 9\n"
+    toml += "[train]\ntrain_threads = 1\n"
+    env = {"OPENCLAW_RL_KERNEL": "float", "OPENCLAW_RL_TRAIN_BASE": "int4"}
+    config = load(tmp_path, toml, env, dtype="bf16")
+    assert config.engine.engine_options == {
+        "num_threads": 2, "kernel": "float", "cache_tokens": 9, "dtype": "bf16",
+    }  # fmt: skip
+    assert config.train.trainer_options == {"train_threads": 1, "train_base": "int4"}
+    options = extended(LocalEngineOptions, config.engine, config.engine.engine_options)
+    assert (options.num_threads, options.kernel, options.dtype) == (2, "float", "bf16")
+    child = load_config({}, {**env, "OPENCLAW_RL_DTYPE": "fp32", **to_environment(config)})
+    assert (child.engine, child.train) == (config.engine, config.train)
+
+
+def test_a_flag_goes_before_the_options_in_a_variable(tmp_path: Path) -> None:
+    env = {"OPENCLAW_RL_ENGINE_OPTIONS": "kernel=native,graphs=no"}
+    engine = load(tmp_path, env=env, kernel="float").engine
+    assert engine.engine_options == {"kernel": "float", "graphs": "no"}
+    engine = load(tmp_path, env=env, kernel="float", engine_options="kernel=int4").engine
+    assert engine.engine_options == {"kernel": "int4", "graphs": "no"}
+
+
+@pytest.mark.parametrize(
+    ("toml", "flags", "message"),
+    [
+        (
+            "",
+            {"engine": "vllm", "kernel": "float"},
+            "--kernel is a setting of --engine local, not of vllm; leave",
+        ),
+        ("", {"trainer": "tinker", "train_threads": "1"}, "--train-threads is a setting of --trainer local"),
+        (
+            "[engine]\nengine = 'my:Own'\ndtype = 'fp32'\n",
+            {},
+            r"dtype under \[engine\] .*move it to \[engine\.local\]",
+        ),
+    ],
+)
+def test_a_setting_of_another_engine_or_trainer_is_refused(
+    tmp_path: Path, toml: str, flags: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path, toml, **flags)
+    variables = {"OPENCLAW_RL_KERNEL": "float", "OPENCLAW_RL_TRAIN_THREADS": "1"}
+    config = load(tmp_path / "other", env=variables, engine="vllm", trainer="tinker")
+    assert (config.engine.engine_options, config.train.trainer_options) == ({}, {}), "they only get a note"
 
 
 def test_a_wrong_flag_is_named() -> None:

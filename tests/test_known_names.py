@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,19 @@ from openclaw_rl.algo.hybrid import HybridSum
 from openclaw_rl.commands import cli
 from openclaw_rl.commands.flags import read_config
 from openclaw_rl.config import Config, fields, load_config
-from openclaw_rl.known_names import ANSWERED, FLAGS, METHODS, MOVED, UNDERSTOOD, notes, options_of
+from openclaw_rl.engine.local_options import LocalEngineOptions
+from openclaw_rl.known_names import (
+    ANSWERED,
+    FLAGS,
+    METHODS,
+    MOVED,
+    MOVED_NAMES,
+    UNDERSTOOD,
+    notes,
+    options_of,
+)
 from openclaw_rl.serve.auth import KeyRing
+from openclaw_rl.train.local_options import LocalTrainerOptions
 
 
 def config_of(*arguments: str) -> Config:
@@ -27,19 +39,25 @@ def config_of(*arguments: str) -> Config:
 
 def test_they_all_name_a_setting() -> None:
     known = {name for _, name, _ in fields()}
-    assert {*UNDERSTOOD.values(), *FLAGS.values()} <= known | {*MOVED}
-    assert not known & {*MOVED}
+    assert {*UNDERSTOOD.values(), *FLAGS.values()} <= known | {*MOVED_NAMES}
+    assert not known & {*MOVED_NAMES}
     assert set(METHODS.values()) <= set(ALGORITHMS)
 
 
-def test_settings_that_moved_are_options_of_the_algorithms_they_name() -> None:
-    for name, algorithms in MOVED.items():
-        for algorithm in algorithms:
-            [option] = options_of(algorithm, {name: 1})
-            assert option in {field.name for field in dataclass_fields(ALGORITHMS[algorithm])}, (
-                name,
-                algorithm,
-            )
+OWN: dict[str, dict[str, Any]] = {
+    "engine": {"local": LocalEngineOptions},
+    "train": {"local": LocalTrainerOptions},
+    "learn": ALGORITHMS,
+}
+
+
+def test_settings_that_moved_are_options_of_the_implementations_they_name() -> None:
+    for section, names in MOVED.items():
+        for name, owners in names.items():
+            for owner in owners:
+                [option] = options_of(section, owner, {name: 1})
+                known = {field.name for field in dataclass_fields(OWN[section][owner])}
+                assert option in known, (name, owner)
 
 
 def test_their_flags_still_work(tmp_path: Path) -> None:
@@ -48,6 +66,11 @@ def test_their_flags_still_work(tmp_path: Path) -> None:
     assert learn.algo_options == {"retell": False, "teacher_k": "1"}
     learn = config_of("serve", "--outcome-weight", "2", "--env-step-scale", "0.5", *home).learn
     assert learn.env_algo_options == {"outcome_weight": "2", "scale": "0.5"}
+    config = config_of(
+        "serve", "--kernel", "native@avx2", "--num-threads", "1", "--train-base", "int4", *home
+    )
+    assert config.engine.engine_options == {"kernel": "native@avx2", "num_threads": "1"}
+    assert config.train.trainer_options == {"train_base": "int4"}
 
 
 def test_variables_are_read_and_ours_win(tmp_path: Path) -> None:
@@ -75,6 +98,8 @@ def test_each_one_that_is_set_is_said() -> None:
     assert "openclaw-rl data import" in said
     [moved] = notes({"OPENCLAW_RL_TEACHER_K": "3"})
     assert "an option of hybrid now: teacher_k under [learn.hybrid]" in moved
+    [moved] = notes({"OPENCLAW_RL_KERNEL": "float"})
+    assert "an option of local now: kernel under [engine.local]" in moved
     assert len(notes(dict.fromkeys([*UNDERSTOOD, *ANSWERED], "1"))) == len(UNDERSTOOD) + len(ANSWERED)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.settings import TrainConfig
-from openclaw_rl.sizes import DEFAULTS, Size, defaults_for, size_of, sized
+from openclaw_rl.sizes import DEFAULTS, Size, defaults_for, defaults_of, size_of, sized
 
 
 def write_header(folder: Path, file_name: str, *shape: int, name: str = "w") -> None:
@@ -47,26 +47,25 @@ def test_no_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("millions", "finetune", "rate", "tokens"),
+    ("millions", "finetune", "rate"),
     [
-        (135, "lora", 1e-3, 1024),
-        (135, "full", 5e-5, 1024),
-        (4000, "lora", 2e-4, 4096),
-        (4000, "full", 1e-5, 4096),
+        (135, "lora", 1e-3),
+        (135, "full", 5e-5),
+        (4000, "lora", 2e-4),
+        (4000, "full", 1e-5),
     ],
 )
-def test_by_size_and_method(tmp_path: Path, millions: int, finetune: str, rate: float, tokens: int) -> None:
+def test_by_size_and_method(tmp_path: Path, millions: int, finetune: str, rate: float) -> None:
     write_header(tmp_path, "model.safetensors", millions, 1_000_000)
     settings = sized(TrainConfig(finetune=finetune), tmp_path)  # type: ignore[arg-type]
-    assert (settings.learning_rate, settings.micro_batch_tokens) == (rate, tokens)
+    assert settings.learning_rate == rate
 
 
 def test_what_was_set_stays(tmp_path: Path) -> None:
     write_header(tmp_path, "model.safetensors", 10)
-    settings = sized(TrainConfig(learning_rate=3e-3), tmp_path)
-    assert (settings.learning_rate, settings.micro_batch_tokens) == (3e-3, 1024)
+    assert defaults_of(tmp_path).micro_batch_tokens == 1024
     assert sized(TrainConfig(), tmp_path / "elsewhere").learning_rate == DEFAULTS[-1].lora_rate
-    stated = TrainConfig(learning_rate=3e-3, micro_batch_tokens=7)
+    stated = TrainConfig(learning_rate=3e-3)
     assert sized(stated, tmp_path / "absent") is stated
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from math import inf
 
 import sqlalchemy as sa
 
-from openclaw_rl.capture.database import batched
+from openclaw_rl.capture.database import batched, began
 from openclaw_rl.capture.schema import background
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.types import RUNNING, Unfinished
@@ -57,9 +58,9 @@ class BackgroundLedger:
             connection.execute(background.delete().where(background.c.id == response_id))
 
 
-def background_of(ledger: ServeLedger, user: str) -> list[str]:
+def background_of(ledger: ServeLedger, user: str, until: float = inf) -> list[str]:
     with ledger.db.connect() as connection:
-        return list(connection.scalars(sa.select(background.c.id).where(background.c.user == user)))
+        return list(connection.scalars(sa.select(background.c.id).where(*began(background, user, until))))
 
 
 def erase_background(connection: sa.Connection, response_ids: Sequence[str]) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 
 import sqlalchemy as sa
 
 from openclaw_rl.capture.content import to_json
-from openclaw_rl.capture.database import batched
+from openclaw_rl.capture.database import batched, began
 from openclaw_rl.capture.schema import conversation_items, conversations, sessions
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
 from openclaw_rl.types import Json
@@ -101,8 +102,9 @@ def _shown(row: sa.Row[tuple[object, ...]]) -> Json:
     }
 
 
-def conversations_of(ledger: ServeLedger, user: str) -> list[str]:
-    query = sa.select(conversations.c.id).where(conversations.c.user == user)
+def conversations_of(ledger: ServeLedger, user: str | None, until: float = inf) -> list[str]:
+    """Those begun until then; ``user`` None means everybody's."""
+    query = sa.select(conversations.c.id).where(*began(conversations, user, until))
     with ledger.db.connect() as connection:
         return list(connection.scalars(query))
 

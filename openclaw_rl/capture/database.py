@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -200,6 +201,12 @@ def only_one(path: Path) -> Iterator[bool]:
             yield True
         except BlockingIOError:
             yield False
+
+
+def began(table: sa.Table, user: str | None, until: float) -> list[sa.ColumnElement[bool]]:
+    """Conditions for a user's rows that were created until then; ``user`` None means everybody's."""
+    mine = [] if user is None else [table.c.user == user]
+    return mine if until == inf else [*mine, table.c.created_at <= until]
 
 
 def batched(values: Iterable[T], size: int = _PARAMETERS) -> Iterator[list[T]]:

@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import sqlalchemy as sa
 
@@ -20,7 +21,7 @@ from openclaw_rl.capture import database, schema
 from openclaw_rl.capture.background import erase_background
 from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.conversations import erase_from_conversations
-from openclaw_rl.capture.database import batched
+from openclaw_rl.capture.database import batched, began
 from openclaw_rl.capture.events import REACTIONS
 from openclaw_rl.capture.learn_ledger import tasks
 from openclaw_rl.capture.rehome import rehome_wishes
@@ -42,6 +43,7 @@ from openclaw_rl.capture.wishes import CURRENT, ON_HOLD, TO_TEACH, WishRecord, w
 from openclaw_rl.types import BASE_VERSION, Scope
 
 FORGOTTEN = "undone: something that it had learned was forgotten"
+_NEW_OPTIMIZER = "new_optimizer"
 CHANGED = "undone: a wish that it had learned was changed or paused"
 
 
@@ -231,10 +233,21 @@ class EraseMixin(Steps):
             self._serve(connection, target, why, scope)
         undone = (policies.c.scope == scope) & (policies.c.version >= first)
         self._uncount(connection, undone)
-        gate = to_json({"passed": False, "reason": why, "checks": [], "undone": True})
-        connection.execute(policies.update().where(undone).values(status=RETIRED, gate=gate, metrics="{}"))
+        self._retire(connection, undone, why)
         self._release_since(connection, scope, first)
         return target
+
+    def _retire(self, connection: sa.Connection, undone: sa.ColumnElement[bool], why: str) -> None:
+        """What stays known of these versions: why they ended, whether they began with a new optimizer."""
+        gate = {"passed": False, "reason": why, "checks": [], "undone": True}
+        columns = (policies.c.version, policies.c.metrics, policies.c.gate)
+        rows = connection.execute(sa.select(*columns).where(undone)).all()
+        connection.execute(
+            policies.update().where(undone).values(status=RETIRED, gate=to_json(gate), metrics="{}")
+        )
+        for row in rows:
+            if any(json.loads(facts).get(_NEW_OPTIMIZER) for facts in (row.metrics, row.gate)):
+                self._update(connection, row.version, gate=to_json({**gate, _NEW_OPTIMIZER: True}))
 
     def _uncount(self, connection: sa.Connection, undone: sa.ColumnElement[bool]) -> None:
         """Versions that are trained again must not count twice against their wishes."""
@@ -251,10 +264,11 @@ class EraseMixin(Steps):
             left = sa.case((wishes.c.versions > number, wishes.c.versions - number), else_=0)
             connection.execute(wishes.update().where(mine).values(versions=left))
 
-    def turns_of_user(self, user: str) -> list[str]:
-        """The user's turns that have a sample, including turns pruned since."""
+    def turns_of_user(self, user: str | None, until: float = inf) -> list[str]:
+        """The user's turns until then that have a sample, including turns pruned since; None: everybody's."""
+        query = sa.select(samples.c.turn_id).where(*began(samples, user, until))
         with self.db.connect() as connection:
-            return list(connection.scalars(sa.select(samples.c.turn_id).where(samples.c.user == user)))
+            return list(connection.scalars(query))
 
     def _release_since(self, connection: sa.Connection, scope: Scope, first: int) -> None:
         """Queue what these versions learned again, as recorded."""

@@ -36,6 +36,7 @@ from openclaw_rl.capture.events import (
     StoredEvent,
 )
 from openclaw_rl.capture.migrate import LEARN
+from openclaw_rl.capture.numbers import LAST, newest, next_number
 from openclaw_rl.types import Json, Scope, Verdict
 
 metadata = sa.MetaData()
@@ -264,11 +265,12 @@ class LearnLedger:
     def _add_verdict(self, connection: sa.Connection, turn_id: str, verdict: Verdict) -> None:
         connection.execute(tasks.delete().where(tasks.c.turn_id == turn_id))
         before = self._verdict(connection, turn_id)
+        number = next_number(connection, verdicts.c.seq, self.marks(connection))
         connection.execute(
             verdicts.insert().values(
                 turn_id=turn_id, score=verdict.score, confidence=verdict.confidence, source=verdict.source,
                 votes=to_json(verdict.votes), hints=to_json(verdict.hints), trainable=verdict.trainable,
-                reason=verdict.reason, judged_at=time.time(),
+                reason=verdict.reason, judged_at=time.time(), **number,
             )
         )  # fmt: skip
         if before is not None:
@@ -280,6 +282,7 @@ class LearnLedger:
         """Delete all verdicts on a turn."""
         if (before := self._verdict(connection, turn_id)) is not None:
             self.add_mark(connection, _state_mark(before), -1)
+            self.set_mark(connection, LAST, newest(connection, verdicts.c.seq, self.marks(connection)))
         connection.execute(verdicts.delete().where(verdicts.c.turn_id == turn_id))
 
     # --- reading -----------------------------------------------------------------------------

@@ -49,12 +49,18 @@ class Rehearsal(Versions):
             rows = {row.turn_id: row for row in connection.execute(query)}
         return self._wanted(self._examples([rows[i] for i in ids if i in rows and self._still_counts(i)]))
 
-    def pool(self, scope: Scope, wishes: Callable[[str], str], limit: int) -> list[Example]:
-        """Earlier examples of current wishes, newest first; ``wishes`` maps a user to all of theirs."""
+    def pool(
+        self, scope: Scope, wishes: Callable[[str], str], limit: int, before: int | None = None
+    ) -> list[Example]:
+        """Examples of current wishes that versions earlier than ``before`` learned, newest first.
+
+        ``wishes`` maps a user to all of theirs.
+        """
+        earlier = sa.true() if before is None else samples.c.step < before
         query = (
             sa.select(samples.c.turn_id, samples.c.score, samples.c.data, samples.c.created_at)
             .where(samples.c.scope == scope, samples.c.score < 0, samples.c.data.is_not(None))
-            .where(self._is_own())
+            .where(self._is_own(), earlier)
             .order_by(samples.c.created_at.desc(), samples.c.turn_id.desc())
             .limit(_POOL_TURNS)
         )

@@ -196,7 +196,10 @@ counters = sa.Table(
 )
 
 
+#: Built once: every append runs it.
+_READ_COUNTERS = sa.select(counters.c.name, counters.c.value)
+
+
 def read_counters(connection: sa.Connection) -> Counter[str]:
     """By name; a missing counter is 0."""
-    rows = connection.execute(sa.select(counters.c.name, counters.c.value))
-    return Counter({row.name: row.value for row in rows})
+    return Counter({name: value for name, value in connection.execute(_READ_COUNTERS)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +34,20 @@ _LIGHT_COLUMNS = (
     "id", "user", "kind", "continues", "policy_version", "prompt_tokens", "completion_tokens",
     "finish_reason", "created_at", "session", *schema.FACTS,
 )  # fmt: skip
+
+
+# Statements of every request, built once.
+_LOCK = sa.select(schema.counters.c.value).where(schema.counters.c.name == "generation").with_for_update()
+_FIND_TURNS, _FIND_SESSIONS = (
+    sa.select(table.c.id, table.c.seq).where(table.c.id.in_(sa.bindparam("ids", expanding=True)))
+    for table in (schema.turns, schema.sessions)
+)
+_FIND_BY_KEYS = (
+    sa.select(schema.turn_keys.c.key, schema.turns.c.id, schema.sessions.c.id)
+    .join(schema.turns, schema.turns.c.seq == schema.turn_keys.c.turn)
+    .join(schema.sessions, schema.sessions.c.seq == schema.turns.c.session)
+    .where(schema.turn_keys.c.key.in_(sa.bindparam("keys", expanding=True)))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +117,7 @@ class ServeLedger:
                 # In index order: touches fewer pages, and fills them better.
                 _add(connection, self._statements.content[table], [new_rows[key] for key in sorted(new_rows)])
             named = [delivery.turn_id for delivery in deliveries] + [e.turn_id for e in events if e.turn_id]
-            seqs = _find_turns(connection, [*rows, *named])
+            seqs = _seqs(connection, _FIND_TURNS, [*rows, *named])
             new = [turn for turn in turns if turn.id not in seqs]
             if new:
                 seqs |= self._store_turns(connection, new, rows, counters)
@@ -143,13 +157,9 @@ class ServeLedger:
         first: dict[str, TurnRecord] = {}
         for turn in turns:
             first.setdefault(turn.session_id, turn)
-        known = {
-            row.id: row.seq
-            for batch in batched(first)
-            for row in connection.execute(sa.select(table.c.id, table.c.seq).where(table.c.id.in_(batch)))
-        }
+        known = _seqs(connection, _FIND_SESSIONS, first)
         opened = [turn for session_id, turn in first.items() if session_id not in known]
-        rows = [
+        rows: list[Row] = [
             {"seq": seq, "id": turn.session_id, "user": turn.user, "opened_at": turn.created_at}
             for seq, turn in enumerate(opened, counters["last_session"] + 1)
         ]
@@ -172,15 +182,12 @@ class ServeLedger:
 
     def find_by_keys(self, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
         """The newest turn under each key: key -> (turn id, session id). One indexed query."""
-        table = schema.turn_keys
-        query = (
-            sa.select(table.c.key, schema.turns.c.id, schema.sessions.c.id.label("session_id"))
-            .join(schema.turns, schema.turns.c.seq == table.c.turn)
-            .join(schema.sessions, schema.sessions.c.seq == schema.turns.c.session)
-            .where(table.c.key.in_([bytes.fromhex(key) for key in keys]))
-        )
+        wanted = {"keys": [bytes.fromhex(key) for key in keys]}
         with self.db.connect() as connection:
-            return {row.key.hex(): (row.id, row.session_id) for row in connection.execute(query)}
+            return {
+                key.hex(): (turn_id, session_id)
+                for key, turn_id, session_id in connection.execute(_FIND_BY_KEYS, wanted)
+            }
 
     def list_sessions(
         self,
@@ -340,8 +347,7 @@ def _or_update(insert: Any, column: str, only_higher: bool = False) -> Any:
 
 def lock_counters(connection: sa.Connection) -> Counter[str]:
     """Wait until no other transaction is writing, then read all counters."""
-    table = schema.counters
-    connection.execute(sa.select(table.c.value).where(table.c.name == "generation").with_for_update())
+    connection.execute(_LOCK)
     return schema.read_counters(connection)
 
 
@@ -355,13 +361,8 @@ def _add(connection: sa.Connection, insert: Any, rows: Sequence[Row]) -> None:
         connection.execute(insert, rows)
 
 
-def _find_turns(connection: sa.Connection, turn_ids: Sequence[str]) -> dict[str, int]:
-    table = schema.turns
-    return {
-        row.id: row.seq
-        for batch in batched(turn_ids)
-        for row in connection.execute(sa.select(table.c.id, table.c.seq).where(table.c.id.in_(batch)))
-    }
+def _seqs(connection: sa.Connection, query: sa.Select[Any], ids: Iterable[str]) -> dict[str, int]:
+    return {key: seq for batch in batched(ids) for key, seq in connection.execute(query, {"ids": batch})}
 
 
 def _whole_turns() -> sa.Select[Any]:

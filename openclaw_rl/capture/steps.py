@@ -161,6 +161,12 @@ class Steps(Shares):
             rows = connection.execute(query).all()
         return self._wanted(self._examples(rows))
 
+    def num_pruned(self, version: int) -> int:
+        """Samples that a version was trained on, and whose contents are gone."""
+        mine = (samples.c.step == version) & (samples.c.status == TRAINED) & samples.c.data.is_(None)
+        with self.db.connect() as connection:
+            return int(connection.scalar(sa.select(sa.func.count()).where(mine)) or 0)
+
     def claimed(self, version: int) -> list[str]:
         query = sa.select(samples.c.turn_id).where(samples.c.step == version, samples.c.status == CLAIMED)
         with self.db.connect() as connection:
@@ -230,7 +236,16 @@ class Steps(Shares):
         with database.writing(self.db) as connection:
             # Unless it was undone during training.
             still = (policies.c.version == version) & (policies.c.status == TRAINING)
-            done = policies.update().where(still).values(status=CANDIDATE, metrics=to_json(metrics))
+            policy = self._policy(connection, version)
+            # What it replayed stays known: the step may have to be repeated.
+            planned = {
+                name: value for name, value in (policy.metrics if policy else {}).items() if name == "replay"
+            }
+            done = (
+                policies.update()
+                .where(still)
+                .values(status=CANDIDATE, metrics=to_json({**metrics, **planned}))
+            )
             connection.execute(done)
 
     def reject(self, version: int, gate: Json, reason: str = GATE_REJECTED) -> None:

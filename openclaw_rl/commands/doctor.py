@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openclaw_rl.config import Config
-from openclaw_rl.models import cached_model, default_cache_dir
+from openclaw_rl.models import cached_model, default_cache_dir, pick_device
 
 _GIB = 1 << 30
 _MIN_TORCH = (2, 11)
@@ -200,14 +200,12 @@ def check_model(model: str, cache_dir: Path) -> Finding:
 
 def check_fit(model: str, cache_dir: Path) -> Finding:
     """Computed for a local model only; nothing is downloaded."""
-    import torch
-
     from openclaw_rl.commands.fit import describe, measure_machine
 
     folder = cached_model(model, cache_dir)
     if folder is None:
         return Finding("model: fits", True, "not known before it is here", required=False)
-    machine = measure_machine("cuda" if torch.cuda.is_available() else "cpu")
+    machine = measure_machine(pick_device("auto"))
     ok, size, fix, speed = describe(folder, machine)
     return Finding("model: fits", ok, f"{size}; {speed}", fix)
 

@@ -11,7 +11,7 @@ import shtab
 
 from openclaw_rl.config import Config, fields, load_config
 from openclaw_rl.errors import did_you_mean
-from openclaw_rl.known_names import MOVED, MOVED_SWITCHES
+from openclaw_rl.known_names import MOVED_NAMES, MOVED_SWITCHES
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,16 +65,16 @@ def add_settings(command: argparse.ArgumentParser, only: Sequence[str] | None = 
         else:
             metavar = (section or name).upper() if section is None else name.split("_")[-1].upper()
             command.add_argument(flag, dest=name, default=None, metavar=metavar, help=text)
-    if only is None:
-        _add_moved(command)
+    for name in MOVED_NAMES:
+        if only is None or name in only:
+            _add_moved(command, name)
 
 
-def _add_moved(command: argparse.ArgumentParser) -> None:
-    """Flags of older versions, which still work but are hidden from help."""
-    for name in MOVED:
-        action: Any = argparse.BooleanOptionalAction if name in MOVED_SWITCHES else "store"
-        flag = "--" + name.replace("_", "-")
-        command.add_argument(flag, dest=name, action=action, default=None, help=argparse.SUPPRESS)
+def _add_moved(command: argparse.ArgumentParser, name: str) -> None:
+    """A flag of older versions, which still works but is hidden from help."""
+    action: Any = argparse.BooleanOptionalAction if name in MOVED_SWITCHES else "store"
+    flag = "--" + name.replace("_", "-")
+    command.add_argument(flag, dest=name, action=action, default=None, help=argparse.SUPPRESS)
 
 
 def add_server(command: argparse.ArgumentParser) -> None:
@@ -85,5 +85,5 @@ def add_server(command: argparse.ArgumentParser) -> None:
 
 
 def read_config(options: argparse.Namespace) -> Config:
-    names = [*(name for _, name, _ in fields()), *MOVED]
+    names = [*(name for _, name, _ in fields()), *MOVED_NAMES]
     return load_config({name: getattr(options, name, None) for name in names}, file=options.config)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from openclaw_rl.config import Config
+from openclaw_rl.processes.backups import REACHED
 from openclaw_rl.processes.forgetting import Forgetting
 from openclaw_rl.processes.parts import open_ledgers, open_store
+
+_LATER = (
+    "It is erased there when something is forgotten while the file is in its place, or when it is restored."
+)
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
@@ -22,4 +28,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
             f"there is no {options.what} {options.id!r}; 'openclaw-rl sessions' lists what there is"
         )
     print(json.dumps(receipt, indent=2))
+    for file, outcome in receipt["backups"].items():
+        if outcome not in REACHED:
+            print(f"The backup {file} still holds it ({outcome}). {_LATER}", file=sys.stderr)
     return 0

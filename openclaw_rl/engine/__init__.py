@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.models import pick_device
 from openclaw_rl.plugins import create, find
 from openclaw_rl.settings import EngineConfig, extended
@@ -34,9 +35,9 @@ class _Maker:
 
     module: str
     engine: str
-    options: str
-    """The dataclass of its settings."""
-    check_settings: Callable[[EngineConfig], None] = lambda settings: None
+    options: str | type[EngineConfig]
+    """The dataclass of its settings; a class if its module is too heavy to be asked."""
+    check: Callable[[Any], None] = lambda options: None
     known: Capabilities | None = None
     """Where its module is too heavy to be asked."""
 
@@ -45,10 +46,18 @@ class _Maker:
         """As far as they are known before it is made."""
         return self.known or cast(Capabilities, self._of_module(self.engine).capabilities)
 
+    @property
+    def options_type(self) -> type[EngineConfig]:
+        return self._of_module(self.options) if isinstance(self.options, str) else self.options
+
+    def check_settings(self, settings: EngineConfig) -> None:
+        self.check(self._own(settings))
+
     def __call__(self, parts: EngineParts) -> Engine:
-        settings = parts.settings
-        options = extended(self._of_module(self.options), settings, settings.engine_options)
-        return cast(Engine, self._of_module(self.engine)(parts.model, options))
+        return cast(Engine, self._of_module(self.engine)(parts.model, self._own(parts.settings)))
+
+    def _own(self, settings: EngineConfig) -> EngineConfig:
+        return extended(self.options_type, settings, settings.engine_options)
 
     def _of_module(self, name: str) -> Any:
         return getattr(import_module(f"openclaw_rl.engine.{self.module}"), name)
@@ -58,16 +67,16 @@ class _Maker:
 LOCAL = Capabilities(full_weights=True, hidden_states=True, grammar=GRAMMAR_DIALECT, warm_switching=True)
 
 
-def _check_local(settings: EngineConfig) -> None:
+def _check_local(options: LocalEngineOptions) -> None:
     from openclaw_rl.engine.kernels import check_kernel_name
 
-    pick_device(settings.device)
-    check_kernel_name(settings.kernel)
+    pick_device(options.device)
+    check_kernel_name(options.kernel)
 
 
 #: One that has ``check_settings`` refuses with it what cannot be done, before a model is looked for.
 ENGINES: dict[str, Callable[[EngineParts], Engine]] = {
-    "local": _Maker("local", "LocalEngine", "LocalEngineOptions", _check_local, LOCAL),
+    "local": _Maker("local", "LocalEngine", LocalEngineOptions, _check_local, LOCAL),
     "vllm": _Maker("vllm", "VllmEngine", "VllmOptions"),
     "tinker": _Maker("tinker", "TinkerEngine", "TinkerEngineOptions"),
 }

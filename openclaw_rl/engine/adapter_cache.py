@@ -1,7 +1,8 @@
 """Adapters by version: all of them on disk, a bounded number in memory.
 
 When the cache is full, the least recently used adapter that no request is using is evicted. An evicted
-adapter is read again when it is needed, outside the engine's thread, so that no other request waits for it.
+adapter is read again when it is needed, outside the engine's thread, so that no other request waits for it;
+requests that need it at the same time share one reading.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class AdapterCache:
         self._paths: dict[int, Path] = {}
         self._loaded: OrderedDict[int, Adapter] = OrderedDict()
         self._in_use: Counter[int] = Counter()
+        self._reading: dict[Path, asyncio.Task[Adapter]] = {}
 
     def __contains__(self, version: int) -> bool:
         return version in self._paths
@@ -59,7 +61,7 @@ class AdapterCache:
         try:
             if version not in self._loaded:
                 path = self._paths[version]
-                adapter = await asyncio.to_thread(self._read, path)
+                adapter = await self._read_once(path)
                 if version not in self._loaded and self._paths.get(version) == path:
                     self._place(version, adapter)
             else:
@@ -69,6 +71,13 @@ class AdapterCache:
         finally:
             self._in_use[version] -= 1
             self._evict()
+
+    async def _read_once(self, path: Path) -> Adapter:
+        if path not in self._reading:
+            self._reading[path] = asyncio.create_task(asyncio.to_thread(self._read, path))
+            self._reading[path].add_done_callback(lambda _: self._reading.pop(path))
+        # Who asked first may leave while others wait.
+        return await asyncio.shield(self._reading[path])
 
     def drop(self, version: int) -> None:
         self._paths.pop(version, None)

@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -26,6 +25,7 @@ from openclaw_rl.engine.adapter_cache import AdapterCache
 from openclaw_rl.engine.choose import choose_kernel, kernel_off_the_grid
 from openclaw_rl.engine.kernels import kernel_set
 from openclaw_rl.engine.kv import CachePool, Reader
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder, Network
 from openclaw_rl.engine.sampling import Sampler
@@ -33,7 +33,6 @@ from openclaw_rl.engine.scheduler import Job, Scheduler
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.engine.weights import Checkpoint, read_checkpoint
 from openclaw_rl.models import pick_device
-from openclaw_rl.settings import EngineConfig
 from openclaw_rl.types import (
     BASE_VERSION,
     EVERYONE,
@@ -60,18 +59,6 @@ _COLD_TOKENS = 96
 _GPU_PIECES = 8
 _FIRST_ROWS = (1, 2, 4, 8)
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class LocalEngineOptions(EngineConfig):
-    """The engine settings, plus those of this engine only: ``[engine.local]``."""
-
-    graphs: bool = True
-    """Whether decoding on a GPU uses CUDA graphs; without them kernels are launched one by one."""
-    max_adapters: int = 32
-    """Adapters kept in memory; the least recently used are evicted, and read again when needed."""
-    idle_chunk_tokens: int = 512
-    """Prompt tokens processed per step while no other request is being answered."""
 
 
 class LocalEngine:

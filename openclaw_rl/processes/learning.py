@@ -7,6 +7,8 @@ several hosts share the work (``membership``).
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,6 +35,8 @@ _CHECKPOINT_S = 5.0
 
 async def learn(config: Config) -> None:
     """Judge and train on what was captured, until cancelled."""
+    if not config.learn.own_engine:  # replies are decoded faster by threads that spin
+        wait_quietly(os.environ)
     path = None
     if not config.passes_on:
         path = await asyncio.to_thread(model_folder, config)
@@ -49,6 +53,16 @@ async def learn(config: Config) -> None:
             if served is not None:
                 await served.engine.close()
             ledgers.close()
+
+
+def wait_quietly(environment: MutableMapping[str, str]) -> None:
+    """Make the trainer's threads sleep while they wait for each other; call before torch is loaded.
+
+    If another program takes a core, a spinning thread waits for the one that lost it for a whole time slice,
+    at every product: a step takes many times as long. On an idle machine it makes no difference.
+    """
+    if not environment.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
+        environment["GOMP_SPINCOUNT"] = "100"
 
 
 async def _checkpoint(ledgers: Ledgers) -> None:

@@ -74,7 +74,8 @@ async def judge_here(leases: Leases | None, job: Callable[[], Awaitable[None]]) 
 
 def _load_judge_model(config: Config, model: str) -> tuple[Engine, Callable[[str], list[int]], Renderer]:
     """A judge model other than the served one gets its own engine: one thread, at this process's priority."""
-    from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+    from openclaw_rl.engine.local import LocalEngine
+    from openclaw_rl.engine.local_options import LocalEngineOptions
 
     path = resolve_model(model, default_cache_dir())
     tokenizer = load_tokenizer(path)
@@ -92,8 +93,8 @@ def build_trainer(config: Config, model: Path) -> Trainer:
     # Imported late: torch takes seconds to import, and judging need not wait for it.
     from openclaw_rl.engine.frozen import int4_linear, native_linear
 
-    frozen_linear = int4_linear if config.train.train_base == "int4" else native_linear
-    return create_trainer(TrainerParts(model, config.engine.model, config.train, frozen_linear))
+    frozen_linears = {"as-is": native_linear, "int4": int4_linear}
+    return create_trainer(TrainerParts(model, config.engine.model, config.train, frozen_linears))
 
 
 def methods(config: Config, fingerprint: str = "") -> Callable[[Scope], Method]:

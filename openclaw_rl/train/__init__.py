@@ -7,8 +7,8 @@ rejected at startup.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,19 @@ from openclaw_rl.models import pick_device
 from openclaw_rl.plugins import create, find
 from openclaw_rl.settings import TrainConfig, extended
 from openclaw_rl.sizes import sized
+from openclaw_rl.train.local_options import LocalTrainerOptions
 from openclaw_rl.train.losses import LOSSES
 from openclaw_rl.types import Trainer, TrainerCapabilities
 
-__all__ = ["TRAINERS", "TrainerParts", "capabilities_of", "check_settings", "create_trainer"]
+__all__ = [
+    "LOCAL",
+    "TINKER",
+    "TRAINERS",
+    "TrainerParts",
+    "capabilities_of",
+    "check_settings",
+    "create_trainer",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,38 +40,58 @@ class TrainerParts:
     name: str
     """The base model's name in published adapters."""
     settings: TrainConfig
-    frozen_linear: Callable[[Any], Any] | None = None
-    """Replaces a frozen layer with a faster one, if the engine has such layers."""
+    frozen_linears: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """``train_base`` -> what replaces a frozen layer with a faster or smaller one, if the engine has such."""
+
+
+#: What the trainers of this package can do, known without their modules.
+LOCAL = TrainerCapabilities(
+    frozenset(LOSSES),
+    custom_losses=True,
+    full_weights=True,
+    kl_to_base=True,
+    averages=True,
+    chooses_layers=True,
+)
+TINKER = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, makes="tinker")
 
 
 class _Local:
     """The embedded trainer; torch and transformers are imported when it is built."""
 
-    capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, full_weights=True)
+    capabilities = LOCAL
+    options_type = LocalTrainerOptions
 
     def check_settings(self, settings: TrainConfig) -> None:
         pick_device(settings.train_device)
+        self._options(settings, "")
 
     def __call__(self, parts: TrainerParts) -> Trainer:
-        from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+        from openclaw_rl.train.local import LocalTrainer
 
-        settings = parts.settings
-        options = extended(LocalTrainerOptions, settings, settings.trainer_options, name=parts.name)
-        return LocalTrainer(parts.model, options, parts.frozen_linear)
+        options = self._options(parts.settings, parts.name)
+        return LocalTrainer(parts.model, options, parts.frozen_linears.get(options.train_base))
+
+    def _options(self, settings: TrainConfig, name: str) -> LocalTrainerOptions:
+        return extended(LocalTrainerOptions, settings, settings.trainer_options, name=name)
 
 
 class _Tinker:
     """A Tinker protocol server; torch is imported when the trainer is built."""
 
-    capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, makes="tinker")
+    capabilities = TINKER
+
+    @property
+    def options_type(self) -> Any:
+        from openclaw_rl.train.tinker import TinkerTrainerOptions
+
+        return TinkerTrainerOptions
 
     def __call__(self, parts: TrainerParts) -> Trainer:
-        from openclaw_rl.train.tinker import TinkerTrainer, TinkerTrainerOptions
+        from openclaw_rl.train.tinker import TinkerTrainer
 
-        settings = parts.settings
-        return TinkerTrainer(
-            extended(TinkerTrainerOptions, settings, settings.trainer_options, name=parts.name)
-        )
+        own = parts.settings.trainer_options
+        return TinkerTrainer(extended(self.options_type, parts.settings, own, name=parts.name))
 
 
 #: An entry's optional ``check_settings`` rejects unsupported settings before the model is located.
@@ -78,8 +107,16 @@ def capabilities_of(name: str) -> TrainerCapabilities:
 
 def check_settings(settings: TrainConfig) -> None:
     """Raise ValueError for an unknown trainer, or for settings that the trainer rejects."""
-    maker = find("trainer", settings.trainer, TRAINERS)
-    capabilities_of(settings.trainer)
+    maker, able = find("trainer", settings.trainer, TRAINERS), capabilities_of(settings.trainer)
+    usual = TrainConfig()
+    for flag, stated in (
+        ("--kl-coefficient", settings.kl_coefficient and not able.kl_to_base),
+        ("--average-decay", settings.average_decay and not able.averages),
+        ("--lora-targets", settings.lora_targets != usual.lora_targets and not able.chooses_layers),
+        ("--lora-alpha", settings.lora_alpha != usual.lora_alpha and not able.chooses_layers),
+    ):
+        if stated:
+            raise ValueError(f"{flag} is not for --trainer {settings.trainer}; leave it out")
     getattr(maker, "check_settings", lambda settings: None)(settings)
 
 

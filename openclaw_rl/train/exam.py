@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import random
 import re
 import zlib
@@ -19,7 +20,7 @@ from importlib import resources
 from typing import TypeVar
 
 from openclaw_rl.forms import NOTHING_READ, Reading
-from openclaw_rl.relevance import CLEARLY, OTHERS, names, own_words, stutters
+from openclaw_rl.relevance import CLEARLY, OTHERS, loops, names, own_words, stutters
 from openclaw_rl.types import (
     BASE_VERSION,
     GRAMMAR_DIALECT,
@@ -38,8 +39,8 @@ from openclaw_rl.types import (
 K = TypeVar("K")
 V = TypeVar("V")
 _TEMPERATURE, _TOP_P, _MAX_TOKENS = 0.7, 0.9, 64
-#: One request in four is answered at full length: some versions degenerate only late in a reply.
-_LONG_EVERY, _LONG_TOKENS = 4, 192
+#: Every second request is answered at full length: many versions degenerate only late in a reply.
+_LONG_EVERY, _LONG_TOKENS = 2, 192
 _ITEM_TOKENS = 20
 _CALL_TOKENS, _CALL_CHARS, _TOOLS_OFFERED = 64, 48, 3
 #: Jobs with a system prompt demand a short answer; a longer one is wrong.
@@ -100,6 +101,8 @@ class ReplyCheck:
     length: int
     in_form: bool | None = None
     """Whether it has the requested form; None if no form could be read, or the reply was cut off."""
+    formed_length: float = math.inf
+    """Its length once it is cut to the requested form; infinite if it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,7 @@ class ReplyStats:
     strangeness: float
     length: float
     in_form: float | None = None
+    formed_length: float = math.inf
 
     @classmethod
     def of(cls, check_replies: Sequence[ReplyCheck]) -> ReplyStats:
@@ -123,6 +127,7 @@ class ReplyStats:
             strangeness=_mean([check.strangeness for check in check_replies]),
             length=_mean([check.length for check in check_replies]),
             in_form=_mean(hinted) if len(hinted) >= _LEAST_IN_FORM else None,
+            formed_length=_mean([min(check.length, check.formed_length) for check in check_replies]),
         )
 
 
@@ -176,7 +181,9 @@ class Examiner:
         broken = self.is_broken(text, self._text(ask.prompt_ids))
         finished = bool(reply) and reply[-1] in self._renderer.stop_ids
         in_form = reading.meets(text) if reading.can_tell(finished) else None
-        return ReplyCheck(broken, gap, on_topic, -likely, len(reply), in_form)
+        made = (reading.made(text) if reading.can_make else None) or text
+        formed = len(reply) * len(made) / max(len(text), 1)
+        return ReplyCheck(broken, gap, on_topic, -likely, len(reply), in_form, formed)
 
     async def right(self, version: int, items: Sequence[ExamItem], wish: str = "") -> list[bool]:
         """Whether each item is answered right; prompts state the wish where it applies."""
@@ -211,7 +218,8 @@ class Examiner:
             return True
         asked = {word.lower() for word in _WORD.findall(request)}
         echoed = sum(word in asked for word in words) / len(words)
-        return echoed > _ECHO_SHARE or stutters(text) or self._degeneration(text) is not None
+        repeats = stutters(text) or loops(text) or self._degeneration(text) is not None
+        return repeats or echoed > _ECHO_SHARE
 
     async def mean_logprob(self, prompt_ids: list[int], reply_ids: list[int], version: int) -> float:
         return await self._mean(prompt_ids, reply_ids, version)

@@ -12,7 +12,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,17 @@ import torch
 
 from openclaw_rl.models import pick_device
 from openclaw_rl.packing import ATTENTION, attach, prove
-from openclaw_rl.settings import TrainConfig
-from openclaw_rl.sizes import sized
+from openclaw_rl.sizes import defaults_of, sized
+from openclaw_rl.train import LOCAL
 from openclaw_rl.train.activations import saved_bytes
 from openclaw_rl.train.export import copy_tokenizer
-from openclaw_rl.train.lora import with_lora
-from openclaw_rl.train.losses import LOSSES, loss_of
+from openclaw_rl.train.local_options import LocalTrainerOptions
+from openclaw_rl.train.lora import store_in_fp16, with_lora
+from openclaw_rl.train.losses import loss_of
 from openclaw_rl.train.masters import Masters
 from openclaw_rl.train.packed import Packed, head_of, logprobs, pack
 from openclaw_rl.train.policies import AVERAGE, TRAINER_STATE
-from openclaw_rl.types import Batch, Json, StepReport, TrainerCapabilities, Weights
+from openclaw_rl.types import Batch, Json, StepReport, Weights
 from openclaw_rl.types.lora import ADAPTER_CONFIG, ADAPTER_FILE
 
 FrozenLinear = Callable[[torch.nn.Linear], torch.nn.Module]
@@ -41,24 +42,10 @@ _NEW_LINE = "or start a new line from the base: openclaw-rl policy promote 0"
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class LocalTrainerOptions(TrainConfig):
-    """The training settings, plus those of this trainer: ``[train.local]``."""
-
-    betas: tuple[float, float] = (0.9, 0.98)
-    """AdamW's betas."""
-    checkpoint_tokens: int = 1024
-    """For rows with more tokens, as many layers as necessary recompute activations in the backward pass."""
-    activation_gib: float = 0.0
-    """Memory limit for activations, in GiB; overrides ``checkpoint_tokens`` unless 0."""
-    name: str = ""
-    """The base model's name in published adapters, rather than its path on this machine."""
-
-
 class LocalTrainer:
     """Trainer protocol over transformers and PEFT."""
 
-    capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, full_weights=True)
+    capabilities = LOCAL
 
     def __init__(
         self,
@@ -67,7 +54,7 @@ class LocalTrainer:
         frozen_linear: FrozenLinear | None = None,
     ) -> None:
         """``frozen_linear`` replaces the layers under adapters with faster ones that compute the same."""
-        self.options = options = sized(options or LocalTrainerOptions(), model)
+        self.options = options = _sized(options or LocalTrainerOptions(), model)
         self._frozen_linear = frozen_linear
         if options.finetune not in ("lora", "full"):
             raise ValueError(f"unknown way of fine-tuning {options.finetune!r}; known: lora, full")
@@ -273,7 +260,7 @@ class LocalTrainer:
         torch.save(
             {
                 "average": None if self._average is None else [a.cpu() for a in self._average],
-                "masters": [m.cpu() for m in self._copies()] if self._masters.are_copies else None,
+                "masters": [m.cpu() for m in self._copies()] if self._rounds else None,
                 "optimizer": self._optimizer.state_dict(),
                 "random": torch.get_rng_state(),
                 "steps": self._steps,
@@ -281,6 +268,11 @@ class LocalTrainer:
             },
             folder / TRAINER_STATE,
         )
+
+    @property
+    def _rounds(self) -> bool:
+        """Whether the stored weights are less precise than those that are trained."""
+        return self._masters.are_copies or self.options.finetune == "lora"
 
     def _save_average(self, folder: Path, average: list[torch.Tensor]) -> None:
         """Saved as ordinary weights, so that an engine can load them."""
@@ -299,6 +291,7 @@ class LocalTrainer:
         else:
             # By default, PEFT asks the hub whether the base has another vocabulary.
             self._model.save_pretrained(folder, save_embedding_layers=False)
+            store_in_fp16(folder / ADAPTER_FILE)
         (folder / "README.md").unlink(missing_ok=True)  # PEFT's model card template
 
     def resume(self, weights: Weights | None) -> None:
@@ -322,7 +315,7 @@ class LocalTrainer:
             return
         if self._average is not None and saved["average"] is not None:
             self._average = [a.to(self.device) for a in saved["average"]]
-        if self._masters.are_copies and saved.get("masters"):
+        if self._rounds and saved.get("masters"):
             self._masters.put(saved["masters"])
         stated = [{**group} for group in self._optimizer.param_groups]
         self._optimizer.load_state_dict(saved["optimizer"])
@@ -359,6 +352,11 @@ def _read_adapter(folder: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
     return load_file(folder / ADAPTER_FILE)
+
+
+def _sized(options: LocalTrainerOptions, model: Path) -> LocalTrainerOptions:
+    tokens = options.micro_batch_tokens or defaults_of(model).micro_batch_tokens
+    return replace(sized(options, model), micro_batch_tokens=tokens)
 
 
 def _check_kind(folder: Path, options: LocalTrainerOptions) -> None:

@@ -39,6 +39,17 @@ class PolicyStore:
         """Whether the weights are complete and undamaged."""
         return self.problem(version) is None
 
+    def has_state(self, version: int) -> bool:
+        """Whether training can go on with the optimizer that made it."""
+        if not self.has_weights(version):
+            return False
+        return "uri" in self.manifest(version) or (self.path(version) / TRAINER_STATE).exists()
+
+    def equals(self, version: int, folder: Path) -> bool:
+        """Whether a folder holds this version's weights, to the last bit."""
+        known: dict[str, str] = self.manifest(version).get("files", {})
+        return known == {str(file.relative_to(folder)): _checksum(file) for file in _weights_in(folder)}
+
     def problem(self, version: int) -> str | None:
         """Why a version's weights cannot be used; checksums are recomputed only if a file changed."""
         folder = self.path(version)

@@ -24,8 +24,9 @@ import torch
 from openclaw_rl.errors import EngineAway
 from openclaw_rl.settings import TrainConfig
 from openclaw_rl.tinker_service import connect, facts_of, let_go, offered_models, raised, weights_uri
-from openclaw_rl.train.losses import LOSSES, loss_of
-from openclaw_rl.types import Batch, Example, Json, StepReport, TrainerCapabilities, Weights
+from openclaw_rl.train import TINKER
+from openclaw_rl.train.losses import loss_of
+from openclaw_rl.types import Batch, Example, Json, StepReport, Weights
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,9 @@ class _Column:
 class TinkerTrainer:
     """Trainer protocol over the Tinker client."""
 
-    capabilities = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, makes="tinker")
+    capabilities = TINKER
 
     def __init__(self, options: TinkerTrainerOptions) -> None:
-        if options.kl_coefficient:
-            raise ValueError("--kl-coefficient is not for --trainer tinker; leave it out")
-        if options.average_decay:
-            raise ValueError("--average-decay is not for --trainer tinker; leave it out")
         self.options = options
         self._service: Any = None
         self._sessions: list[Any] = []

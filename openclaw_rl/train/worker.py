@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import takewhile
+from typing import TypeVar
 
 from openclaw_rl.config import LearnConfig
 from openclaw_rl.train.disk import Disk
@@ -23,6 +23,8 @@ from openclaw_rl.train.lessons import OTHER_MODEL, SampleMaker
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.publish import follow
 from openclaw_rl.train.queues import PolicyQueue, WishLimits
+from openclaw_rl.train.rebuild import NEW_OPTIMIZER, Rebuild
+from openclaw_rl.train.recipes import Recipes
 from openclaw_rl.train.rollback import Rollback
 from openclaw_rl.train.steps import TrainingSet, find_factors, take_steps
 from openclaw_rl.types import (
@@ -39,7 +41,8 @@ from openclaw_rl.types import (
 )
 
 log = logging.getLogger(__name__)
-_GATE_TURNS, _MANY = 8, 1000
+T = TypeVar("T")
+_GATE_TURNS = 8
 #: Most batches of samples that one step takes, if the samples carry little signal or the backlog is long.
 _MOST_BATCHES = 4
 #: A step needs this many samples, however long the oldest has waited.
@@ -103,7 +106,10 @@ class LearnWorker:
         self._reported: dict[Scope, int] = {}
         self._last_scope, self._started = "", False
         self._seen: object = None  # how far the ledger was searched for scopes with work to do
-        self._anchors: list[Example] = []
+        self._recipes = Recipes(
+            policies, wishes, sampler, lambda scope: method_for(scope).algorithm, gate.everywhere
+        )
+        self._rebuild = Rebuild(policies, store, self._recipes, self._in_thread, self._say)
 
     def _say(self, line: str) -> None:
         self._progress(line)
@@ -220,7 +226,9 @@ class LearnWorker:
         if policy.status == "training":
             if not self._store.exists(policy.version) and not await self._train(policy):
                 return
-            self._policies.trained(policy.version, self._store.manifest(policy.version)["metrics"])
+            manifest = self._store.manifest(policy.version)
+            began = {NEW_OPTIMIZER: True} if manifest.get(NEW_OPTIMIZER) else {}
+            self._policies.trained(policy.version, {**manifest["metrics"], **began})
         started, result = time.monotonic(), None
         if not self._is_undone(policy):
             result = await self._check(policy)
@@ -248,11 +256,14 @@ class LearnWorker:
                 version, {"passed": False, "reason": "none of its samples could be used", "checks": []}
             )
             return False
-        needs = self._method_for(policy.scope).algorithm.needs
-        if needs.anchors and self._gate.everywhere:
-            self._anchors = await self._sampler.anchors(2 * needs.steps * needs.anchors, self._seed(policy))
+        training_set = await self._recipes.training_set(policy, items)
+        parent = policy.parent or BASE_VERSION
+        if self._trainer_version != parent and await self._rebuild.state_of(
+            parent, policy.scope, self._get_trainer
+        ):
+            self._trainer_version = None
         self._progress(f"step {version}: {len(items)} examples")
-        report = await self._in_thread(lambda: self._take_step(policy, items))
+        report = await self._in_thread(lambda: self._take_step(policy, training_set))
         self._progress(
             f"step {version}: loss {report.loss:.4f}, gradient {report.grad_norm:.2f}, "
             f"{report.num_tokens} tokens in {report.total_s:.1f} s"
@@ -281,17 +292,24 @@ class LearnWorker:
         answered_by = example.source.policy_version
         if answered_by is None:
             return False
+        answering = self._policies.policy(answered_by)
+        if answering is not None and answering.gate.get("undone"):
+            return False  # it is learned again, and was not stale when it was learned first
         most = self._method_for(scope).options.settings.max_staleness
         return self._policies.num_between(answered_by, parent, scope) > most
 
-    def _take_step(self, policy: Policy, items: list[Example]) -> StepReport:
-        """Runs in the trainer's thread."""
-        version, parent = policy.version, policy.parent or BASE_VERSION
-        algorithm = self._method_for(policy.scope).algorithm
+    def _get_trainer(self) -> Trainer:
         if self._trainer is None:
             self._trainer = self._make_trainer()
-        trainer = self._trainer
+        return self._trainer
+
+    def _take_step(self, policy: Policy, training_set: TrainingSet) -> StepReport:
+        """Runs in the trainer's thread."""
+        version, parent, items = policy.version, policy.parent or BASE_VERSION, training_set.new
+        algorithm, trainer = self._method_for(policy.scope).algorithm, self._get_trainer()
+        is_new = False
         if self._trainer_version != parent:
+            is_new = parent != BASE_VERSION and not self._store.has_state(parent)
             try:
                 trainer.resume(self._store.weights(parent) if parent != BASE_VERSION else None)
             except ValueError:
@@ -300,8 +318,7 @@ class LearnWorker:
             self._trainer_version = parent
         state = trainer.state
         self._trainer_version = None  # neither parent nor version, if an exception follows
-        training_set = TrainingSet(items, self._replayed(policy), self._anchors, self._num_rejected(policy))
-        result = take_steps(trainer, algorithm, training_set, state, self._seed(policy), parent)
+        result = take_steps(trainer, algorithm, training_set, state, self._recipes.seed(policy), parent)
         report = result.report
         manifest: Json = {
             "version": version,
@@ -314,31 +331,13 @@ class LearnWorker:
             "fingerprint": self._options.fingerprint,
             "metrics": {**asdict(report), "scale": result.scale},
             "created_at": time.time(),
-        }
+        } | ({NEW_OPTIMIZER: True} if is_new else {})
         if algorithm.needs.generates:
             prompts = [self._policies.system_prompt(turn_id) for turn_id in manifest["samples"]]
             manifest["roles"] = self._store.roles_after(parent, prompts)
         self._store.write(version, lambda folder: trainer.save(folder, state), manifest)
         self._trainer_version = version
         return report
-
-    def _seed(self, policy: Policy) -> int:
-        """The depth in the lineage, not the version number: retraining without a sample keeps the seed."""
-        return len(self._policies.lineage(policy.parent or BASE_VERSION, policy.scope))
-
-    def _num_rejected(self, policy: Policy) -> int:
-        """Number of consecutive rejected versions before this one."""
-        made = self._policies.list_policies(_MANY, policy.scope)
-        # Undone versions do not count: retraining without a sample must give what never seeing it would.
-        before = [p for p in made if p.version < policy.version and not p.gate.get("undone")]
-        return sum(1 for _ in takewhile(lambda p: p.status == "rejected", before))
-
-    def _replayed(self, policy: Policy) -> list[Example]:
-        """What this version replays: accepted replies, or examples taught for the same wishes."""
-        replayed, scope = self._policies.replayed(policy.version), policy.scope
-        if not (pool := self._method_for(scope).algorithm.needs.pool):
-            return replayed
-        return [*replayed, *self._policies.pool(scope, lambda user: self._wishes.current(user, scope), pool)]
 
     async def _check(self, policy: Policy) -> GateResult:
         version, parent = policy.version, policy.parent or BASE_VERSION
@@ -368,7 +367,7 @@ class LearnWorker:
         now = self._policies.policy(policy.version)
         return now is None or bool(now.gate.get("undone"))
 
-    async def _in_thread(self, work: Callable[[], StepReport]) -> StepReport:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 

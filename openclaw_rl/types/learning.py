@@ -351,6 +351,12 @@ class TrainerCapabilities:
     custom_losses: bool = False
     """Whether ``Batch.loss`` may be a Python function."""
     full_weights: bool = False
+    kl_to_base: bool = False
+    """Whether it follows ``kl_coefficient``."""
+    averages: bool = False
+    """Whether it follows ``average_decay`` and saves the average with each version."""
+    chooses_layers: bool = False
+    """Whether it follows ``lora_targets`` and ``lora_alpha``."""
     makes: str = "file"
     """The URI scheme of its weights: ``file`` for a folder here."""
 

@@ -57,6 +57,16 @@ def test_a_wish_whose_turn_was_pruned_goes_too(ledgers: Ledgers, tmp_path: Path)
     assert [wish.user for wish in list_wishes(ledgers.learn, None)] == ["ben"]
 
 
+def test_a_verdict_never_gets_the_number_of_one_that_was_forgotten(ledgers: Ledgers, tmp_path: Path) -> None:
+    """It would count as read: the next complaint would not be learned."""
+    forgetting = Forgetting(tmp_path, ledgers, PolicyStore(tmp_path / "policies"))
+    assert forgetting.forget("turn", "t3") is not None
+    assert ledgers.policies.pending(10) == []
+    with ledgers.learn.db.begin() as connection:
+        ledgers.learn._add_verdict(connection, "t2", COMPLAINT)
+    assert ledgers.policies.pending(10) == [(4, "t2")]
+
+
 def test_nobody_without_turns_gets_a_receipt(ledgers: Ledgers, tmp_path: Path) -> None:
     forgetting = Forgetting(tmp_path, ledgers, PolicyStore(tmp_path / "policies"))
     assert forgetting.forget("user", "nobody") is None

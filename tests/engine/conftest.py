@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.types import GenerateRequest, Priority, SamplingParams, Token
 
 #: ``make test-kernels`` sets each in turn.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from openclaw_rl.engine.adapter_cache import AdapterCache
-from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.testing import tiny_model
 from openclaw_rl.testing.contracts.engine import collect
@@ -41,6 +43,55 @@ async def test_the_least_recently_used_leaves(tmp_path: Path) -> None:
     assert adapter_cache.versions == [1, 2, 3]
     adapter_cache.drop(2)
     assert 2 not in adapter_cache
+
+
+async def test_requests_that_come_back_together_read_once(tmp_path: Path) -> None:
+    read: list[str] = []
+    may_read = threading.Event()
+
+    def read_one(path: Path) -> Adapter:
+        may_read.wait(30)
+        read.append(path.name)
+        return Adapter()
+
+    adapter_cache = AdapterCache(1, read_one, lambda adapter: None)
+    may_read.set()
+    await adapter_cache.put(1, tmp_path / "1")
+    await adapter_cache.put(2, tmp_path / "2")
+    may_read.clear()
+    found: list[Adapter | None] = []
+
+    async def use() -> None:
+        async with adapter_cache.using(2) as adapter:
+            found.append(adapter)
+
+    tasks = [asyncio.create_task(use()) for _ in range(4)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    may_read.set()
+    assert isinstance((await asyncio.gather(*tasks, return_exceptions=True))[0], asyncio.CancelledError)
+    assert read == ["1", "2"], "also if who asked first has left"
+    assert len(found) == 3
+    assert all(adapter is found[0] for adapter in found)
+
+
+async def test_what_cannot_be_read_is_tried_again(tmp_path: Path) -> None:
+    results: list[Adapter | Exception] = [Adapter(), ValueError("damaged"), Adapter()]
+
+    def read_one(path: Path) -> Adapter:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    adapter_cache = AdapterCache(1, read_one, lambda adapter: None)
+    await adapter_cache.put(1, tmp_path / "1")
+    await adapter_cache.put(2, tmp_path / "2")
+    with pytest.raises(ValueError, match="damaged"):
+        async with adapter_cache.using(2):
+            pass
+    async with adapter_cache.using(2) as adapter:
+        assert adapter is not None
 
 
 async def test_a_version_without_an_adapter_has_none() -> None:

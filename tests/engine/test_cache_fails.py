@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.engine.kv import SequenceCache
-from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.testing import tiny_model, until
 from openclaw_rl.types import GenerateRequest, SamplingParams, ScoreRequest, Token
 

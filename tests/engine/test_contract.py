@@ -51,7 +51,9 @@ class TestLocal(EngineContract):
 
     @pytest.fixture
     async def engine(self, model: Path) -> AsyncIterator[Engine]:
-        engine = create_engine(EngineParts(model, EngineConfig(device="cpu", kernel="float")))
+        engine = create_engine(
+            EngineParts(model, EngineConfig(device="cpu", engine_options={"kernel": "float"}))
+        )
         yield engine
         await engine.close()
 
@@ -63,7 +65,9 @@ class TestRemote(TestLocal):
     async def engine(self, model: Path, tmp_path: Path) -> AsyncIterator[Engine]:
         import uvicorn
 
-        local = create_engine(EngineParts(model, EngineConfig(device="cpu", kernel="float")))
+        local = create_engine(
+            EngineParts(model, EngineConfig(device="cpu", engine_options={"kernel": "float"}))
+        )
         door = bind_private(tmp_path / "engine.sock")
         server = Listener(uvicorn.Config(create_private_app(local), lifespan="off", log_level="error"))
         serving = asyncio.create_task(server.serve(sockets=[door]))

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.types import ScoreRequest, Token, Weights
 from tests.engine.conftest import run_generation
 from tests.networks import FAMILIES, VOCAB, make_adapter, make_network, make_seeing_network

@@ -21,7 +21,8 @@ from openclaw_rl.engine.kernels import (
     quantise_int4,
 )
 from openclaw_rl.engine.levels import levels_here
-from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.engine.native import load_native
 from openclaw_rl.engine.weights import read_checkpoint
 from openclaw_rl.types import Weights

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.engine.scheduler import Scheduler
 from openclaw_rl.testing import until
 from openclaw_rl.types import GenerateRequest, Priority, SamplingParams, ScoreRequest, Weights

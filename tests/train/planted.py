@@ -13,7 +13,8 @@ from transformers import AutoTokenizer
 
 from openclaw_rl.algo.hinted import Hinted
 from openclaw_rl.engine.frozen import native_linear
-from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.forms import read
 from openclaw_rl.judge.rules import degeneration
 from openclaw_rl.models import eos_ids
@@ -21,7 +22,8 @@ from openclaw_rl.render import create_renderer
 from openclaw_rl.sizes import DEFAULTS
 from openclaw_rl.train.exam import draw_tool_items
 from openclaw_rl.train.gate import Gate, GateResult, Subject
-from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+from openclaw_rl.train.local import LocalTrainer
+from openclaw_rl.train.local_options import LocalTrainerOptions
 from openclaw_rl.train.prompts import Prompts
 from openclaw_rl.train.steps import TrainingSet, take_steps
 from openclaw_rl.train.teacher import EngineTeacher

@@ -17,7 +17,8 @@ from openclaw_rl.models import DEFAULT_MODEL, convert_gguf
 from openclaw_rl.testing import tiny_model as model_with_tokenizer
 from openclaw_rl.train.export import export_merged, export_peft, filling, merged_model
 from openclaw_rl.train.gguf import export_gguf
-from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+from openclaw_rl.train.local import LocalTrainer
+from openclaw_rl.train.local_options import LocalTrainerOptions
 from openclaw_rl.train.packed import pack
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import Batch, Example, Weights
@@ -33,11 +34,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(base: Path, folder: Path, options: LocalTrainerOptions = OPTIONS, steps: int = 2) -> LocalTrainer:
-    """Steps large enough to see; the last one is written as version 1."""
+    """Steps large enough to see; the last one is written as version 1. The trainer has what is stored."""
     trainer = LocalTrainer(base, options)
     for number in range(steps):
         trainer.step(Batch([make_item(number, 15, 9)]), 0)
     PolicyStore(folder).write(1, lambda work: trainer.save(work, {"seen": steps}), {"version": 1})
+    trainer._masters.put(trainer._saved_weights(folder / "1"))
     return trainer
 
 

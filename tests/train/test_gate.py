@@ -11,14 +11,16 @@ import pytest
 import pytest_asyncio
 from transformers import AutoTokenizer
 
-from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.judge.rules import degeneration
 from openclaw_rl.models import eos_ids
 from openclaw_rl.render import create_renderer
 from openclaw_rl.testing.examples import make_example
 from openclaw_rl.train.exam import gate_requests
 from openclaw_rl.train.gate import Gate, GateResult, Subject
-from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+from openclaw_rl.train.local import LocalTrainer
+from openclaw_rl.train.local_options import LocalTrainerOptions
 from openclaw_rl.types import (
     Ask,
     Batch,
@@ -85,7 +87,7 @@ class Bench:
     async def check(self, report: StepReport, held_out: Sequence[tuple[TurnRecord, int]] = ()) -> GateResult:
         if report.finite:
             await self.engine.load(Weights.in_folder(1, self.folder))
-        prompts = [self.renderer.render([{"role": "user", "content": text}]) for text in gate_requests()[:6]]
+        prompts = [self.renderer.render([{"role": "user", "content": text}]) for text in gate_requests()[:12]]
         subject = Subject([Ask(prompt, prompt) for prompt in prompts])
         return await self.gate.check(1, 0, report, held_out, [subject])
 

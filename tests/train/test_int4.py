@@ -9,8 +9,8 @@ from statistics import mean, stdev
 import pytest
 
 from openclaw_rl.engine.frozen import Int4Linear, int4_linear
-from openclaw_rl.settings import TrainConfig
 from openclaw_rl.train.local import FrozenLinear, LocalTrainer
+from openclaw_rl.train.local_options import LocalTrainerOptions
 from openclaw_rl.train.packed import pack
 from openclaw_rl.types import Batch
 from tests.networks import make_network
@@ -52,4 +52,4 @@ def test_the_layers_under_adapters_are_packed(tmp_path: Path) -> None:
 
 def test_all_weights_are_not_trained_in_four_bits() -> None:
     with pytest.raises(ValueError, match="is for adapters"):
-        TrainConfig(finetune="full", train_base="int4")
+        LocalTrainerOptions(finetune="full", train_base="int4")

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from openclaw_rl.train.activations import saved_bytes
-from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+from openclaw_rl.train.local import LocalTrainer
+from openclaw_rl.train.local_options import LocalTrainerOptions
 from openclaw_rl.train.losses import Surrogate, TailKL
 from openclaw_rl.train.packed import pack
 from openclaw_rl.types import Batch, Example, Weights
@@ -204,6 +205,16 @@ def test_what_is_saved_loads_with_peft_and_names_no_folder(
         plain_logprobs(loaded, ragged[0]), trainer._logprobs(row), atol=2e-5, rtol=1e-5
     )
     assert str(tiny_model) not in (tmp_path / "1" / "adapter_config.json").read_text()
+
+
+def test_weights_that_fp16_cannot_hold_are_stored_as_they_are(tiny_model: Path, tmp_path: Path) -> None:
+    trainer = LocalTrainer(tiny_model, OPTIONS)
+    trainer.save(tmp_path / "1", {})
+    assert {tensor.dtype for tensor in trainer._saved_weights(tmp_path / "1")} == {torch.float16}
+    large = [torch.full_like(p, 1e5) for p in trainer._parameters]
+    trainer._masters.put(large)
+    trainer.save(tmp_path / "2", {})
+    assert all(map(torch.equal, trainer._saved_weights(tmp_path / "2"), large))
 
 
 def test_all_weights_train_and_load_as_a_checkpoint(

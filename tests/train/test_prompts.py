@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -149,6 +150,14 @@ def test_two_thirds_of_a_step_are_new_and_every_step_holds_anchors() -> None:
         counts = [len(set(step) & named(part)) for part in parts]
         assert counts == [6, 3, 4]
     assert (result.scale, result.report.num_tokens) == (algorithm.scale, 5 * 13 * 6)
+
+
+def test_every_example_is_used_equally_often() -> None:
+    trainer = ScriptedTrainer()
+    take_steps(trainer, Hinted(steps=8, step_examples=8), TrainingSet(examples(0, 14), [], []), {}, 1, 0)
+    assert all(len(set(step)) == 8 for step in heard_by(trainer))
+    times = Counter(name for step in heard_by(trainer) for name in step)
+    assert (len(times), min(times.values()), max(times.values())) == (14, 4, 5)
 
 
 def test_where_nothing_is_heard_again_a_step_is_all_new() -> None:

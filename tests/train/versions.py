@@ -13,7 +13,8 @@ from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
-from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+from openclaw_rl.train.local import LocalTrainer
+from openclaw_rl.train.local_options import LocalTrainerOptions
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import Batch, Example, Verdict
 from tests.train.conftest import make_item, make_turn

@@ -1,0 +1,115 @@
+"""The backups made from a data folder, which forgetting reaches.
+
+``backups.json`` lists where each was written and when, nothing of what is in it. Forgetting applies all
+receipts to every listed file that is still there: it is unpacked, erased from like a live data folder, and
+replaced in one rename. One that is away is named in the receipt; restoring it applies all receipts as well.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from openclaw_rl.capture.learn_ledger import LearnLedger
+from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
+from openclaw_rl.processes import archive
+from openclaw_rl.processes.erasing import Erasing, Receipts
+from openclaw_rl.train.policies import PolicyStore, sync_folder
+from openclaw_rl.types import Json
+
+_LIST, _LOCK = "backups.json", "backups.lock"
+#: Where a backup is unpacked; left by a killed process, it goes when forgetting is resumed.
+_PART = ".backup.part"
+REWRITTEN, CLEAN, MISSING = "rewritten", "holds nothing of it", "not found"
+REACHED = (REWRITTEN, CLEAN)
+
+
+class Backups:
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def entries(self) -> list[Json]:
+        """Each with ``file`` and ``made_at``, oldest first."""
+        path = self._home / _LIST
+        found: list[Json] = json.loads(path.read_text()) if path.exists() else []
+        return found
+
+    def add(self, file: Path, made_at: float) -> None:
+        entry = {"file": str(file.absolute()), "made_at": made_at}
+        others = [known for known in self.entries() if known["file"] != entry["file"]]
+        write_private(self._home / _LIST, [*others, entry])
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Held while a backup is made or rewritten, so that none is made of what is being forgotten."""
+        with os.fdopen(os.open(self._home / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def forget(self, receipts: list[Json]) -> dict[str, str]:
+        """Apply receipts to every backup; returns what became of each file."""
+        if not (self._home / _LIST).exists():
+            return {}
+        with self.locked():
+            return {entry["file"]: self._rewrite(entry, receipts) for entry in self.entries()}
+
+    def _rewrite(self, entry: Json, receipts: list[Json]) -> str:
+        file, part = Path(entry["file"]), self._home / _PART
+        archive.partial_of(file).unlink(missing_ok=True)
+        shutil.rmtree(part, ignore_errors=True)
+        try:
+            if not file.exists():
+                return MISSING
+            if archive.read_manifest(file)["made_at"] != entry["made_at"]:
+                return "not rewritten: it is not the file that was written there"
+            facts = archive.unpack(file, part)
+            return _replace(file, part, facts) if erase_again(part, receipts) else CLEAN
+        except (OSError, ValueError, sa.exc.SQLAlchemyError) as error:
+            return f"not rewritten: {str(error).partition(chr(10))[0]}"
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _replace(file: Path, part: Path, facts: Json) -> str:
+    partial = archive.partial_of(file)
+    left = ((name, part / name) for name in facts["files"] if (part / name).exists())
+    try:
+        archive.pack(left, partial, {"made_at": facts["made_at"], "home": facts.get("home", "")})
+        archive.put_in_place(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
+    return REWRITTEN
+
+
+def erase_again(folder: Path, receipts: Iterable[Json]) -> bool:
+    """Erase what receipts name from an unpacked backup; whether it held any of it."""
+    serve = ServeLedger(sqlite_url(folder / "serve.db"))
+    with closing(Ledgers.of(serve, LearnLedger(sqlite_url(folder / "learn.db")))) as ledgers:
+        found = Receipts(ledgers).find(receipts)
+        if found:
+            Erasing(folder, ledgers, PolicyStore(folder / "policies")).erase(found)
+    return bool(found)
+
+
+def read_receipts(home: Path) -> list[Json]:
+    return [json.loads(path.read_text()) for path in sorted((home / archive.FORGOTTEN).glob("forget-*.json"))]
+
+
+def write_private(final: Path, value: object, *above: Path) -> None:
+    """In one rename, readable by the owner only; on disk when this returns, as are new names in ``above``."""
+    work = final.with_suffix(".part")
+    with os.fdopen(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    work.rename(final)
+    for folder in (*above, final.parent):  # a new name is lost in a power cut until its folder is synced
+        sync_folder(folder)
