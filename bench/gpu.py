@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
-from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.types import GenerateRequest, SamplingParams, Token, Weights
 
 SHAPES: dict[str, Any] = {

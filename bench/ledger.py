@@ -30,7 +30,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from tqdm import tqdm
 
-from openclaw_rl.capture.normalise import reply_keys
+from openclaw_rl.capture.normalise import fold_instructions, reply_keys
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.capture.serve_ledger import Delivery, ServeLedger, sqlite_url
 from openclaw_rl.capture.sessions import SessionFinder
@@ -153,6 +153,7 @@ def look_up(ledger: ServeLedger, stored: int, samples: int) -> list[float]:
         turn = session(source.randrange(stored), 0)[-1]
         request = [*turn.messages, turn.reply, {"role": "user", "content": "and then?"}]
         finder = SessionFinder(ledger)
+        fold_instructions.cache_clear()
         began = time.perf_counter()
         placement = finder.place("default", request, {}, {})
         times.append(time.perf_counter() - began)

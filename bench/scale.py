@@ -71,8 +71,8 @@ KB_A_TURN = {"SQLite": 8.6, "PostgreSQL": 9.3}
 VOTE_S, VOTES = 0.208, 3
 #: Real tokens/s of a training step on two cores.
 TRAINED = 207.0
-#: A user's adapter (rank 16): on disk in fp32 (measured), and in GPU memory in bf16 (from its shape).
-ADAPTER_MB = {"SmolLM2-135M": (19.6, 9.8), "Qwen3-4B": (132.1, 66.1)}
+#: A user's adapter (rank 16): on disk in fp16, and in GPU memory in bf16 (the large one from its shape).
+ADAPTER_MB = {"SmolLM2-135M": (9.8, 9.8), "Qwen3-4B": (66.1, 66.1)}
 #: Weights and KV caches (64 streams of 2,000 tokens), out of the GPU's 139 GiB.
 TAKEN_GB = {"SmolLM2-135M": 0.3 + 64 * 2000 * 46e-6, "Qwen3-4B": 8.0 + 64 * 2000 * 147e-6}
 GPU_GB = 149.0

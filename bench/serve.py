@@ -132,7 +132,8 @@ def run_ours(model: Path, threads: int, kernel: str) -> Figures:
 async def _ours(model: Path, threads: int, kernel: str) -> Figures:
     from transformers import AutoTokenizer
 
-    from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+    from openclaw_rl.engine.local import LocalEngine
+    from openclaw_rl.engine.local_options import LocalEngineOptions
     from openclaw_rl.types import GenerateRequest, SamplingParams
 
     short, eight, long, tail = prompts(AutoTokenizer.from_pretrained(model))

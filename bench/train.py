@@ -123,7 +123,8 @@ def wake_adapters(named: Sequence[tuple[str, Any]]) -> None:
 class Ours:
     def __init__(self, model: Path, options: argparse.Namespace) -> None:
         from openclaw_rl.engine.frozen import native_linear
-        from openclaw_rl.train.local import LocalTrainer, LocalTrainerOptions
+        from openclaw_rl.train.local import LocalTrainer
+        from openclaw_rl.train.local_options import LocalTrainerOptions
 
         self.trainer = LocalTrainer(
             model,

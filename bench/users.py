@@ -3,8 +3,9 @@
 python bench/users.py [--people 1000] [--active 50] [--in-memory 32]
 
 Measured on the bare engine with the default model; throughput with sixteen adapters is compared with one.
-All adapters are hard links to one file, to save disk space. The operating system therefore has it in its
-page cache; a slow disk would add its read time.
+Everybody "away" comes in turn, so that each adapter has left the memory when its person is back, and its file
+has left the page cache (Linux): the time includes the disk. All adapters are hard links to one file, to save
+disk space.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
 from openclaw_rl.train.local import LocalTrainer
 from openclaw_rl.types import GenerateRequest, SamplingParams, Weights
@@ -43,6 +45,14 @@ def make_people(model: Path, folder: Path, number: int) -> tuple[list[Weights], 
 def memory_mb() -> float:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def leave_page_cache(each: Weights) -> None:
+    assert each.folder is not None
+    for file in each.folder.iterdir():
+        descriptor = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
 
 
 async def first_token_ms(engine: LocalEngine, version: int, seed: int) -> float:
@@ -73,11 +83,17 @@ async def measure(model: Path, people: list[Weights], active: int, in_memory: in
         await engine.serve_version(each.version, each.scope)
     report |= {"load_all_s": time.perf_counter() - began, "memory_mb_all": memory_mb()}
     await first_token_ms(engine, 1, 0)
-    chosen = [each.version for each in rng.sample(people, min(active, len(people)))]
-    away = [await first_token_ms(engine, rng.choice(chosen), n) for n in range(1, 201)]
+    sample = rng.sample(people, min(active, len(people)))
+    chosen = [each.version for each in sample]
+    mixed = [await first_token_ms(engine, rng.choice(chosen), n) for n in range(1, 201)]
     report["memory_mb_after"] = memory_mb()
+    away = []
+    for n in range(301, 501):
+        each = sample[n % len(sample)]
+        leave_page_cache(each)
+        away.append(await first_token_ms(engine, each.version, n))
     here = [await first_token_ms(engine, chosen[0], n) for n in range(201, 301)]
-    for name, values in (("active", away), ("one", here)):
+    for name, values in (("active", mixed), ("away", away), ("one", here)):
         report[f"first_token_ms_{name}_median"] = statistics.median(values)
         report[f"first_token_ms_{name}_p95"] = statistics.quantiles(values, n=20)[-1]
     for name, versions in (("one", chosen[:1] * 16), ("sixteen", chosen[:16])):

@@ -15,6 +15,9 @@ CLEARLY = 0.6
 #: Number of other requests that it is compared with.
 OTHERS = 3
 _WORD = re.compile(r"[^\W\d_]{4,}")
+_ANY_WORD = re.compile(r"\w+")
+#: Words of a reply that is long enough to tell whether it loops, and its share of phrases said once.
+_LONG_REPLY, _LEAST_NEW = 40, 0.6
 #: A word in more than about one request in this many is phrasing, not topic.
 _COMMON = 12
 _STEM = 5
@@ -39,6 +42,13 @@ _STUTTER = re.compile(r"\b([^\W\d_]{2,}(?:\W{1,3}\w{1,20}){0,2})(?:\W{1,3}\1\b){
 def stutters(reply: str) -> bool:
     """Whether it repeats the same few words in a row."""
     return bool(_STUTTER.search(reply))
+
+
+def loops(reply: str) -> bool:
+    """Whether a large part of a long reply repeats phrases that it had before."""
+    words = _ANY_WORD.findall(reply.lower())
+    phrases = list(zip(words, words[1:], words[2:], strict=False))
+    return len(words) >= _LONG_REPLY and len(set(phrases)) < _LEAST_NEW * len(phrases)
 
 
 def own_words(requests: Sequence[str]) -> list[frozenset[str]]:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from openclaw_rl.engine.kernels import KERNELS
 from openclaw_rl.engine.levels import levels_here
-from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
 
 TESTS = (

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.capture.samples import policies, samples
-from openclaw_rl.train.policies import TRAINER_STATE
+from openclaw_rl.train.local import LocalTrainer
+from openclaw_rl.train.policies import TRAINER_STATE, PolicyStore
 from openclaw_rl.types import ScoreRequest
 
 from .test_forgetting import close
@@ -76,3 +77,10 @@ async def test_while_something_waits_for_a_step_nothing_is_freed(stack: Stack) -
     await stack.learn()
     assert stack.policies.waiting(ANN)[0] == 1
     assert kept(stack, ANN) == before
+
+
+def test_the_default_model_s_adapter_takes_less_than_12_mb(model_path: Path, tmp_path: Path) -> None:
+    store, trainer = PolicyStore(tmp_path), LocalTrainer(model_path)
+    store.write(1, lambda folder: trainer.save(folder, {}), {})
+    store.forget(1, only_state=True)
+    assert store.num_bytes(1) < 12e6

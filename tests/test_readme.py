@@ -87,6 +87,9 @@ def test_the_page_about_settings_is_made_from_them() -> None:
         assert f"`{name}`" not in text
     assert "## `[learn.hybrid]`" in made
     assert "| `teacher_k` | `2` |" in made
+    for table, setting in (("engine.local", "kernel"), ("engine.vllm", "url"), ("train.local", "train_base")):
+        _, _, rest = made.partition(f"## `[{table}]`")
+        assert f"| `{setting}` |" in rest.partition("## ")[0]
 
 
 def test_the_readme_s_program_runs(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw_rl.relevance import names, own_words, stutters
+from openclaw_rl.relevance import loops, names, own_words, stutters
 
 REQUESTS = [
     "Tell me about trains.",
@@ -61,3 +61,24 @@ def test_a_reply_names_what_was_asked_about_or_not(reply: str, expected: bool) -
 )
 def test_stuttering(reply: str, does: bool) -> None:
     assert stutters(reply) == does
+
+
+ORDINARY = (
+    "To plant a tree, dig a hole twice as wide as its roots and just as deep. Set the tree upright, fill the "
+    "hole with soil, and press it down gently. Water it well on the first day and twice a week after that. "
+    "A stake keeps it straight in the wind until the roots hold."
+)
+
+
+@pytest.mark.parametrize(
+    ("reply", "does"),
+    [
+        (ORDINARY, False),
+        ("Boil the egg:\n\n" * 20, True),
+        (ORDINARY + " There is no answer to that question, but I can tell you more." * 6, True),
+        (ORDINARY + " Water it well on the first day.", False),  # once more is no loop
+        ("Bread. " * 10, False),  # too short to tell: stuttering
+    ],
+)
+def test_replies_that_loop(reply: str, does: bool) -> None:
+    assert loops(reply) == does

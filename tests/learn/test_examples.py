@@ -74,7 +74,7 @@ def test_the_example_of_a_loss_trains(importable: None, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_examples_make_a_system(tmp_path: Path) -> None:
     arguments = (
-        "--model", str(tiny_model(tmp_path / "model")), "--renderer", "qwen3", "--kernel", "float",
+        "--model", str(tiny_model(tmp_path / "model")), "--renderer", "qwen3",
         "--algo", "my_algo:PraiseOnly", "--judge", "my_judge:ShortIsGood",
         "--engine", "my_engine:TransformersEngine", "--trainer", "my_trainer:SgdTrainer",
         "--generate", "my_generate:best_of_two", "--rollout", "my_rollout:curious_user",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from openclaw_rl.engine.local import LocalEngine, LocalEngineOptions
+from openclaw_rl.engine.local import LocalEngine
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.testing import tiny_model, until
 from openclaw_rl.types import GenerateRequest, SamplingParams, ScoreRequest
 from tests.security.conftest import Live, chat
@@ -39,6 +41,19 @@ class Counted:
         async for _ in self.engine.generate(request):
             pass
         return self.num_computed - before
+
+
+def hold(engine: LocalEngine) -> threading.Event:
+    """The engine computes nothing until the event is set, so that no request ends before all have come."""
+    scheduler: Any = engine._scheduler
+    forward, go_on = scheduler._forward, threading.Event()
+
+    def held(batch: Any, chunks: Any) -> Any:
+        go_on.wait()
+        return forward(batch, chunks)
+
+    scheduler._forward = held
+    return go_on
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +100,7 @@ async def test_one_persons_queue_is_not_everybodys(model: Path) -> None:
     options = LocalEngineOptions(device="cpu", dtype="fp32", kernel="float", max_running=1)
     engine = LocalEngine(model, options)
     order: list[str] = []
+    queue_is_full = hold(engine)
 
     async def ask(owner: str, number: int) -> None:
         request = GenerateRequest([number + 1] * 50, SamplingParams(20, temperature=0), owner=owner)
@@ -94,7 +110,12 @@ async def test_one_persons_queue_is_not_everybodys(model: Path) -> None:
 
     greedy = [asyncio.create_task(ask("greedy", i)) for i in range(8)]
     await until(lambda: engine.status().num_running + engine.status().num_waiting == 8, "the queue is full")
-    await asyncio.gather(ask("other", 99), *greedy)
+    other = asyncio.create_task(ask("other", 99))
+    await until(
+        lambda: engine.status().num_running + engine.status().num_waiting == 9, "the other waits, too"
+    )
+    queue_is_full.set()
+    await asyncio.gather(other, *greedy)
     await engine.close()
     assert order.index("other") < 4
 

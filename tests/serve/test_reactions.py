@@ -26,6 +26,8 @@ NOTICES = (
     '{who} reacted with {emoji} to "{quote}"',
     'System: {who} reacted {emoji} to the message "{quote}…"',
     "Reaction changed: {emoji} on {number}",
+    "[reacted with {emoji} to message om_{number}]",
+    "[removed reaction {emoji} from message om_{number}]",
 )
 LATEST = "The capital of Norway is Oslo, on the Oslofjord."
 OLDER = ("A volcano is a mountain that opens downward.", "Seven times eight is fifty-six, as ever.")

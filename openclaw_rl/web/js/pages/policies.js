@@ -89,7 +89,7 @@ function details(policy, open) {
 }
 
 async function fillDetails(body, policy) {
-  const checks = policy.gate?.checks ?? [], metrics = Object.entries(policy.metrics ?? {});
+  const checks = policy.gate?.checks ?? [], metrics = Object.entries(policy.metrics ?? {}).filter(([, value]) => !Array.isArray(value));
   const found = await get(`/v1/policies/${policy.version}`).catch(() => ({ turns: [] }));
   fill(body, h("div", { class: "grid two" },
     checks.length > 0 && h("div", { class: "scroll" }, table(["Check", "Value", "Limit", ""], checks.map((check) => [check.name, num(check.value, 3), num(check.bound, 3), pill(check.passed ? "ok" : "failed", check.passed ? "good" : "bad")]))),
