@@ -136,7 +136,7 @@ class Examiner:
         self._engine, self._renderer, self._degeneration = engine, renderer, degeneration
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._answers: dict[tuple[object, ...], list[Token]] = {}
-        """What the base said, by prompt, length, temperature and grammar."""
+        """What the base said, by prompt, length, temperature, seed and grammar."""
         self._scores: dict[tuple[tuple[int, ...], int], float] = {}
         """What the base thinks of replies, by (prompt with reply, length of the prompt)."""
 
@@ -149,10 +149,13 @@ class Examiner:
         hinted: bool = False,
         reading: Reading = NOTHING_READ,
     ) -> list[ReplyCheck]:
-        """``which`` are indices of ``asks``; ``hinted`` prompts state the wish."""
+        """``which`` are indices of ``asks``, past their end once more from the beginning: another reply each.
+
+        ``hinted`` prompts state the wish.
+        """
         own = own_words([ask.text for ask in asks])
         return await asyncio.gather(
-            *(self._check_reply(version, asks, n, own[n], hinted, reading) for n in which)
+            *(self._check_reply(version, asks, n, own[n % len(own)], hinted, reading) for n in which)
         )
 
     async def _check_reply(
@@ -164,8 +167,9 @@ class Examiner:
         hinted: bool,
         reading: Reading,
     ) -> ReplyCheck:
-        ask = asks[which]
-        tokens = await self._reply(ask.hinted_ids if hinted else ask.prompt_ids, version, which)
+        again, place = divmod(which, len(asks))
+        ask = asks[place]
+        tokens = await self._reply(ask.hinted_ids if hinted else ask.prompt_ids, version, place, again)
         reply = [token.id for token in tokens]
         text, scored = self._text(reply), reply[:_MAX_TOKENS]
         others = [asks[(which + n) % len(asks)] for n in range(1, min(OTHERS + 1, len(asks)))]
@@ -228,10 +232,11 @@ class Examiner:
         sampling = SamplingParams(_ITEM_TOKENS, temperature=0.0)
         return [token.id for token in await self._generate(prompt_ids, sampling, version)]
 
-    async def _reply(self, prompt_ids: list[int], version: int, which: int) -> list[Token]:
-        most = _MAX_TOKENS if which % _LONG_EVERY else _LONG_TOKENS
+    async def _reply(self, prompt_ids: list[int], version: int, place: int, again: int) -> list[Token]:
+        # The second time, the other requests are answered at full length.
+        most = _MAX_TOKENS if (place + again) % _LONG_EVERY else _LONG_TOKENS
         # By request, so that the same one is answered the same way in any place, and others are not alike.
-        seed = zlib.crc32(repr(prompt_ids).encode())
+        seed = zlib.crc32(repr(prompt_ids).encode()) + again
         sampling = SamplingParams(most, _TEMPERATURE, _TOP_P, seed=seed)
         return await self._generate(prompt_ids, sampling, version)
 
@@ -247,7 +252,7 @@ class Examiner:
             top_logprobs=0,
             grammar=grammar,
         )
-        key = (tuple(prompt_ids), sampling.max_tokens, sampling.temperature, grammar)
+        key = (tuple(prompt_ids), sampling.max_tokens, sampling.temperature, sampling.seed, grammar)
         if version == BASE_VERSION and key in self._answers:
             return self._answers[key]
         async with self._places:

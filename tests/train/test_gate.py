@@ -87,7 +87,7 @@ class Bench:
     async def check(self, report: StepReport, held_out: Sequence[tuple[TurnRecord, int]] = ()) -> GateResult:
         if report.finite:
             await self.engine.load(Weights.in_folder(1, self.folder))
-        prompts = [self.renderer.render([{"role": "user", "content": text}]) for text in gate_requests()[:12]]
+        prompts = [self.renderer.render([{"role": "user", "content": text}]) for text in gate_requests()[:24]]
         subject = Subject([Ask(prompt, prompt) for prompt in prompts])
         return await self.gate.check(1, 0, report, held_out, [subject])
 

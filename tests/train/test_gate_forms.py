@@ -124,6 +124,36 @@ async def test_a_reply_that_falls_apart_late_is_seen() -> None:
     assert 0 < broken.value < 1
 
 
+class OnceBroken(Written):
+    """Version 1 breaks its reply to one request: for the seed it was first asked with, or always."""
+
+    def __init__(self, fine: str, broken: str, *, always: bool) -> None:
+        super().__init__(fine, fine)
+        self._broken, self._always = broken, always
+        self._first: tuple[list[int], int | None] | None = None
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Said]:
+        now = request.prompt_ids, request.sampling.seed
+        if request.policy_version == 1 and self._first is None:
+            self._first = now
+        breaks = self._first is not None and request.policy_version == 1 and now[0] == self._first[0]
+        says = self._broken if breaks and (self._always or now == self._first) else self._says[0]
+        for letter in says[: request.sampling.max_tokens]:
+            yield Said(ord(letter))
+        yield Said(END)
+
+
+@pytest.mark.parametrize("always", [False, True])
+async def test_a_version_is_rejected_only_after_a_second_round_of_replies(always: bool) -> None:
+    """One broken reply in eight is above the bound, and happens to a sound model now and then."""
+    fine = "honey trains wolves bread chess rivers stars tea, they all are things of this world"
+    engine = OnceBroken(fine, "so so so so so so so so so so so so", always=always)
+    unused: Any = None
+    gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
+    [broken] = [c for c in await gate._replies(1, 0, subject()) if c.name == "broken replies"]
+    assert (broken.value, broken.passed) == ((1 / 8, False) if always else (1 / 16, True))
+
+
 async def test_a_form_that_another_person_wished_for_is_not_lost_either() -> None:
     unused: Any = None
     gate = Gate(Written(PLAIN, OPENED, PLAIN), Letters(), unused, lambda text: None)  # type: ignore[arg-type]
