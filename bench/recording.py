@@ -27,8 +27,8 @@ from xml.sax.saxutils import escape
 import openai
 
 from openclaw_rl import __version__
-from openclaw_rl.evals.personalize.arm import ServerProcess
 from openclaw_rl.evals.personalize.talk import System
+from openclaw_rl.processes.server_process import ServerProcess
 from openclaw_rl.serve.auth import KeyRing
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -111,11 +111,11 @@ def record(system: System, client: openai.OpenAI) -> list[Event]:
 def run() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
-        with ServerProcess(home, []) as url:
+        with ServerProcess(home) as server:
             key = KeyRing(home / "keys.json").key_of("default") or ""
             with (
-                closing(System(url, key)) as system,
-                openai.OpenAI(base_url=f"{url}/v1", api_key=key) as client,
+                closing(System(server.url, key)) as system,
+                openai.OpenAI(base_url=f"{server.url}/v1", api_key=key) as client,
             ):
                 model, load = system.get("/v1/status")["model"], round(os.getloadavg()[0], 1)
                 events = record(system, client)

@@ -14,21 +14,30 @@ from openclaw_rl.errors import did_you_mean
 from openclaw_rl.settings import own_settings
 
 
-def load_object(what: str, path: str) -> Any:
-    """Import ``pkg.module:name``, installed or in the current folder; ValueError with the remedy."""
+def imported(path: str) -> Any:
+    """What ``pkg.module:name`` names, imported now: heavy modules are left alone until they are used."""
     module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def load_object(what: str, path: str) -> Any:
+    """Import a custom ``pkg.module:name``, installed or in the current folder; ValueError with the remedy."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        return getattr(import_module(module), name)
+        return imported(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"cannot load the {what} {path!r} ({error}); check 'pkg.module:Name'") from error
 
 
-def find(what: str, name: str, table: Mapping[str, Callable[..., Any]]) -> Any:
-    """The factory of that name, or a custom one; ValueError with the known names."""
+def find(what: str, name: str, table: Mapping[str, Callable[..., Any] | str]) -> Any:
+    """The factory of that name, or a custom one; ValueError with the known names.
+
+    A table's entry is the factory itself, or its ``pkg.module:name``.
+    """
     if name in table:
-        return table[name]
+        entry = table[name]
+        return imported(entry) if isinstance(entry, str) else entry
     if ":" in name:
         return load_object(what, name)
     raise ValueError(
@@ -40,7 +49,7 @@ def find(what: str, name: str, table: Mapping[str, Callable[..., Any]]) -> Any:
 def create(
     what: str,
     name: str,
-    table: Mapping[str, Callable[..., Any]],
+    table: Mapping[str, Callable[..., Any] | str],
     parts: Any,
     own: Mapping[str, Any] | None = None,
 ) -> Any:

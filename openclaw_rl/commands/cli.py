@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from openclaw_rl.config import Config
 from openclaw_rl.connect import CLIENTS
 from openclaw_rl.evals import env, personalize, wishes
 from openclaw_rl.known_names import FLAGS, METHODS, notes
+from openclaw_rl.plugins import imported
 from openclaw_rl.scopes import check_scope
 from openclaw_rl.types import EVERYONE
 
@@ -270,8 +270,8 @@ def _terminal(module: str, name: str) -> Any:
     """A command of ``openclaw_rl.commands``, imported when it runs."""
 
     def run(options: argparse.Namespace) -> int:
-        found = getattr(import_module(f"openclaw_rl.commands.{module}"), name)
-        return int(found(options, read_config(options)))
+        command = imported(f"openclaw_rl.commands.{module}:{name}")
+        return int(command(options, read_config(options)))
 
     return run
 

@@ -32,7 +32,7 @@ from openclaw_rl.envs.tasks import divided, of_split
 from openclaw_rl.envs.variables import read_variables
 from openclaw_rl.evals.env.interval import interval
 from openclaw_rl.evals.env.plan import summary
-from openclaw_rl.evals.personalize.arm import ServerProcess
+from openclaw_rl.processes.server_process import ServerProcess
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.serve.listen import announced
 from openclaw_rl.types import Json, Task
@@ -58,7 +58,8 @@ def run(options: argparse.Namespace, config: Config) -> int:
             stated = {k: v for k, v in to_environment(config).items() if k != "OPENCLAW_RL_PORT"}
             place = config.home / "train" / plan.name
             place.mkdir(parents=True, exist_ok=True)
-            url = stack.enter_context(ServerProcess(config.home, flags, stated, place / "serve.log"))
+            server = ServerProcess(config.home, *flags, environment=stated, log=place / "serve.log")
+            url = stack.enter_context(server).url
         elif plan.quick:
             print("a server is running with this data folder; its own settings hold, not those of --quick")
         key = key_of(config.home, plan.name)

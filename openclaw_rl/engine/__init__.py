@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.models import pick_device
-from openclaw_rl.plugins import create, find
+from openclaw_rl.plugins import create, find, imported
 from openclaw_rl.settings import EngineConfig, extended
 from openclaw_rl.types import GRAMMAR_DIALECT, Capabilities, Engine
 
@@ -60,7 +59,7 @@ class _Maker:
         return extended(self.options_type, settings, settings.engine_options)
 
     def _of_module(self, name: str) -> Any:
-        return getattr(import_module(f"openclaw_rl.engine.{self.module}"), name)
+        return imported(f"openclaw_rl.engine.{self.module}:{name}")
 
 
 #: The embedded engine's: the learn process looks at them, and does without its module.

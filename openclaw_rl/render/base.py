@@ -67,20 +67,14 @@ class TemplateRenderer:
     # --- messages to ids ---------------------------------------------------------------------
 
     def render(
-        self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, thinking: bool | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        *,
+        thinking: bool | None = None,
+        open_reply: bool = True,
     ) -> list[int]:
-        """Prompt ids, ending where the assistant's reply begins."""
-        return self._ids(messages, tools, thinking, open_reply=True)
-
-    def render_complete(
-        self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, thinking: bool | None = None
-    ) -> list[int]:
-        """Ids of a conversation as it is: no further reply is opened."""
-        return self._ids(messages, tools, thinking, open_reply=False)
-
-    def _ids(
-        self, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool | None, *, open_reply: bool
-    ) -> list[int]:
+        """Prompt ids, ending where the assistant's reply begins, or where the last message ends."""
         native = self._knows_tools
         chat = [self._protect(item) for item in shape.normalise(messages, parse_arguments=native)]
         specs = self._outside_guard.protect(shape.tool_specs(tools))

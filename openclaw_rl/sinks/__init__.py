@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 
 from openclaw_rl.plugins import create
@@ -16,22 +15,13 @@ from openclaw_rl.types import Json, Sink
 log = logging.getLogger(__name__)
 
 
-def _lazy(module: str, name: str) -> Callable[[Path], Sink]:
-    """Imported when it is used, so that no sink needs another one's packages."""
-
-    def make(home: Path) -> Sink:
-        sink: Sink = getattr(import_module(f"openclaw_rl.sinks.{module}"), name)(home)
-        return sink
-
-    return make
-
-
-SINKS: dict[str, Callable[[Path], Sink]] = {
-    "jsonl": _lazy("jsonl", "JsonlSink"),
-    "prometheus": _lazy("prometheus", "PrometheusSink"),
-    "tensorboard": _lazy("tensorboard", "TensorBoardSink"),
-    "wandb": _lazy("wandb", "WandbSink"),
-    "otel": _lazy("otel", "OtelSink"),
+#: By path, so that no sink needs another one's packages.
+SINKS: dict[str, Callable[[Path], Sink] | str] = {
+    "jsonl": "openclaw_rl.sinks.jsonl:JsonlSink",
+    "prometheus": "openclaw_rl.sinks.prometheus:PrometheusSink",
+    "tensorboard": "openclaw_rl.sinks.tensorboard:TensorBoardSink",
+    "wandb": "openclaw_rl.sinks.wandb:WandbSink",
+    "otel": "openclaw_rl.sinks.otel:OtelSink",
 }
 
 

@@ -7,6 +7,7 @@ slowly as asked, and fails or pauses on request. ``scripted_system`` is the real
 ``skip_time`` lets time-outs pass without waiting for them.
 """
 
+from openclaw_rl.processes.server_process import ServerProcess, clean_environment
 from openclaw_rl.testing.fakes import (
     Script,
     ScriptedEngine,
@@ -15,7 +16,7 @@ from openclaw_rl.testing.fakes import (
     scripted_system,
     tiny_model,
 )
-from openclaw_rl.testing.process import ServerProcess, clean_environment, command
+from openclaw_rl.testing.process import command
 from openclaw_rl.testing.trainer import ScriptedTrainer
 from openclaw_rl.testing.waiting import skip_time, until, wait_until
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from openclaw_rl.models import pick_device
-from openclaw_rl.plugins import create, find
+from openclaw_rl.plugins import create, find, imported
 from openclaw_rl.settings import TrainConfig, extended
 from openclaw_rl.sizes import sized
 from openclaw_rl.train.local_options import LocalTrainerOptions
@@ -67,10 +67,9 @@ class _Local:
         self._options(settings, "")
 
     def __call__(self, parts: TrainerParts) -> Trainer:
-        from openclaw_rl.train.local import LocalTrainer
-
         options = self._options(parts.settings, parts.name)
-        return LocalTrainer(parts.model, options, parts.frozen_linears.get(options.train_base))
+        made = imported("openclaw_rl.train.local:LocalTrainer")
+        return cast(Trainer, made(parts.model, options, parts.frozen_linears.get(options.train_base)))
 
     def _options(self, settings: TrainConfig, name: str) -> LocalTrainerOptions:
         return extended(LocalTrainerOptions, settings, settings.trainer_options, name=name)
@@ -83,15 +82,12 @@ class _Tinker:
 
     @property
     def options_type(self) -> Any:
-        from openclaw_rl.train.tinker import TinkerTrainerOptions
-
-        return TinkerTrainerOptions
+        return imported("openclaw_rl.train.tinker:TinkerTrainerOptions")
 
     def __call__(self, parts: TrainerParts) -> Trainer:
-        from openclaw_rl.train.tinker import TinkerTrainer
-
         own = parts.settings.trainer_options
-        return TinkerTrainer(extended(self.options_type, parts.settings, own, name=parts.name))
+        options = extended(self.options_type, parts.settings, own, name=parts.name)
+        return cast(Trainer, imported("openclaw_rl.train.tinker:TinkerTrainer")(options))
 
 
 #: An entry's optional ``check_settings`` rejects unsupported settings before the model is located.

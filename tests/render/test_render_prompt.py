@@ -104,7 +104,7 @@ def test_the_next_prompt_extends_prompt_and_reply(family, renderer_of, tools):
     renderer = renderer_of(family)
     reply = CALL_CHAT[1]
     before = renderer.render(CALL_CHAT[:1], tools)
-    through = renderer.render_complete(CALL_CHAT[:2], tools)
+    through = renderer.render(CALL_CHAT[:2], tools, open_reply=False)
     after = renderer.render(CALL_CHAT, tools)
     assert through[: len(before)] == before
     assert after[: len(through)] == through

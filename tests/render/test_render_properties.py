@@ -100,7 +100,7 @@ def test_a_rendered_reply_is_read_back(renderer_of, data, family):
     prompt_ids = renderer.render([user], [TYPED_TOOL])
     prompt, through = (
         "".join(renderer.token_bytes(i).decode("latin-1") for i in ids)
-        for ids in (prompt_ids, renderer.render_complete([user, message], [TYPED_TOOL]))
+        for ids in (prompt_ids, renderer.render([user, message], [TYPED_TOOL], open_reply=False))
     )
     assert through.startswith(prompt)
     text = through[len(prompt) :].encode("latin-1").decode().rstrip("\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from openclaw_rl.plugins import create
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.sinks import SINKS, step_metrics
 from openclaw_rl.train import gate
@@ -25,7 +26,7 @@ CHECKS = ("finite", "tool calls", "calls right", "broken replies", "on topic", "
 def given_out(tmp_path: Path) -> set[str]:
     report = {field.name: 1.0 for field in fields(StepReport)}
     checks = [{"name": name, "value": 1.0} for name in CHECKS]
-    sink = SINKS["prometheus"](tmp_path)
+    sink = create("metrics sink", "prometheus", SINKS, tmp_path)
     sink.log(step_metrics(report, {"passed": True, "checks": checks}, [1]), 1)
     metrics = Metrics()
     metrics.requests.labels("chat", "200").inc()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from openclaw_rl.plugins import create
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.sinks import SINKS, Fan, create_sinks, step_metrics
 from openclaw_rl.sinks.otel import OtelSink
@@ -51,7 +52,7 @@ def make(name: str, home: Path) -> Sink:
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
         return OtelSink(home, InMemoryMetricReader())
-    return SINKS[name](home)
+    return create("metrics sink", name, SINKS, home)
 
 
 def test_metrics_are_flat_names_and_numbers() -> None:
@@ -70,13 +71,13 @@ def test_every_sink_takes_steps_and_closes(name: str, tmp_path: Path, wandb_run:
 
 def test_jsonl_has_a_line_a_step(tmp_path: Path) -> None:
     for step in (1, 2):  # a process that starts again goes on
-        SINKS["jsonl"](tmp_path).log(METRICS, step)
+        make("jsonl", tmp_path).log(METRICS, step)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["loss"]) for line in lines] == [(1, 0.5), (2, 0.5)]
 
 
 def test_prometheus_is_handed_on_by_the_server(tmp_path: Path) -> None:
-    SINKS["prometheus"](tmp_path).log(METRICS, 7)
+    make("prometheus", tmp_path).log(METRICS, 7)
     shown = Metrics().render({}, tmp_path / "learn.prom").decode()
     families = {family.name: family for family in text_string_to_metric_families(shown)}
     assert families["openclaw_rl_learn_step"].samples[0].value == 7
@@ -88,7 +89,7 @@ def test_prometheus_is_handed_on_by_the_server(tmp_path: Path) -> None:
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     from tensorboardX.proto.event_pb2 import Event
 
-    sink = SINKS["tensorboard"](tmp_path)
+    sink = make("tensorboard", tmp_path)
     sink.log({"loss": 0.5, "reward": 1.0}, 300)
     sink.close()
     (file,) = (tmp_path / "tensorboard").iterdir()
@@ -111,12 +112,12 @@ def records(data: bytes) -> Iterator[bytes]:
 def test_tensorboard_says_which_package_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(ValueError, match=r"pip install 'openclaw-rl\[tensorboard\]'"):
-        SINKS["tensorboard"](tmp_path)
+        make("tensorboard", tmp_path)
 
 
 def test_wandb_goes_on_with_one_run(tmp_path: Path, wandb_run: Run) -> None:
     for _ in range(2):
-        sink = SINKS["wandb"](tmp_path)
+        sink = make("wandb", tmp_path)
         sink.log(METRICS, 3)
         sink.close()
     assert wandb_run.lines[0] == (3, METRICS)
@@ -150,8 +151,8 @@ def test_names_are_checked_and_a_broken_sink_stops_nobody(
     with pytest.raises(ValueError, match="unknown metrics sink 'csv'; known: jsonl"):
         create_sinks("jsonl,csv", tmp_path)
     create_sinks("", tmp_path).log(METRICS, 1)
-    gone = SINKS["jsonl"](tmp_path / "not there")
-    kept = SINKS["jsonl"](tmp_path)
+    gone = make("jsonl", tmp_path / "not there")
+    kept = make("jsonl", tmp_path)
     fan = Fan([gone, kept])
     fan.log(METRICS, 1)
     fan.log(METRICS, 2)

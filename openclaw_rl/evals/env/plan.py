@@ -21,7 +21,7 @@ from openclaw_rl.envs.rollout import Agent, Episode, roll_out
 from openclaw_rl.envs.tasks import SPLITS, of_split
 from openclaw_rl.envs.variables import read_variables
 from openclaw_rl.evals.env.interval import interval
-from openclaw_rl.evals.personalize.arm import ServerProcess
+from openclaw_rl.processes.server_process import ServerProcess
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.types import Environment, Json, Task
 
@@ -44,9 +44,9 @@ def run(options: argparse.Namespace, home: Path) -> int:
         episodes = asyncio.run(evaluate(plan, options.url, key))
     else:
         out = options.out or home / "evals" / "env"
-        with ServerProcess(out / "home", ["--no-learn", *options.serve_flags.split()]) as url:
+        with ServerProcess(out / "home", "--no-learn", *options.serve_flags.split()) as server:
             key = KeyRing(out / "home" / "keys.json").key_of("default") or ""
-            episodes = asyncio.run(evaluate(plan, url, key))
+            episodes = asyncio.run(evaluate(plan, server.url, key))
     print(json.dumps(summary(episodes)) if options.json else table(plan.env, episodes))
     return 0
 

@@ -6,14 +6,9 @@ the session after the last one logged. A finished arm resumes if the session lim
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,9 +20,8 @@ import httpx
 from openclaw_rl.evals.personalize.talk import ConversationLog, Row, SimulatedUser, System, at_once
 from openclaw_rl.evals.personalize.tasks import ChatTask, draw
 from openclaw_rl.evals.personalize.users import Voice, load_user, own_words
-from openclaw_rl.processes.supervise import die_with_parent
+from openclaw_rl.processes.server_process import ServerProcess
 from openclaw_rl.serve.auth import KeyRing
-from openclaw_rl.serve.listen import announced
 
 UNTRAINED, MEMORY = "untrained", "memory"
 IN_A_ROW = 3
@@ -109,7 +103,7 @@ def run_arm(arm: PersonalizeArm, folder: Path, rules: PersonalizeRules, tick: Ca
         try:
             drive(arm, log, rules, system("default"), persons, tick)
         except httpx.TransportError as error:
-            raise ValueError(f"the system stopped answering ({error}); see {folder / 'serve.log'}") from error
+            raise ValueError(f"the system stopped answering ({error}); see {folder / 'home.log'}") from error
 
 
 @contextmanager
@@ -121,8 +115,8 @@ def system_for(
     for user in map(load_user, {user for arm in arms for user in arm.users}):
         if user.name not in ring.users:
             ring.add(user.name)
-    with ServerProcess(home, [*flags, *rules.flags]) as url:
-        yield url, {user: ring.key_of(user) or "" for user in ring.users}
+    with ServerProcess(home, *flags, *rules.flags) as server:
+        yield server.url, {user: ring.key_of(user) or "" for user in ring.users}
 
 
 def drive(
@@ -270,52 +264,3 @@ def _finished(log: ConversationLog, rules: PersonalizeRules, *, two: bool) -> bo
         count is not None and len(mine) >= count + rules.hold
         for count, mine in zip(reached, each, strict=True)
     )
-
-
-class ServerProcess:
-    """``openclaw-rl serve`` with its own data folder and a free port."""
-
-    def __init__(
-        self,
-        home: Path,
-        flags: Sequence[str],
-        settings: Mapping[str, str] | None = None,
-        log: Path | None = None,
-    ) -> None:
-        """``settings`` are environment variables (``OPENCLAW_RL_…``); flags override them."""
-        self._home, self._flags, self._settings = home, flags, settings or {}
-        self._log = log or home.parent / "serve.log"
-
-    def __enter__(self) -> str:
-        self._home.mkdir(parents=True, exist_ok=True)
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENCLAW_RL_")}
-        environment |= {**self._settings, "OPENCLAW_RL_HOME": str(self._home), "PORT": "0"}
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "openclaw_rl", "serve", *self._flags],
-                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                preexec_fn=partial(die_with_parent, signal.SIGTERM),
-            )  # fmt: skip
-        end = time.monotonic() + 300
-        while time.monotonic() < end and self._process.poll() is None:
-            try:
-                stated = json.loads((self._home / "serve.json").read_text())
-            except (FileNotFoundError, ValueError):
-                stated = {}
-            if stated.get("pid") == self._process.pid and (url := announced(self._home)):
-                return url
-            time.sleep(0.2)
-        self.__exit__()
-        raise ValueError(f"the server of this arm did not start; see {self._log}")
-
-    def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-        else:
-            with self._log.open("a") as log:
-                print(f"the server ended by itself, with exit code {self._process.returncode}", file=log)
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()

@@ -26,7 +26,6 @@ from openclaw_rl.evals.personalize.arm import (
     UNTRAINED,
     PersonalizeArm,
     PersonalizeRules,
-    ServerProcess,
     is_over,
     run_arm,
     system_for,
@@ -34,6 +33,7 @@ from openclaw_rl.evals.personalize.arm import (
 from openclaw_rl.evals.personalize.talk import Row, SimulatedUser, System
 from openclaw_rl.evals.personalize.users import EndpointVoice, Voice, built_in, load_user, own_words
 from openclaw_rl.judge.hints import verbatim_hints
+from openclaw_rl.processes.server_process import ServerProcess
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.types import JudgeCase
 
@@ -127,9 +127,9 @@ def run_all(arms: Sequence[PersonalizeArm], out: Path, rules: PersonalizeRules, 
 def measure(users: Sequence[str], count: int, flags: Sequence[str], out: Path) -> str:
     """How often the untrained model satisfies each user: as asked, and with the wish stated in the prompt."""
     rows: list[Row] = []
-    with ServerProcess(out / "measure" / "home", ["--no-learn", *flags]) as url:
+    with ServerProcess(out / "measure" / "home", "--no-learn", *flags) as server:
         key = KeyRing(out / "measure" / "home" / "keys.json").key_of("default") or ""
-        with closing(System(url, key)) as system:
+        with closing(System(server.url, key)) as system:
             for name in tqdm(users, desc="users", unit="user"):
                 user = load_user(name)
                 person = SimulatedUser(user.name, [user], system, seed=0)

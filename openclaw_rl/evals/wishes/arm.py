@@ -13,11 +13,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from openclaw_rl.evals.personalize.arm import ServerProcess
 from openclaw_rl.evals.personalize.talk import ChatReply, ConversationLog, Row, System
 from openclaw_rl.evals.wishes.checks import is_degenerate, on_topic
 from openclaw_rl.evals.wishes.items import HeldOutItem
 from openclaw_rl.evals.wishes.wish import TRAINED, UNSEEN, Request, WishCase, requests
+from openclaw_rl.processes.server_process import ServerProcess
 from openclaw_rl.serve.auth import KeyRing
 
 PRAISE = ("Thanks, that is exactly how I like it.", "Perfect, thank you!", "Great, just what I wanted.")
@@ -118,9 +118,9 @@ def run_arm(
     started = time.monotonic()
     home = folder / "home"
     threads = dict.fromkeys(("OPENCLAW_RL_NUM_THREADS", "OPENCLAW_RL_TRAIN_THREADS"), str(rules.threads))
-    with ServerProcess(home, ["--seed", str(arm.seed), *rules.flags], threads) as url:
+    with ServerProcess(home, "--seed", str(arm.seed), *rules.flags, environment=threads) as server:
         key = KeyRing(home / "keys.json").key_of("default") or ""
-        with closing(System(url, key)) as system:
+        with closing(System(server.url, key)) as system:
             person = StrictUser(system, [arm.wish], arm.seed)
             _drive(arm, log, rules, system, person, tick)
             _last_look(arm, log, rules, system, items)

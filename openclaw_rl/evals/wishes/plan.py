@@ -17,13 +17,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from openclaw_rl.evals.personalize.arm import ServerProcess
 from openclaw_rl.evals.personalize.plan import as_hint
 from openclaw_rl.evals.personalize.talk import ConversationLog, System
 from openclaw_rl.evals.wishes import report
 from openclaw_rl.evals.wishes.arm import WishArm, WishRules, answer_items, look, run_arm
 from openclaw_rl.evals.wishes.items import HeldOutItem, items
 from openclaw_rl.evals.wishes.wish import WishCase, drawn, written
+from openclaw_rl.processes.server_process import ServerProcess
 from openclaw_rl.serve.auth import KeyRing
 
 STORIES = ("alone", "taken-back", "second", "against")
@@ -128,11 +128,10 @@ def baselines(wishes: Sequence[WishCase], out: Path, options: argparse.Namespace
             missing.append(wish)
     if missing or not log.of("items"):
         home = out / "untrained" / "home"
-        with ServerProcess(
-            home, ["--no-learn", "--max-waiting", "10000", *options.serve_flags.split()]
-        ) as url:
+        flags = ["--no-learn", "--max-waiting", "10000", *options.serve_flags.split()]
+        with ServerProcess(home, *flags) as server:
             key = KeyRing(home / "keys.json").key_of("default") or ""
-            with closing(System(url, key)) as system:
+            with closing(System(server.url, key)) as system:
                 _measure(system, missing, every, log, options)
     right = log.of("items")[-1]["right"]
     return [item for item, is_right in zip(every, right, strict=True) if is_right]
