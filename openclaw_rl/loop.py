@@ -55,7 +55,7 @@ from openclaw_rl.serve.quota import Quotas
 from openclaw_rl.serve.slots import Slots
 from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.sinks import Fan, create_sinks
-from openclaw_rl.train.gate import Bounds, Gate
+from openclaw_rl.train.gate import Gate
 from openclaw_rl.train.lessons import SampleMaker
 from openclaw_rl.train.prompts import Prompts
 from openclaw_rl.train.rollouts import GroupSampler
@@ -156,7 +156,7 @@ def build_learner(
     served: ServedModel,
     policies: PolicyLedger,
     sink: Sink,
-    bounds: Bounds | None = None,
+    gate: Gate | None = None,
     fence: Callable[[], int] = lambda: 0,
 ) -> LearnWorker:
     """Verdicts → samples → training step → gate → published version."""
@@ -187,7 +187,10 @@ def build_learner(
         ),
         method_for,
         partial(learn.build_trainer, config, served.path),
-        Gate(engine, renderer, served.encode, degeneration, bounds, config.serve.elsewhere == "learned"),
+        gate
+        or Gate(
+            engine, renderer, served.encode, degeneration, everywhere=config.serve.elsewhere == "learned"
+        ),
         engine,
         store,
         learn.print_progress,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,11 @@ from openclaw_rl.processes.learning_system import ServedModel
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.scopes import Scopes, check_scope
 from openclaw_rl.sinks import Fan
-from openclaw_rl.testing import WordJudge, tiny_model
-from openclaw_rl.train.gate import Bounds
+from openclaw_rl.testing import FiniteGate, WordJudge, tiny_model
 from openclaw_rl.types import EVERYONE, ScoreRequest
 from openclaw_rl.types.lora import ADAPTER_FILE
 
 ANN, BEN = "user:ann", "user:ben"
-ANYTHING = Bounds(
-    9, 9, 9, 9, 9, 9, 9, off_topic=9, specificity=-math.inf, strangeness=9, terse=-9, held_out=9
-)
 
 
 def test_without_entries_everybody_shares_one_policy() -> None:
@@ -91,7 +86,7 @@ class Stack:
             pass
         encode = parts.text_encoder(parts.load_tokenizer(self.model))
         served = ServedModel(self.system.engine, self.model, self.renderer, encode)
-        worker = loop.build_learner(self.config, served, self.policies, Fan([]), ANYTHING)
+        worker = loop.build_learner(self.config, served, self.policies, Fan([]), FiniteGate())
         while await worker.step():
             pass
 

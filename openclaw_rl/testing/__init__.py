@@ -16,11 +16,13 @@ from openclaw_rl.testing.fakes import (
     scripted_system,
     tiny_model,
 )
+from openclaw_rl.testing.gates import FiniteGate
 from openclaw_rl.testing.process import command
 from openclaw_rl.testing.trainer import ScriptedTrainer
 from openclaw_rl.testing.waiting import skip_time, until, wait_until
 
 __all__ = [
+    "FiniteGate",
     "Script",
     "ScriptedEngine",
     "ScriptedTrainer",

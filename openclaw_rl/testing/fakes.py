@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,6 +214,15 @@ def tiny_model(folder: Path, seed: int = 0) -> Path:
 
     It is briefly trained on one sentence, so it generates letters; serve it with ``--renderer qwen3``.
     """
+    tokenizer = byte_tokenizer()
+    _tiny_network(seed).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@cache
+def _tiny_network(seed: int) -> Any:
+    """Trained once in a process: dozens of tests want one."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -234,9 +244,7 @@ def tiny_model(folder: Path, seed: int = 0) -> Path:
         optimizer.zero_grad()
         model(text, labels=text).loss.backward()
         optimizer.step()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return model
 
 
 class WordJudge:

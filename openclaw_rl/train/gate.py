@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -51,6 +52,9 @@ _FIRST_ASKS = 12
 #: The candidate may miss one reply's subject more than the base and still count as equally good. On a dozen
 #: replies this is harder to meet by luck than the bound on all of them.
 _ONE_REPLY = 1.01 / _FIRST_ASKS
+#: Shares of replies, and how many standard errors below its bound such a share is no accident.
+_SHARES = {"broken replies", "on topic", "on topic at once", "in form"}
+_NO_ACCIDENT = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +121,8 @@ class Gate:
         renderer: Renderer,
         encode: Callable[[str], list[int]],
         degeneration: Callable[[str], str | None],
-        bounds: Bounds | None = None,
         everywhere: bool = True,
+        bounds: Bounds | None = None,
     ) -> None:
         """``everywhere``: versions serve under any system prompt, so they get jobs with one, too."""
         self._renderer, self._encode, self.everywhere = renderer, encode, everywhere
@@ -239,7 +243,7 @@ class Gate:
             # A dozen replies are noisy: unless the candidate is clearly as good, ask the rest.
             as_good = now.on_topic >= base.on_topic - _ONE_REPLY and now.broken <= base.broken
             passed = all(check.passed for check in checks)
-            if passed and (as_good or number >= len(subject.asks)):
+            if (passed and (as_good or number >= len(subject.asks))) or _is_hopeless(checks, number):
                 break
         return checks
 
@@ -306,6 +310,13 @@ def _numbers_of_replies(asks: int) -> list[int]:
     Sampling breaks a reply of any model now and then, so nothing is rejected for one reply to each request.
     """
     return sorted({min(_FIRST_ASKS, asks), asks, 2 * asks})
+
+
+def _is_hopeless(checks: Sequence[GateCheck], replies: int) -> bool:
+    """Whether a share of so many replies misses its bound by more than chance explains."""
+    error = 0.5 / math.sqrt(replies)
+    failed = (check for check in checks if check.name in _SHARES and not check.passed)
+    return any(abs(check.value - check.bound) > _NO_ACCIDENT * error for check in failed)
 
 
 def _at_most(name: str, value: float, bound: float) -> GateCheck:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,15 +24,9 @@ from openclaw_rl.processes import learning_parts, parts
 from openclaw_rl.processes.learning_system import ServedModel
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.sinks import Fan
-from openclaw_rl.testing import WordJudge, tiny_model
-from openclaw_rl.train.gate import Bounds
+from openclaw_rl.testing import FiniteGate, WordJudge, tiny_model
 from openclaw_rl.train.worker import LearnWorker
 from openclaw_rl.types import ScoreRequest, TurnRecord
-
-#: Of a network that knows nothing, nothing can be asked but finite weights.
-ANYTHING = Bounds(
-    9, 9, 9, 9, 9, 9, 9, off_topic=9, specificity=-math.inf, strangeness=9, terse=-9, held_out=9
-)
 
 
 class Stack:
@@ -76,12 +69,12 @@ class Stack:
     def policy_ledger(self) -> PolicyLedger:
         return self.system.ledgers.policies
 
-    def worker(self, bounds: Bounds = ANYTHING) -> LearnWorker:
+    def worker(self) -> LearnWorker:
         """A learn process that has just started."""
         encode = parts.text_encoder(parts.load_tokenizer(self.model))
         assert self.system.gateway.renderer is not None
         served = ServedModel(self.engine, self.model, self.system.gateway.renderer, encode)
-        worker = build_learner(self.config, served, self.policy_ledger, Fan([]), bounds)
+        worker = build_learner(self.config, served, self.policy_ledger, Fan([]), FiniteGate())
         worker._progress = self.said.append
         return worker
 

@@ -154,6 +154,16 @@ async def test_a_version_is_rejected_only_after_a_second_round_of_replies(always
     assert (broken.value, broken.passed) == ((1 / 8, False) if always else (1 / 16, True))
 
 
+async def test_a_version_that_is_far_below_a_bound_is_not_asked_again() -> None:
+    """All of its replies are broken: no second round could change that."""
+    fine = "honey trains wolves bread chess rivers stars tea, they all are things of this world"
+    engine, unused = Written(fine, "so " * 12), Any
+    gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
+    [broken] = [c for c in await gate._replies(1, 0, subject()) if c.name == "broken replies"]
+    assert (broken.value, broken.passed) == (1.0, False)
+    assert engine.asked.count(1) == len(THINGS)
+
+
 async def test_a_form_that_another_person_wished_for_is_not_lost_either() -> None:
     unused: Any = None
     gate = Gate(Written(PLAIN, OPENED, PLAIN), Letters(), unused, lambda text: None)  # type: ignore[arg-type]
