@@ -157,7 +157,8 @@ async def test_a_version_is_rejected_only_after_a_second_round_of_replies(always
 async def test_a_version_that_is_far_below_a_bound_is_not_asked_again() -> None:
     """All of its replies are broken: no second round could change that."""
     fine = "honey trains wolves bread chess rivers stars tea, they all are things of this world"
-    engine, unused = Written(fine, "so " * 12), Any
+    engine = Written(fine, "so " * 12)
+    unused: Any = None
     gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
     [broken] = [c for c in await gate._replies(1, 0, subject()) if c.name == "broken replies"]
     assert (broken.value, broken.passed) == (1.0, False)
