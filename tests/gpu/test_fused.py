@@ -1,0 +1,57 @@
+"""The Triton kernels of the training step against plain torch; without a GPU in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+pytest.importorskip("triton", reason="pip install triton, or make test-gpu")
+
+from openclaw_rl.train import fused_torch, fused_triton
+from openclaw_rl.train.fused_torch import Heads
+
+pytestmark = pytest.mark.triton
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> None:
+    assert one.shape == other.shape and one.dtype == other.dtype
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_norms() -> None:
+    x, grad, weight = draw(7, 48), draw(7, 48, seed=1), draw(48, seed=2)
+    same(fused_triton.rms_norm(x, weight, 1e-6), fused_torch.rms_norm(x, weight, 1e-6))
+    args = (grad, x, weight, 1e-6)
+    same(fused_triton.rms_norm_backward(*args), fused_torch.rms_norm_backward(*args))
+
+
+def test_silu_mul() -> None:
+    gate_up, grad = draw(5, 2 * 1100), draw(5, 1100, seed=1)
+    same(fused_triton.silu_mul(gate_up), fused_torch.silu_mul(gate_up))
+    got, expected = (
+        module.silu_mul_backward(gate_up, grad) for module in (fused_triton, fused_torch)
+    )
+    same(got[0], expected[0])
+    same(got[1], expected[1])
+
+
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_heads(has_norm: bool) -> None:
+    norms = (draw(12, seed=5), draw(12, seed=6)) if has_norm else (None, None)
+    heads = Heads(6, 2, 12, 1e-6, *norms)
+    qkv, cos, sin = draw(5, heads.width), draw(5, 12, seed=1), draw(5, 12, seed=2)
+    got, expected = (module.rotate_heads(qkv, heads, cos, sin) for module in (fused_triton, fused_torch))
+    same(got[0], expected[0])
+    same(got[1], expected[1])
+    grads = (draw(5, 6, 12, seed=3), draw(5, 2, 12, seed=4), draw(5, 2, 12, seed=7))
+    back = (m.rotate_heads_backward(grads, qkv, heads, cos, sin) for m in (fused_triton, fused_torch))
+    same(*back)
