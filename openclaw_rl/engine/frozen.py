@@ -89,7 +89,7 @@ class Int4Linear(torch.nn.Module):
     def __init__(self, layer: torch.nn.Linear) -> None:
         super().__init__()
         weight = layer.weight.detach()
-        codes_OI, step_OG, low_OG = quantise_int4(weight.float().cpu())
+        codes_OI, step_OG, low_OG = quantise_int4(weight.float())
         pairs = codes_OI.view(len(codes_OI), -1, 2).to(torch.uint8)
         self.dtype, self.bias = weight.dtype, layer.bias
         self.register_buffer(

@@ -87,9 +87,7 @@ class _NormedProduct(torch.autograd.Function):
     """Norm, then queries, keys and values."""
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden_TH: torch.Tensor, layer: FusedLayer, *tensors: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(ctx: Any, hidden_TH: torch.Tensor, layer: FusedLayer, *tensors: torch.Tensor) -> torch.Tensor:
         norm = layer.input_norm
         normed_TH = layer.ops.rms_norm(hidden_TH, norm.weight_H, norm.eps)
         factors = layer.qkv.factors(tensors, hidden_TH.dtype)
@@ -166,9 +164,7 @@ class _Mlp(torch.autograd.Function):
     """Norm, gate, and the two products around it, added to the input."""
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden_TH: torch.Tensor, layer: FusedLayer, *tensors: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(ctx: Any, hidden_TH: torch.Tensor, layer: FusedLayer, *tensors: torch.Tensor) -> torch.Tensor:
         split = len(layer.gate_up.tensors())
         wide_TF, inner_TR = _widen(hidden_TH, layer, tensors[:split])
         factors = layer.down.factors(tensors[split:], hidden_TH.dtype)

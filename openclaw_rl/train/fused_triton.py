@@ -13,6 +13,7 @@ import triton.language as tl
 from openclaw_rl.train.fused_torch import Heads
 
 _WIDE = 1024
+_HEAD_WARPS = 8
 
 
 @triton.jit
@@ -203,7 +204,7 @@ def rotate_heads(
     k_THD = qkv_TO.new_empty(rows, heads.num_kv, heads.dim)
     _rotate[(rows,)](
         qkv_TO, *_norms(heads, qkv_TO), cos_TD, sin_TD, q_TND, k_THD, heads.eps,
-        **_sizes(heads, heads.num_q + heads.num_kv),
+        **_sizes(heads, heads.num_q + heads.num_kv), num_warps=_HEAD_WARPS,
     )  # fmt: skip
     return q_TND, k_THD
 
@@ -217,8 +218,8 @@ def rotate_heads_backward(
 ) -> torch.Tensor:
     out_TO = torch.empty_like(qkv_TO)
     _rotate_backward[(len(qkv_TO),)](
-        *(grad.contiguous() for grad in grads), qkv_TO, *_norms(heads, qkv_TO), cos_TD, sin_TD, out_TO, heads.eps,
-        **_sizes(heads, heads.num_q + 2 * heads.num_kv),
+        *(grad.contiguous() for grad in grads), qkv_TO, *_norms(heads, qkv_TO), cos_TD, sin_TD, out_TO,
+        heads.eps, **_sizes(heads, heads.num_q + 2 * heads.num_kv), num_warps=_HEAD_WARPS,
     )  # fmt: skip
     return out_TO
 

@@ -148,7 +148,8 @@ def _join(layers: Sequence[Any]) -> torch.Tensor | None:
         return None
     weights = [layer.weight for layer in layers]
     if len(weights) == 1:
-        return weights[0].detach()
+        only: torch.Tensor = weights[0].detach()
+        return only
     if (adjacent := _adjacent(weights)) is not None:
         return adjacent
     joined = torch.cat([weight.detach() for weight in weights])
@@ -173,7 +174,7 @@ def _join_biases(layers: Sequence[Any], rows: Sequence[slice]) -> torch.Tensor |
     if all(layer.bias is None for layer in layers):
         return None
     known = next(layer.bias for layer in layers if layer.bias is not None)
-    bias_O = known.new_zeros(rows[-1].stop)
+    bias_O: torch.Tensor = known.new_zeros(rows[-1].stop)
     for layer, place in zip(layers, rows, strict=True):
         if layer.bias is not None:
             bias_O[place] = layer.bias.detach()

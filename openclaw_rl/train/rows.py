@@ -88,7 +88,7 @@ def attend_back(
     if not saved:
         with torch.enable_grad():
             inputs = [x.detach().requires_grad_() for x in qkv]
-            again = _one_by_one(*inputs, row, scale)
+            again = _one_by_one(inputs[0], inputs[1], inputs[2], row, scale)
         return torch.autograd.grad(again, inputs, grad_TND)
     q, k, v = qkv
     sums, seed, unused = saved
@@ -103,11 +103,12 @@ def _places(row: Row) -> tuple[Any, ...]:
     return (*row.ends, max(row.lengths), max(row.num_keys))
 
 
-def _one_by_one(*arguments: Any) -> torch.Tensor:
-    q_TND, k_THD, v_THD, row, scale = arguments
+def _one_by_one(
+    q_TND: torch.Tensor, k_THD: torch.Tensor, v_THD: torch.Tensor, row: Row, scale: float
+) -> torch.Tensor:
     own = (row.spread(x).split(row.num_keys) for x in (k_THD, v_THD))
-    parts = [
-        attend_one(*(x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)), scale)[0].transpose(0, 1)
-        for q, k, v in zip(q_TND.split(row.lengths), *own, strict=True)
-    ]
+    parts = []
+    for sequence in zip(q_TND.split(row.lengths), *own, strict=True):
+        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in sequence)
+        parts.append(attend_one(q, k, v, scale)[0].transpose(0, 1))
     return torch.cat(parts)

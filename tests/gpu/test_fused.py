@@ -23,7 +23,8 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> None:
-    assert one.shape == other.shape and one.dtype == other.dtype
+    assert one.shape == other.shape
+    assert one.dtype == other.dtype
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
@@ -37,9 +38,7 @@ def test_norms() -> None:
 def test_silu_mul() -> None:
     gate_up, grad = draw(5, 2 * 1100), draw(5, 1100, seed=1)
     same(fused_triton.silu_mul(gate_up), fused_torch.silu_mul(gate_up))
-    got, expected = (
-        module.silu_mul_backward(gate_up, grad) for module in (fused_triton, fused_torch)
-    )
+    got, expected = (module.silu_mul_backward(gate_up, grad) for module in (fused_triton, fused_torch))
     same(got[0], expected[0])
     same(got[1], expected[1])
 

@@ -11,9 +11,13 @@ import torch
 
 from openclaw_rl.engine.frozen import int4_linear
 from openclaw_rl.packing import Packing
-from openclaw_rl.train.fused import fuse, unfuse
+from openclaw_rl.train.fused import FusedLayer, fuse, unfuse
 from openclaw_rl.train.local import LocalTrainer
 from openclaw_rl.train.losses import Surrogate
+from openclaw_rl.train.memory import Kept, LayerBytes, longest_row, what_fits
+from openclaw_rl.train.packed import HalfHead, Head
+from openclaw_rl.train.packed import logprobs as head_logprobs
+from openclaw_rl.train.trial import fused_layers
 from openclaw_rl.types import Batch, Example
 from tests.networks import make_network
 from tests.train.conftest import make_item
@@ -116,7 +120,7 @@ def test_a_base_of_four_bits(ragged: list[Example], tiny_model: Path) -> None:
 
 def test_saves_less(tiny_model: Path) -> None:
     plain, fused = LocalTrainer(tiny_model, PACKED), fused_trainer(tiny_model)
-    assert fused._layer_bytes < 0.7 * plain._layer_bytes
+    assert fused._activations.layer_bytes < 0.7 * plain._activations.layer_bytes
 
 
 def test_weights_keep_their_names_and_values(tiny_model: Path) -> None:
@@ -138,3 +142,58 @@ def test_unfuse(tiny_model: Path) -> None:
     trainer = fused_trainer(tiny_model)
     unfuse(trainer._decoder)
     assert "forward" not in vars(trainer._decoder.layers[0])
+
+
+def test_a_trial_accepts_what_computes_the_same(tiny_model: Path) -> None:
+    trainer = make_trainer(tiny_model)
+    assert fused_layers(trainer._decoder, trainer._packing, trainer._parameters)
+
+
+def test_a_trial_rejects_what_does_not(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fuse_wrongly(decoder: Any, packing: Packing) -> list[FusedLayer]:
+        layers = fuse(decoder, packing)
+        for layer in layers:
+            layer.scale *= -100
+        return layers
+
+    trainer = make_trainer(tiny_model)
+    assert not fused_layers(trainer._decoder, trainer._packing, trainer._parameters, fuse_wrongly)
+    assert "without fused layers: results differ" in caplog.text
+    assert "forward" not in vars(trainer._decoder.layers[0])
+
+
+def test_what_is_kept_of_a_row() -> None:
+    layer = LayerBytes(whole=100, narrow=40, input=10)
+    inputs, work = 10 * 10, 300
+    assert what_fits(1000 * (work + inputs - 1), 1000, 10, layer) == Kept(0)
+    assert what_fits(1000 * (work + inputs + 95), 1000, 10, layer) == Kept(0, 3)
+    assert what_fits(1000 * (work + inputs + 300 + 125), 1000, 10, layer) == Kept(2, 8)
+    assert what_fits(1e9, 1000, 10, layer) == Kept(10)
+    plain = LayerBytes(whole=100, narrow=100, input=10)
+    assert what_fits(1000 * (work + inputs + 200), 1000, 10, plain) == Kept(2)
+
+
+def test_rows_are_as_long_as_all_of_them_can_be_kept() -> None:
+    layer = LayerBytes(whole=100, narrow=40, input=10)
+    length = longest_row(13 * 100 * 5000, 10, layer)
+    assert length == 5000
+    assert what_fits(13 * 100 * 5000, length, 10, layer) == Kept(10)
+    assert longest_row(0, 10, layer) == 2048
+    assert longest_row(1e12, 10, layer) == 16384
+
+
+def test_the_head_of_a_gpu() -> None:
+    torch.manual_seed(0)
+    head = Head(torch.randn(50, 16))
+    hidden, targets = torch.randn(7, 16), torch.randint(50, (7, 3))
+    signal, results = torch.randn(7, 3), []
+    for run in (
+        lambda h: head_logprobs(h, head, targets),
+        lambda h: HalfHead.apply(h, head.weight_VH, targets),
+    ):
+        inputs = hidden.clone().requires_grad_()
+        new = run(inputs)
+        (new * signal).sum().backward()
+        results.append((new.detach(), inputs.grad))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
