@@ -186,7 +186,7 @@ def build_learner(
             config.serve.take_over,
         ),
         method_for,
-        partial(learn.build_trainer, config, served.path),
+        partial(learn.build_trainer, config, served.path, engine),
         Gate(engine, renderer, served.encode, degeneration, bounds, config.serve.elsewhere == "learned"),
         engine,
         store,

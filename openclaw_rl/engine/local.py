@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -30,6 +29,7 @@ from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder, Network
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.scheduler import Job, Scheduler
+from openclaw_rl.engine.sharing import base_weights, cache_bytes
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.engine.weights import Checkpoint, read_checkpoint
 from openclaw_rl.models import pick_device
@@ -38,6 +38,8 @@ from openclaw_rl.types import (
     EVERYONE,
     EngineStatus,
     GenerateRequest,
+    GpuOffer,
+    Priority,
     Scope,
     ScoreRequest,
     Scores,
@@ -103,7 +105,9 @@ class LocalEngine:
         self._decoder = self._new_decoder(self._checkpoint, choice.name)
         token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * self._dtype.itemsize
         pieces = _GPU_PIECES if self.device.type == "cuda" else 1
-        budget = options.cache_tokens or max(self.context_length, _cache_bytes(self.device) // token_bytes)
+        room = cache_bytes(self.device, options.gpu_memory)
+        budget = options.cache_tokens or max(self.context_length, room // token_bytes)
+        self._token_bytes = token_bytes
         if self.device.type == "cuda":
             self._warm_up()
         self._scheduler = Scheduler(
@@ -301,6 +305,19 @@ class LocalEngine:
             serving=dict(self._serving),
         )
 
+    def on_gpu(self) -> GpuOffer | None:
+        """For a trainer on the same GPU; None on a CPU."""
+        if self.device.type != "cuda":
+            return None
+        pool = self._scheduler.pool
+        taken_later = (pool.budget_tokens - pool.cached_tokens) * self._token_bytes
+        return GpuOffer(base_weights(self._decoder), max(0, taken_later), self._options.gpu_memory)
+
+    def num_live(self) -> int:
+        """Users' requests that run or wait."""
+        jobs = [*self._scheduler.running, *self._scheduler.waiting]
+        return sum(job.priority == Priority.LIVE for job in jobs)
+
     async def close(self) -> None:
         self._closed = True
         self._inbox.put(None)
@@ -377,9 +394,3 @@ def _identity(path: Path) -> tuple[str, int]:
     if not (found := [file for file in files if file.exists()]):
         raise ValueError(f"{path} holds neither an adapter nor a checkpoint")
     return str(path), found[0].stat().st_mtime_ns
-
-
-def _cache_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0]) // 2
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8

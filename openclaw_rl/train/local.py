@@ -22,6 +22,7 @@ from openclaw_rl.packing import ATTENTION, attach, prove
 from openclaw_rl.sizes import defaults_of, sized
 from openclaw_rl.train import LOCAL
 from openclaw_rl.train.activations import Activations
+from openclaw_rl.train.beside import Beside
 from openclaw_rl.train.export import copy_tokenizer
 from openclaw_rl.train.local_options import LocalTrainerOptions
 from openclaw_rl.train.lora import store_in_fp16, with_lora
@@ -55,13 +56,15 @@ class LocalTrainer:
         options: LocalTrainerOptions | None = None,
         frozen_linear: FrozenLinear | None = None,
         load_base: BaseLoader | None = None,
+        beside: Beside | None = None,
     ) -> None:
         """``frozen_linear`` replaces the layers under adapters with faster ones that compute the same.
 
-        ``load_base`` gets the base model from elsewhere than its files.
+        ``load_base`` gets the base from elsewhere than its files; ``beside`` is the engine on the same GPU.
         """
         options = options or LocalTrainerOptions()
         self._frozen_linear, self._load_base = frozen_linear, load_base or read_base
+        self._beside = beside or Beside()
         if options.finetune not in ("lora", "full"):
             raise ValueError(f"unknown way of fine-tuning {options.finetune!r}; known: lora, full")
         if options.train_dtype not in (*_DTYPES, "auto"):
@@ -76,7 +79,9 @@ class LocalTrainer:
     def _load(self) -> None:
         options = self.options
         torch.manual_seed(options.seed)
-        base = self._load_base(self._path, _DTYPES[options.train_dtype], self.device)
+        wanted = (self._path, _DTYPES[options.train_dtype], self.device)
+        shares = options.finetune == "lora" and self.device.type == "cuda"
+        base = (self._beside.base(*wanted) if shares else None) or self._load_base(*wanted)
         base.config.use_cache = False
         self._model: Any = with_lora(base, options, options.name) if options.finetune == "lora" else base
         self._model.to(self.device).eval()  # eval turns dropout off; gradients still flow
@@ -98,7 +103,8 @@ class LocalTrainer:
 
     def _plan_memory(self) -> None:
         on_gpu, options = self.device.type == "cuda", self.options
-        self._budget = Budget(self.device, options.train_gpu_gib) if on_gpu else None
+        offer = self._beside.offer
+        self._budget = Budget(self.device, options.train_gpu_gib, offer) if on_gpu else None
         self._activations = Activations(
             self._model, self._decoder, self._packing, options, self._fused,
             self._free_bytes if on_gpu else None,
@@ -162,6 +168,8 @@ class LocalTrainer:
         padding = getattr(batch_loss, "padding", 0.0)
         share = self._packing.can_share
         for packed in pack(batch.examples, options.micro_batch_tokens, self.device, padding, share):
+            if self.device.type == "cuda":
+                self._beside.wait_for_users()
             before = clock.now()
             new = self._logprobs(packed)
             loss = (batch_loss(new, packed.old_NK, packed.signal_NK) * packed.weights_N).sum()

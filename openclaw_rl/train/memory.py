@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import torch
 
+from openclaw_rl.types import GpuOffer
+
 log = logging.getLogger(__name__)
 _GIB = 2**30
 #: Working memory of a layer, as a multiple of what it keeps whole: gradients, and what is computed again.
 _WORKSPACE = 3
-#: Left free for other programs and what allocators cannot use, as a part of the card.
-_SPARE = 10
+#: The part of the card that is used; the rest is for other programs, and what allocators cannot use.
+_PART = 0.9
 #: A GPU is busy from about the first on; longer rows than the last are no faster.
 _SHORTEST, _LONGEST = 2048, 16384
 #: Attempts at a step, with half the memory each.
@@ -62,11 +64,12 @@ def longest_row(budget: float, num_layers: int, layer: LayerBytes) -> int:
 class Budget:
     """The trainer's memory on a GPU. If a step fails for lack of memory, the next attempt takes less."""
 
-    def __init__(self, device: torch.device, limit_gib: float, taken_later: int = 0) -> None:
-        """``taken_later``: bytes that the engine will take but has not taken yet."""
+    def __init__(self, device: torch.device, limit_gib: float, offer: GpuOffer | None = None) -> None:
+        """``offer``: what the engine on the same GPU says; it may not have taken all of its memory yet."""
         free, total = torch.cuda.mem_get_info(device)
         self._device, own = device, torch.cuda.memory_reserved(device)
-        self._limit = limit_gib * _GIB or own + free - total // _SPARE - taken_later
+        part, taken_later = (_PART, 0) if offer is None else (offer.part, offer.taken_later)
+        self._limit = limit_gib * _GIB or own + free - (1 - part) * total - taken_later
         self._share, self._shrinks = 1.0, 0
 
     def activations(self, fixed: int) -> float:

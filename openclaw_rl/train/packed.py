@@ -158,8 +158,8 @@ def head_of(model: Any) -> Head:
 
 
 def working_bytes(head: Head) -> int:
-    """Of ``logprobs``: logits in the head's precision and in fp32, and one copy of these."""
-    return _GPU_LOGIT_ROWS * len(head.weight_VH) * (head.weight_VH.dtype.itemsize + 8)
+    """Of ``logprobs``: logits in the head's precision and in fp32, and two copies of these."""
+    return _GPU_LOGIT_ROWS * len(head.weight_VH) * (head.weight_VH.dtype.itemsize + 12)
 
 
 def logprobs(hidden_NH: torch.Tensor, head: Head, targets_NK: torch.Tensor) -> torch.Tensor:

@@ -36,8 +36,13 @@ class Group:
     def weight_OI(self) -> torch.Tensor:
         if self._joined is not None:
             return self._joined
-        parts = [_dense(layer) for layer in self._frozen]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        if len(self._frozen) == 1:
+            return _dense(self._frozen[0])
+        first = self._frozen[0]
+        joined_OI = first.scales.new_empty(self._rows[-1].stop, first.in_features, dtype=first.dtype)
+        for layer, rows in zip(self._frozen, self._rows, strict=True):
+            layer.dequantised(joined_OI[rows])
+        return joined_OI
 
     def tensors(self) -> list[torch.Tensor]:
         """A and B of each adapter that is in use, in order."""

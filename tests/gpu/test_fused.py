@@ -11,6 +11,8 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 pytest.importorskip("triton", reason="pip install triton, or make test-gpu")
 
+from openclaw_rl.engine.frozen import Int4Linear
+from openclaw_rl.engine.int4_gpu import dequantise
 from openclaw_rl.train import fused_torch, fused_triton
 from openclaw_rl.train.fused_torch import Heads
 
@@ -54,3 +56,12 @@ def test_heads(has_norm: bool) -> None:
     grads = (draw(5, 6, 12, seed=3), draw(5, 2, 12, seed=4), draw(5, 2, 12, seed=7))
     back = (m.rotate_heads_backward(grads, qkv, heads, cos, sin) for m in (fused_triton, fused_torch))
     same(*back)
+
+
+def test_four_bits() -> None:
+    layer = torch.nn.Linear(96, 70, device=DEVICE)
+    frozen = Int4Linear(layer)
+    out = torch.empty(70, 96, device=DEVICE)
+    dequantise(frozen.codes, frozen.scales, out)
+    same(out, frozen._dequantised())
+    assert float((out - layer.weight).norm() / layer.weight.norm()) < 0.1
