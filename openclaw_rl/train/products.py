@@ -39,7 +39,9 @@ class Group:
         if len(self._frozen) == 1:
             return _dense(self._frozen[0])
         first = self._frozen[0]
-        joined_OI = first.scales.new_empty(self._rows[-1].stop, first.in_features, dtype=first.dtype)
+        joined_OI: torch.Tensor = first.scales.new_empty(
+            self._rows[-1].stop, first.in_features, dtype=first.dtype
+        )
         for layer, rows in zip(self._frozen, self._rows, strict=True):
             layer.dequantised(joined_OI[rows])
         return joined_OI

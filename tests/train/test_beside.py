@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_weights_of_another_model_are_refused(tiny_model: Path) -> None:
     weights = engine_weights(tiny_model)
     for name in ("model.embed_tokens.weight", "model.norm.weight"):
         other = {**weights, name: weights[name] + 1}
-        with pytest.raises(ValueError, match=f"{name} is not that of".replace(".", r"\.")):
+        with pytest.raises(ValueError, match="is not that of"):
             model_over(tiny_model, other, torch.float32, CPU)
     with pytest.raises(ValueError, match="shares no"):
         model_over(tiny_model, {"model.norm.weight": weights["model.norm.weight"]}, torch.float32, CPU)
