@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,7 @@ def test_weights_of_another_model_are_refused(tiny_model: Path) -> None:
             model_over(tiny_model, other, torch.float32, CPU)
     with pytest.raises(ValueError, match="shares no"):
         model_over(tiny_model, {"model.norm.weight": weights["model.norm.weight"]}, torch.float32, CPU)
-    with pytest.raises(ValueError, match="not in torch.bfloat16"):
+    with pytest.raises(ValueError, match=r"not in torch\.bfloat16"):
         model_over(tiny_model, weights, torch.bfloat16, CPU)
 
 
