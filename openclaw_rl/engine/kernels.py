@@ -53,17 +53,24 @@ class FloatKernel:
     """
 
     def __init__(self, weights: Weights, biases: Biases) -> None:
-        self.parts = list(zip(weights, biases, strict=True))
+        self._parts = list(zip(weights, biases, strict=True))
         if weights[0].is_cuda and len(weights) > 1:
             bias = _join_biases(weights, biases)
             joined = torch.cat(list(weights))
-            self.parts = [(joined, None if bias is None else bias.to(joined.dtype))]
+            self._parts = [(joined, None if bias is None else bias.to(joined.dtype))]
 
     def __call__(self, x_RI: torch.Tensor) -> torch.Tensor:
-        if len(self.parts) == 1:
-            weight, bias = self.parts[0]
+        if len(self._parts) == 1:
+            weight, bias = self._parts[0]
             return F.linear(x_RI, weight, bias)
-        return torch.cat([F.linear(x_RI, weight, bias) for weight, bias in self.parts], dim=-1)
+        return torch.cat([F.linear(x_RI, weight, bias) for weight, bias in self._parts], dim=-1)
+
+    def joined(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """All its rows as one matrix and bias: no copy on a GPU."""
+        if len(self._parts) == 1:
+            return self._parts[0]
+        weights, biases = [weight for weight, _ in self._parts], [bias for _, bias in self._parts]
+        return torch.cat(weights), _join_biases(weights, biases)
 
 
 class Bf16Kernel:

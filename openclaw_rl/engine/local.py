@@ -29,7 +29,7 @@ from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder, Network
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.scheduler import Job, Scheduler
-from openclaw_rl.engine.sharing import base_weights, cache_bytes
+from openclaw_rl.engine.sharing import SharesGpu, cache_bytes
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.engine.weights import Checkpoint, read_checkpoint
 from openclaw_rl.models import pick_device
@@ -38,8 +38,6 @@ from openclaw_rl.types import (
     EVERYONE,
     EngineStatus,
     GenerateRequest,
-    GpuOffer,
-    Priority,
     Scope,
     ScoreRequest,
     Scores,
@@ -63,7 +61,7 @@ _FIRST_ROWS = (1, 2, 4, 8)
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-class LocalEngine:
+class LocalEngine(SharesGpu):
     """Engine protocol over our own decoder, on a CPU or one GPU."""
 
     capabilities = LOCAL
@@ -304,19 +302,6 @@ class LocalEngine:
             versions=tuple(self._versions()),
             serving=dict(self._serving),
         )
-
-    def on_gpu(self) -> GpuOffer | None:
-        """For a trainer on the same GPU; None on a CPU."""
-        if self.device.type != "cuda":
-            return None
-        pool = self._scheduler.pool
-        taken_later = (pool.budget_tokens - pool.cached_tokens) * self._token_bytes
-        return GpuOffer(base_weights(self._decoder), max(0, taken_later), self._options.gpu_memory)
-
-    def num_live(self) -> int:
-        """Users' requests that run or wait."""
-        jobs = [*self._scheduler.running, *self._scheduler.waiting]
-        return sum(job.priority == Priority.LIVE for job in jobs)
 
     async def close(self) -> None:
         self._closed = True

@@ -16,9 +16,11 @@ import torch
 from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 
 from openclaw_rl.engine.kernels import FloatKernel, Kernel
+from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.engine.lora import PROJECTIONS
 from openclaw_rl.engine.model import Decoder, Network
-from openclaw_rl.types import GpuOffer, Json
+from openclaw_rl.engine.scheduler import Scheduler
+from openclaw_rl.types import GpuOffer, Json, Priority
 
 _CLASSES = {
     kind.__name__: kind
@@ -72,9 +74,33 @@ def _named(decoder: Decoder) -> dict[str, torch.Tensor]:
 
 def _matrix(kernel: Kernel) -> tuple[torch.Tensor, torch.Tensor | None]:
     """TypeError if the kernel stores its weights in a form of its own."""
-    if type(kernel) is not FloatKernel or len(kernel.parts) != 1:
+    if type(kernel) is not FloatKernel:
         raise TypeError(f"{type(kernel).__name__} has no plain matrix")
-    return kernel.parts[0]
+    return kernel.joined()
+
+
+class SharesGpu:
+    """What an engine on a GPU offers a trainer there."""
+
+    device: torch.device
+    _decoder: Network
+    _scheduler: Scheduler
+    _options: LocalEngineOptions
+    _token_bytes: int
+    """Of a token in the KV cache."""
+
+    def on_gpu(self) -> GpuOffer | None:
+        """For a trainer on the same GPU; None on a CPU."""
+        if self.device.type != "cuda":
+            return None
+        pool = self._scheduler.pool
+        taken_later = (pool.budget_tokens - pool.cached_tokens) * self._token_bytes
+        return GpuOffer(base_weights(self._decoder), max(0, taken_later), self._options.gpu_memory)
+
+    def num_live(self) -> int:
+        """Users' requests that run or wait."""
+        jobs = [*self._scheduler.running, *self._scheduler.waiting]
+        return sum(job.priority == Priority.LIVE for job in jobs)
 
 
 # --- on the private socket -------------------------------------------------------------------

@@ -159,6 +159,7 @@ class LocalTrainer:
                 if self._budget is None:
                     raise
                 self._budget.shrink(error)
+                self._model.zero_grad(set_to_none=True)  # of the row that failed
 
     def _step(self, batch: Batch, version: int) -> StepReport:
         options = self.options

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from openclaw_rl.engine.kernels import FloatKernel, kernel_set
+from openclaw_rl.engine.kernels import kernel_set
 from openclaw_rl.engine.model import Decoder
 from openclaw_rl.engine.sharing import _decoded, _encoded, base_weights
 from openclaw_rl.engine.weights import read_checkpoint
@@ -24,17 +24,12 @@ from tests.train.test_local import OPTIONS, gradients
 CPU = torch.device("cpu")
 
 
-def engine_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """As on a GPU, where matrices that read the same input are joined."""
-    decoder = Decoder(read_checkpoint(folder), CPU, torch.float32, kernel_set("float"))
-    assert base_weights(decoder) == {}
-    for layer in decoder.layers:
-        for kernel in layer.projections.values():
-            assert isinstance(kernel, FloatKernel)
-            weights, biases = zip(*kernel.parts, strict=True)
-            bias = None if biases[0] is None else torch.cat(biases)
-            kernel.parts = [(torch.cat(weights), bias)]
-    return base_weights(decoder)
+def engine_weights(folder: Path, kernel: str = "float") -> dict[str, torch.Tensor]:
+    return base_weights(Decoder(read_checkpoint(folder), CPU, torch.float32, kernel_set(kernel)))
+
+
+def test_other_kernels_store_weights_that_cannot_be_shared(tiny_model: Path) -> None:
+    assert engine_weights(tiny_model, "bf16") == {}
 
 
 @pytest.mark.parametrize("family", ["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"])

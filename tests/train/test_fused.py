@@ -197,3 +197,35 @@ def test_the_head_of_a_gpu() -> None:
         results.append((new.detach(), inputs.grad))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+class Small:
+    """Stands in for a GPU's memory."""
+
+    def __init__(self, attempts: int) -> None:
+        self.attempts = attempts
+
+    def shrink(self, error: Exception) -> None:
+        self.attempts -= 1
+        if self.attempts < 0:
+            raise error
+
+
+def test_a_step_that_runs_out_of_memory_starts_again(tiny_model: Path, ragged: list[Example]) -> None:
+    failures = [0, 1]
+
+    def fails_in_the_second_row(new: torch.Tensor, old: torch.Tensor, signal: torch.Tensor) -> torch.Tensor:
+        failures[0] += 1
+        if failures[0] == 2 * failures[1]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return Surrogate()(new, old, signal)
+
+    plain, retried = make_trainer(tiny_model), make_trainer(tiny_model)
+    plain.step(Batch(ragged, loss=Surrogate()), 0)
+    retried._budget = Small(attempts=1)  # type: ignore[assignment]
+    retried.step(Batch(ragged, loss=fails_in_the_second_row), 0)
+    for one, other in zip(gradients(retried), gradients(plain), strict=True):
+        assert torch.equal(one, other)
+    retried._budget, failures[:] = Small(attempts=0), [0, 1]  # type: ignore[assignment]
+    with pytest.raises(torch.OutOfMemoryError):
+        retried.step(Batch(ragged, loss=fails_in_the_second_row), 1)
