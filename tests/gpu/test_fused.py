@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,13 @@ pytest.importorskip("triton", reason="pip install triton, or make test-gpu")
 from openclaw_rl.engine.frozen import Int4Linear
 from openclaw_rl.engine.int4_gpu import dequantise
 from openclaw_rl.train import fused_torch, fused_triton
+from openclaw_rl.train.fused import fuse, unfuse
 from openclaw_rl.train.fused_torch import Heads
+from openclaw_rl.train.local import LocalTrainer
+from openclaw_rl.train.local_options import LocalTrainerOptions
+from openclaw_rl.types import Batch
+from tests.networks import make_network
+from tests.train.conftest import make_item
 
 pytestmark = pytest.mark.triton
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -66,3 +73,35 @@ def test_four_bits() -> None:
     same(out, frozen._dequantised())
     weight = layer.weight.detach()
     assert float((out - weight).norm() / weight.norm()) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [("LlamaForCausalLM", "fp32"), ("Qwen3ForCausalLM", "fp32"), ("LlamaForCausalLM", "bf16")],
+)
+def test_a_step(family: str, dtype: str, tmp_path: Path) -> None:
+    """The same gradients as transformers and PEFT; two sequences share a prefix."""
+    items = [make_item(n, p, r) for n, (p, r) in enumerate([(40, 11), (17, 1), (23, 8)])]
+    for item in items[1:]:
+        item.prompt_ids[:5] = items[0].prompt_ids[:5]
+    trainer = LocalTrainer(
+        make_network(family, tmp_path),
+        LocalTrainerOptions(
+            train_device=DEVICE.type, lora_rank=4, train_dtype=dtype, grad_clip=1e9, micro_batch_tokens=256,
+            learning_rate=1e-30,
+        ),
+    )  # fmt: skip
+    for name, parameter in trainer._named:
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    if trainer._fused:
+        unfuse(trainer._decoder)
+    found = []
+    for is_fused in (False, True):
+        if is_fused:
+            for layer in fuse(trainer._decoder, trainer._packing):
+                layer.ops = fused_triton
+        trainer.step(Batch(items), 0)
+        found.append(torch.cat([p.grad.flatten() for p in trainer._parameters if p.grad is not None]))
+    error = float((found[1] - found[0]).norm() / found[0].norm())
+    assert error < (1e-4 if dtype == "fp32" else 0.05)
