@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -59,8 +60,9 @@ async def serve(options: argparse.Namespace) -> None:
         say(f"{len(offer.weights)} tensors in {len(handles) / 1e6:.2f} MB of handles")
         for shares in (True, False):
             child = await asyncio.create_subprocess_exec(
-                sys.executable, __file__, "--child", folder, stdin=subprocess.PIPE
-            )
+                sys.executable, __file__, "--child", folder, stdin=subprocess.PIPE,
+                env={**os.environ, "PYTORCH_ALLOC_CONF": "expandable_segments:True"},  # as the learn process
+            )  # fmt: skip
             await child.communicate(handles.encode() if shares else b"")
             same = await answer(engine) == before
             say(
