@@ -83,6 +83,8 @@ class LocalTrainer:
         shares = options.finetune == "lora" and self.device.type == "cuda"
         base = (self._beside.base(*wanted) if shares else None) or self._load_base(*wanted)
         base.config.use_cache = False
+        if self.device.type == "cuda":  # the same adapter, wherever the base came from
+            torch.manual_seed(options.seed)
         self._model: Any = with_lora(base, options, options.name) if options.finetune == "lora" else base
         self._model.to(self.device).eval()  # eval turns dropout off; gradients still flow
         self._decoder, self._head = base.get_decoder(), head_of(base)
