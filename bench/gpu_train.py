@@ -95,7 +95,7 @@ def examples(lengths: list[int], vocab: int, columns: int = 1) -> list[Example]:
 def gradients(trainer: LocalTrainer, items: list[Example]) -> list[torch.Tensor]:
     before = [p.detach().clone() for p in trainer._parameters]
     trainer.step(Batch(items), 0)
-    found = [p.grad.detach().float().clone() for p in trainer._parameters]  # type: ignore[union-attr]
+    found = [p.grad.detach().float().clone() for p in trainer._parameters]
     with torch.no_grad():
         for parameter, value in zip(trainer._parameters, before, strict=True):
             parameter.copy_(value)
