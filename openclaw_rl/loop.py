@@ -186,11 +186,8 @@ def build_learner(
             config.serve.take_over,
         ),
         method_for,
-        partial(learn.build_trainer, config, served.path),
-        gate
-        or Gate(
-            engine, renderer, served.encode, degeneration, everywhere=config.serve.elsewhere == "learned"
-        ),
+        partial(learn.build_trainer, config, served.path, engine),
+        gate or Gate(engine, renderer, served.encode, degeneration, config.serve.elsewhere == "learned"),
         engine,
         store,
         learn.print_progress,

@@ -8,6 +8,7 @@ gradients), else in fp32.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -89,9 +90,10 @@ class Int4Linear(torch.nn.Module):
     def __init__(self, layer: torch.nn.Linear) -> None:
         super().__init__()
         weight = layer.weight.detach()
-        codes_OI, step_OG, low_OG = quantise_int4(weight.float().cpu())
+        codes_OI, step_OG, low_OG = quantise_int4(weight.float())
         pairs = codes_OI.view(len(codes_OI), -1, 2).to(torch.uint8)
         self.dtype, self.bias = weight.dtype, layer.bias
+        self.in_features, self.out_features = layer.in_features, layer.out_features
         self.register_buffer(
             "codes", (pairs[..., 0] | pairs[..., 1] << 4).to(weight.device), persistent=False
         )
@@ -99,7 +101,17 @@ class Int4Linear(torch.nn.Module):
         self.register_buffer("scales", scales, persistent=False)
         self._kernel = _kernel_of(layer, self.dequantised())
 
-    def dequantised(self) -> torch.Tensor:
+    def dequantised(self, out_OI: torch.Tensor | None = None) -> torch.Tensor:
+        """The weights, in ``out_OI`` if given."""
+        if self.codes.is_cuda and (dequantise := _gpu_kernel()) is not None:
+            if out_OI is None:
+                out_OI = self.scales.new_empty(self.out_features, self.in_features, dtype=self.dtype)
+            dequantise(self.codes, self.scales, out_OI)
+            return out_OI
+        weight_OI = self._dequantised()
+        return weight_OI if out_OI is None else out_OI.copy_(weight_OI)
+
+    def _dequantised(self) -> torch.Tensor:
         codes = self.codes
         step_OG1, low_OG1 = self.scales.float().unsqueeze(-1)
         digits_OGI = torch.stack([codes & 15, codes >> 4], dim=-1).view(len(codes), -1, _GROUP)
@@ -125,6 +137,15 @@ class _Int4Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return multiply_gradient(grad, ctx.layer.dequantised()), None
+
+
+@cache
+def _gpu_kernel() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] | None:
+    try:
+        from openclaw_rl.engine.int4_gpu import dequantise
+    except ImportError:
+        return None
+    return dequantise
 
 
 def _kernel_of(layer: torch.nn.Linear, weight_OI: torch.Tensor) -> NativeKernel | None:

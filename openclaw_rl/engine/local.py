@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -30,6 +29,7 @@ from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder, Network
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.scheduler import Job, Scheduler
+from openclaw_rl.engine.sharing import SharesGpu, cache_bytes
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.engine.weights import Checkpoint, read_checkpoint
 from openclaw_rl.models import pick_device
@@ -61,7 +61,7 @@ _FIRST_ROWS = (1, 2, 4, 8)
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-class LocalEngine:
+class LocalEngine(SharesGpu):
     """Engine protocol over our own decoder, on a CPU or one GPU."""
 
     capabilities = LOCAL
@@ -103,7 +103,9 @@ class LocalEngine:
         self._decoder = self._new_decoder(self._checkpoint, choice.name)
         token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * self._dtype.itemsize
         pieces = _GPU_PIECES if self.device.type == "cuda" else 1
-        budget = options.cache_tokens or max(self.context_length, _cache_bytes(self.device) // token_bytes)
+        room = cache_bytes(self.device, options.gpu_memory)
+        budget = options.cache_tokens or max(self.context_length, room // token_bytes)
+        self._token_bytes = token_bytes
         if self.device.type == "cuda":
             self._warm_up()
         self._scheduler = Scheduler(
@@ -377,9 +379,3 @@ def _identity(path: Path) -> tuple[str, int]:
     if not (found := [file for file in files if file.exists()]):
         raise ValueError(f"{path} holds neither an adapter nor a checkpoint")
     return str(path), found[0].stat().st_mtime_ns
-
-
-def _cache_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0]) // 2
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from openclaw_rl.settings import EngineConfig
 
@@ -28,6 +28,8 @@ class LocalEngineOptions(EngineConfig):
     """If a step takes longer, prompts are processed in smaller chunks, so that no stream stalls."""
     cache_tokens: Annotated[int, Ge(0)] = 0
     """Size of the KV cache in tokens; 0: by the machine's memory."""
+    gpu_memory: Annotated[float, Gt(0), Le(1)] = 0.9
+    """The part of a GPU's memory for all: cache and training get half of what the weights leave of it."""
     max_adapters: Annotated[int, Ge(1)] = 32
     """Adapters kept in memory; the least recently used are evicted, and read again when needed."""
     graphs: bool = True

@@ -21,6 +21,7 @@ from openclaw_rl.types import (
     Capabilities,
     EngineStatus,
     GenerateRequest,
+    GpuOffer,
     Scope,
     ScoreRequest,
     Scores,
@@ -44,6 +45,10 @@ class RemoteEngine:
         # A connection pool: many turns are judged at once.
         self._client = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=str(socket)), base_url="http://engine", timeout=timeout_s
+        )
+        # For the trainer's thread, which has no event loop.
+        self._from_thread = httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://engine", timeout=timeout_s
         )
         self._status = EngineStatus(0, 0, 0, (BASE_VERSION,))
 
@@ -93,7 +98,28 @@ class RemoteEngine:
         """As of the last ``connect``, plus what was loaded and switched from here since."""
         return self._status
 
+    def on_gpu(self) -> GpuOffer | None:
+        """The GPU that the engine shares; None if it has none. Blocks: for the trainer's thread."""
+        try:
+            data = self._from_thread.get("/gpu").raise_for_status().json()
+        except httpx.HTTPError as error:
+            raise EngineGone(str(error)) from None
+        if data is None:
+            return None
+        # Imported late: judging needs no torch.
+        from openclaw_rl.engine.sharing import offer_from_json
+
+        return offer_from_json(data)
+
+    def num_live(self) -> int:
+        """Users' requests that run or wait; 0 while the engine does not answer. Blocks."""
+        try:
+            return int(self._from_thread.get("/live").raise_for_status().json())
+        except httpx.HTTPError:
+            return 0
+
     async def close(self) -> None:
+        self._from_thread.close()
         await self._client.aclose()
 
     async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:

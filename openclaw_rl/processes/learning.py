@@ -37,6 +37,8 @@ async def learn(config: Config) -> None:
     """Judge and train on what was captured, until cancelled."""
     if not config.learn.own_engine:  # replies are decoded faster by threads that spin
         wait_quietly(os.environ)
+        # Rows of all lengths would leave holes that no later row fits in.
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     path = None
     if not config.passes_on:
         path = await asyncio.to_thread(model_folder, config)

@@ -89,12 +89,16 @@ def _load_judge_model(config: Config, model: str) -> tuple[Engine, Callable[[str
 # --- training --------------------------------------------------------------------------------
 
 
-def build_trainer(config: Config, model: Path) -> Trainer:
+def build_trainer(config: Config, model: Path, engine: Engine | None = None) -> Trainer:
+    """``engine`` may be on the same GPU, which it shares then."""
     # Imported late: torch takes seconds to import, and judging need not wait for it.
     from openclaw_rl.engine.frozen import int4_linear, native_linear
 
     frozen_linears = {"as-is": native_linear, "int4": int4_linear}
-    return create_trainer(TrainerParts(model, config.engine.model, config.train, frozen_linears))
+    on_gpu, num_live = (getattr(engine, name, None) for name in ("on_gpu", "num_live"))
+    return create_trainer(
+        TrainerParts(model, config.engine.model, config.train, frozen_linears, on_gpu, num_live)
+    )
 
 
 def methods(config: Config, fingerprint: str = "") -> Callable[[Scope], Method]:

@@ -184,6 +184,16 @@ def engine_socket(config: Config) -> Path:
     return folder / f"{hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:16]}.sock"
 
 
+def gpu_handles(engine: Engine) -> Json | None:
+    """Through which the learn process uses the GPU's memory; None for engines without any."""
+    offer = getattr(engine, "on_gpu", lambda: None)()
+    if offer is None:
+        return None
+    from openclaw_rl.engine.sharing import offer_to_json
+
+    return offer_to_json(offer)
+
+
 def build_memory(
     config: Config, ledgers: Ledgers, answerer: Answerer, is_wish: Callable[[str], bool]
 ) -> HintMemory:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from openclaw_rl import __version__
 from openclaw_rl.config import Config, to_environment
 from openclaw_rl.loop import build_serving
-from openclaw_rl.processes.parts import engine_socket
+from openclaw_rl.processes.parts import engine_socket, gpu_handles
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.processes.supervise import Supervisor
 from openclaw_rl.serve.private import create_private_app
@@ -131,7 +131,7 @@ async def _serve_engine_socket(config: Config, system: ServingSystem) -> None:
     from openclaw_rl.serve.listen import Listener, bind_private
 
     listener = bind_private(engine_socket(config))
-    app = create_private_app(system.engine)
+    app = create_private_app(system.engine, partial(gpu_handles, system.engine))
     private = Listener(
         uvicorn.Config(
             app,

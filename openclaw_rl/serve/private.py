@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import asdict, replace
 
@@ -18,13 +18,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from openclaw_rl.types import Engine, GenerateRequest, Priority, Weights
+from openclaw_rl.types import Engine, GenerateRequest, Json, Priority, Weights
 from openclaw_rl.types.wire import facts_to_json, generate_from_json, score_from_json, token_to_json
 
 _TOKENS_AT_ONCE = 16
 
 
-def create_private_app(engine: Engine) -> Starlette:
+def create_private_app(engine: Engine, gpu_handles: Callable[[], Json | None] = lambda: None) -> Starlette:
+    """``gpu_handles``: what another process needs to use the engine's GPU with it."""
+
     async def score(request: Request) -> JSONResponse:
         asked = score_from_json(await request.json())
         scores = await engine.score(replace(asked, priority=_low(asked.priority)))
@@ -53,6 +55,13 @@ def create_private_app(engine: Engine) -> Starlette:
     async def status(_: Request) -> JSONResponse:
         return JSONResponse(facts_to_json(engine.capabilities, engine.context_length, engine.status()))
 
+    async def gpu(_: Request) -> JSONResponse:
+        """Handles of the base's weights, for a trainer on the same GPU."""
+        return JSONResponse(await asyncio.to_thread(gpu_handles))
+
+    async def live(_: Request) -> JSONResponse:
+        return JSONResponse(getattr(engine, "num_live", int)())
+
     async def refused(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"error": str(error)}, status_code=400)
 
@@ -64,6 +73,8 @@ def create_private_app(engine: Engine) -> Starlette:
             Route("/serve_version", serve_version, methods=["POST"]),
             Route("/unload", unload, methods=["POST"]),
             Route("/status", status),
+            Route("/gpu", gpu),
+            Route("/live", live),
         ]
     )
     app.add_exception_handler(ValueError, refused)

@@ -18,7 +18,7 @@ from openclaw_rl.settings import TrainConfig, extended
 from openclaw_rl.sizes import sized
 from openclaw_rl.train.local_options import LocalTrainerOptions
 from openclaw_rl.train.losses import LOSSES
-from openclaw_rl.types import Trainer, TrainerCapabilities
+from openclaw_rl.types import GpuOffer, Trainer, TrainerCapabilities
 
 __all__ = [
     "LOCAL",
@@ -42,6 +42,10 @@ class TrainerParts:
     settings: TrainConfig
     frozen_linears: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     """``train_base`` -> what replaces a frozen layer with a faster or smaller one, if the engine has such."""
+    on_gpu: Callable[[], GpuOffer | None] | None = None
+    """What the engine shares of its GPU."""
+    num_live: Callable[[], int] | None = None
+    """The engine's number of unfinished requests of users."""
 
 
 #: What the trainers of this package can do, known without their modules.
@@ -67,9 +71,12 @@ class _Local:
         self._options(settings, "")
 
     def __call__(self, parts: TrainerParts) -> Trainer:
+        from openclaw_rl.train.beside import Beside
+        from openclaw_rl.train.local import LocalTrainer
+
         options = self._options(parts.settings, parts.name)
-        made = imported("openclaw_rl.train.local:LocalTrainer")
-        return cast(Trainer, made(parts.model, options, parts.frozen_linears.get(options.train_base)))
+        frozen, beside = parts.frozen_linears.get(options.train_base), Beside(parts.on_gpu, parts.num_live)
+        return LocalTrainer(parts.model, options, frozen, beside=beside)
 
     def _options(self, settings: TrainConfig, name: str) -> LocalTrainerOptions:
         return extended(LocalTrainerOptions, settings, settings.trainer_options, name=name)

@@ -10,10 +10,8 @@ import json
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +21,26 @@ from openclaw_rl.models import pick_device
 from openclaw_rl.packing import ATTENTION, attach, prove
 from openclaw_rl.sizes import defaults_of, sized
 from openclaw_rl.train import LOCAL
-from openclaw_rl.train.activations import saved_bytes
+from openclaw_rl.train.activations import Activations
+from openclaw_rl.train.beside import Beside
 from openclaw_rl.train.export import copy_tokenizer
 from openclaw_rl.train.local_options import LocalTrainerOptions
 from openclaw_rl.train.lora import store_in_fp16, with_lora
 from openclaw_rl.train.losses import loss_of
 from openclaw_rl.train.masters import Masters
-from openclaw_rl.train.packed import Packed, head_of, logprobs, pack
+from openclaw_rl.train.memory import Budget
+from openclaw_rl.train.packed import Packed, head_of, logprobs, pack, working_bytes
 from openclaw_rl.train.policies import AVERAGE, TRAINER_STATE
+from openclaw_rl.train.tally import Clock, Tally
+from openclaw_rl.train.trial import fused_layers
 from openclaw_rl.types import Batch, Json, StepReport, Weights
 from openclaw_rl.types.lora import ADAPTER_CONFIG, ADAPTER_FILE
 
 FrozenLinear = Callable[[torch.nn.Linear], torch.nn.Module]
+BaseLoader = Callable[[Path, torch.dtype, torch.device], Any]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-#: Length of the trial run that measures what a layer saves per token.
-_SAMPLE_TOKENS = 64
+#: Bytes per trained parameter: its gradient, and the optimizer's two moments.
+_STEP_BYTES = 12
 _NEW_LINE = "or start a new line from the base: openclaw-rl policy promote 0"
 log = logging.getLogger(__name__)
 
@@ -52,31 +55,36 @@ class LocalTrainer:
         model: Path,
         options: LocalTrainerOptions | None = None,
         frozen_linear: FrozenLinear | None = None,
+        load_base: BaseLoader | None = None,
+        beside: Beside | None = None,
     ) -> None:
-        """``frozen_linear`` replaces the layers under adapters with faster ones that compute the same."""
-        self.options = options = _sized(options or LocalTrainerOptions(), model)
-        self._frozen_linear = frozen_linear
+        """``frozen_linear`` replaces the layers under adapters with faster ones that compute the same.
+
+        ``load_base`` gets the base from elsewhere than its files; ``beside`` is the engine on the same GPU.
+        """
+        options = options or LocalTrainerOptions()
+        self._frozen_linear, self._load_base = frozen_linear, load_base or read_base
+        self._beside = beside or Beside()
         if options.finetune not in ("lora", "full"):
             raise ValueError(f"unknown way of fine-tuning {options.finetune!r}; known: lora, full")
-        if options.train_dtype not in _DTYPES:
-            raise ValueError(f"unknown dtype {options.train_dtype!r}; known: {', '.join(_DTYPES)}")
+        if options.train_dtype not in (*_DTYPES, "auto"):
+            raise ValueError(f"unknown dtype {options.train_dtype!r}; known: auto, {', '.join(_DTYPES)}")
         if options.train_threads:
             torch.set_num_threads(options.train_threads)
         self.device = torch.device(pick_device(options.train_device))
+        self.options = options = _sized(options, model, self.device)
         self._path = model
         self._load()
 
     def _load(self) -> None:
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()  # it would end up in the log
         options = self.options
         torch.manual_seed(options.seed)
-        base: Any = AutoModelForCausalLM.from_pretrained(
-            self._path, dtype=_DTYPES[options.train_dtype], attn_implementation=ATTENTION
-        )
+        wanted = (self._path, _DTYPES[options.train_dtype], self.device)
+        shares = options.finetune == "lora" and self.device.type == "cuda"
+        base = (self._beside.base(*wanted) if shares else None) or self._load_base(*wanted)
         base.config.use_cache = False
+        if self.device.type == "cuda":  # the same adapter, wherever the base came from
+            torch.manual_seed(options.seed)
         self._model: Any = with_lora(base, options, options.name) if options.finetune == "lora" else base
         self._model.to(self.device).eval()  # eval turns dropout off; gradients still flow
         self._decoder, self._head = base.get_decoder(), head_of(base)
@@ -88,9 +96,31 @@ class LocalTrainer:
         self._speed_up_base()
         self._named = [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]
         self._parameters = [parameter for _, parameter in self._named]
+        can_fuse = options.fused and options.finetune == "lora" and self.device.type == "cuda"
+        self._fused = fused_layers(self._decoder, self._packing, self._parameters) if can_fuse else []
         self._masters = Masters(self._parameters)
         self._first = [p.detach().clone() for p in self._parameters]
         self._begin()
+        self._plan_memory()
+
+    def _plan_memory(self) -> None:
+        on_gpu, options = self.device.type == "cuda", self.options
+        offer = self._beside.offer
+        self._budget = Budget(self.device, options.train_gpu_gib, offer) if on_gpu else None
+        self._activations = Activations(
+            self._model, self._decoder, self._packing, options, self._fused,
+            self._free_bytes if on_gpu else None,
+        )  # fmt: skip
+        if not options.micro_batch_tokens:
+            tokens = self._activations.longest_row()
+            log.info("rows of up to %d tokens, fused layers: %s", tokens, bool(self._fused))
+            self.options = replace(options, micro_batch_tokens=tokens)
+
+    def _free_bytes(self) -> float:
+        """Memory for a row, beside the optimizer's, which is allocated in the first step."""
+        assert self._budget is not None
+        step = 0 if self._optimizer.state else _STEP_BYTES * sum(p.numel() for p in self._parameters)
+        return self._budget.activations(step + working_bytes(self._head))
 
     def _speed_up_base(self) -> None:
         for module in self._model.modules():
@@ -124,33 +154,35 @@ class LocalTrainer:
     # --- one step ----------------------------------------------------------------------------
 
     def step(self, batch: Batch, version: int) -> StepReport:
+        while True:
+            try:
+                return self._step(batch, version)
+            except torch.OutOfMemoryError as error:
+                if self._budget is None:
+                    raise
+                self._budget.shrink(error)
+                self._model.zero_grad(set_to_none=True)  # of the row that failed
+
+    def _step(self, batch: Batch, version: int) -> StepReport:
         options = self.options
-        started = time.monotonic()
-        forward_s = backward_s = 0.0
-        loss_sum, differences, ratios = 0.0, [], []
-        num_tokens = num_reply = 0
+        started, clock, tally = time.monotonic(), Clock(self.device), Tally(version)
         self._optimizer.zero_grad(set_to_none=True)
         batch_loss = loss_of(batch)
         padding = getattr(batch_loss, "padding", 0.0)
         share = self._packing.can_share
         for packed in pack(batch.examples, options.micro_batch_tokens, self.device, padding, share):
-            before = time.monotonic()
+            if self.device.type == "cuda":
+                self._beside.wait_for_users()
+            before = clock.now()
             new = self._logprobs(packed)
             loss = (batch_loss(new, packed.old_NK, packed.signal_NK) * packed.weights_N).sum()
             if options.kl_coefficient:
                 loss = loss + options.kl_coefficient * self._kl_to_base(packed, new)
-            forwarded = time.monotonic()
+            forwarded = clock.now()
             loss.backward()
             self._masters.take_gradients()
-            forward_s += forwarded - before
-            backward_s += time.monotonic() - forwarded
-            recorded = packed.old_NK[:, 0] <= 0
-            change = (new[:, 0] - packed.old_NK[:, 0]).detach()
-            ratios.append(change[recorded].clamp(-20, 20).exp())
-            differences.append(change[recorded & (packed.versions_N == version)].abs())
-            loss_sum += float(loss.detach())
-            num_tokens += packed.num_tokens
-            num_reply += len(packed.rows_N)
+            tally.time(before, forwarded, clock.now())
+            tally.add(packed, new, loss)
         norm = float(torch.nn.utils.clip_grad_norm_(self._masters.weights, options.grad_clip))
         rate = self._learning_rate() * batch.scale
         for group in self._optimizer.param_groups:
@@ -161,17 +193,18 @@ class LocalTrainer:
         if self._average is not None:
             with torch.no_grad():
                 torch._foreach_lerp_(self._average, self._masters.weights, 1 - options.average_decay)
-        mine, moved = torch.cat(differences), torch.cat(ratios)
+        loss_sum = tally.loss()
+        forward_s, backward_s = tally.seconds(clock)
         return StepReport(
             loss=loss_sum,
             grad_norm=norm,
             finite=self._is_finite() and loss_sum == loss_sum,
             learning_rate=rate,
             num_samples=len(batch.examples),
-            num_tokens=num_tokens,
-            num_reply_tokens=num_reply,
-            mismatch=float(mine.mean()) if len(mine) else None,
-            ratio=float(moved.mean()) if len(moved) else 1.0,
+            num_tokens=tally.num_tokens,
+            num_reply_tokens=tally.num_reply,
+            mismatch=tally.mismatch(),
+            ratio=tally.ratio(),
             forward_s=forward_s,
             backward_s=backward_s,
             total_s=time.monotonic() - started,
@@ -182,7 +215,7 @@ class LocalTrainer:
         return options.learning_rate * min(1.0, (self._steps + 1) / max(1, options.warmup_steps))
 
     def _logprobs(self, packed: Packed) -> torch.Tensor:
-        with self._checkpointing(packed.num_tokens):
+        with self._activations.keeping(packed.num_tokens):
             self._packing.describe(packed.lengths, shared=packed.shared)
             hidden_1TH = self._decoder(
                 input_ids=packed.ids_1T, position_ids=packed.positions_1T, use_cache=False
@@ -200,42 +233,6 @@ class LocalTrainer:
         ).last_hidden_state
         return self._head.logits(hidden_1TH[0]).log_softmax(-1)
 
-    def _whole_layers(self, num_tokens: int) -> int:
-        """How many layers may keep all their activations, for a row of this length."""
-        if not self.options.activation_gib:
-            return len(self._decoder.layers) * self.options.checkpoint_tokens // num_tokens
-        return int(self.options.activation_gib * 2**30 / (num_tokens * self._layer_bytes))
-
-    @cached_property
-    def _layer_bytes(self) -> float:
-        """Bytes of activations that a layer saves per token."""
-        self._packing.describe([_SAMPLE_TOKENS])
-        ids_1T = torch.zeros(1, _SAMPLE_TOKENS, dtype=torch.long, device=self.device)
-        run = partial(self._decoder, input_ids=ids_1T, use_cache=False)
-        return saved_bytes(run, self._model.parameters()) / len(self._decoder.layers) / _SAMPLE_TOKENS
-
-    @contextmanager
-    def _checkpointing(self, num_tokens: int) -> Iterator[None]:
-        """Keep the activations that fit, recompute the rest.
-
-        Transformers checkpoints only in training mode, which is safe: the model has no dropout.
-        """
-        layers = self._decoder.layers
-        num_kept = self._whole_layers(num_tokens)
-        if num_kept >= len(layers):
-            yield
-            return
-        self._decoder.gradient_checkpointing_enable({"use_reentrant": False})
-        # The last layers keep theirs: that memory is freed before the first layer is recomputed.
-        for layer in layers[len(layers) - num_kept :]:
-            layer.gradient_checkpointing = False
-        self._model.train()
-        try:
-            yield
-        finally:
-            self._decoder.gradient_checkpointing_disable()
-            self._model.eval()
-
     def _kl_to_base(self, packed: Packed, new_NK: torch.Tensor) -> torch.Tensor:
         """k3 estimate of the KL on the sampled tokens."""
         if self.options.finetune != "lora":
@@ -246,7 +243,7 @@ class LocalTrainer:
         return ((gap.exp() - gap - 1) * packed.weights_N).sum()
 
     def _is_finite(self) -> bool:
-        return all(bool(p.isfinite().all()) for p in self._parameters)
+        return bool(torch.stack([p.isfinite().all() for p in self._parameters]).all())
 
     # --- saving ------------------------------------------------------------------------------
 
@@ -348,15 +345,29 @@ class LocalTrainer:
         return {name: p.detach() for name, p in model.named_parameters()}
 
 
+def read_base(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    """The transformers model of a folder. It is moved to the device later, with its adapters."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # it would end up in the log
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=ATTENTION)
+
+
 def _read_adapter(folder: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
     return load_file(folder / ADAPTER_FILE)
 
 
-def _sized(options: LocalTrainerOptions, model: Path) -> LocalTrainerOptions:
-    tokens = options.micro_batch_tokens or defaults_of(model).micro_batch_tokens
-    return replace(sized(options, model), micro_batch_tokens=tokens)
+def _sized(options: LocalTrainerOptions, model: Path, device: torch.device) -> LocalTrainerOptions:
+    """The rows of a GPU are sized once the model is loaded."""
+    on_gpu, tokens, dtype = device.type == "cuda", options.micro_batch_tokens, options.train_dtype
+    if not tokens and not on_gpu:
+        tokens = defaults_of(model).micro_batch_tokens
+    if dtype == "auto":
+        dtype = "bf16" if on_gpu else "fp32"
+    return replace(sized(options, model), micro_batch_tokens=tokens, train_dtype=dtype)
 
 
 def _check_kind(folder: Path, options: LocalTrainerOptions) -> None:

@@ -20,7 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from openclaw_rl.types import Example
 
-_LOGIT_ROWS = 256
+#: Rows of logits in memory at once. A GPU needs more of them to be busy.
+_LOGIT_ROWS, _GPU_LOGIT_ROWS = 256, 1024
 _NO_VERSION = -1
 
 
@@ -141,9 +142,8 @@ class Head:
 
     @property
     def is_frozen_product(self) -> bool:
-        # fp32 only: the saved mean embedding is later part of a difference, for which bf16 is too coarse.
         plain = self.bias_V is None and self.scale == 1.0 and self.softcap is None
-        return plain and not self.weight_VH.requires_grad and self.weight_VH.dtype == torch.float32
+        return plain and not self.weight_VH.requires_grad
 
     def logits(self, hidden_NH: torch.Tensor) -> torch.Tensor:
         logits_NV = F.linear(hidden_NH, self.weight_VH, self.bias_V).float() * self.scale
@@ -157,12 +157,21 @@ def head_of(model: Any) -> Head:
     return Head(linear.weight, linear.bias, scale, getattr(config, "final_logit_softcapping", None))
 
 
+def working_bytes(head: Head) -> int:
+    """Of ``logprobs``: logits in the head's precision and in fp32, and two copies of these."""
+    return _GPU_LOGIT_ROWS * len(head.weight_VH) * (head.weight_VH.dtype.itemsize + 12)
+
+
 def logprobs(hidden_NH: torch.Tensor, head: Head, targets_NK: torch.Tensor) -> torch.Tensor:
     """Raw log-probs of the targets; full logits exist for a few rows at a time only."""
+    count = _GPU_LOGIT_ROWS if hidden_NH.is_cuda else _LOGIT_ROWS
     parts = []
-    for hidden, targets in zip(hidden_NH.split(_LOGIT_ROWS), targets_NK.split(_LOGIT_ROWS), strict=True):
-        if head.is_frozen_product:
+    for hidden, targets in zip(hidden_NH.split(count), targets_NK.split(count), strict=True):
+        # fp32 only: the saved mean embedding is later part of a difference, for which bf16 is too coarse.
+        if head.is_frozen_product and hidden.dtype == head.weight_VH.dtype == torch.float32:
             parts.append(_FrozenHead.apply(hidden, head.weight_VH, targets))  # type: ignore[no-untyped-call]
+        elif head.is_frozen_product and hidden.is_cuda:
+            parts.append(HalfHead.apply(hidden, head.weight_VH, targets))  # type: ignore[no-untyped-call]
         else:
             parts.append(checkpoint(_chunk_logprobs, hidden, head, targets, use_reentrant=False))
     return torch.cat(parts)
@@ -198,3 +207,23 @@ class _FrozenHead(torch.autograd.Function):
         mean_NH, head_VH, targets_NK = ctx.saved_tensors
         toward_NH = torch.bmm(grad_NK.unsqueeze(1), head_VH[targets_NK]).squeeze(1)
         return toward_NH - grad_NK.sum(dim=1, keepdim=True) * mean_NH, None, None
+
+
+class HalfHead(torch.autograd.Function):
+    """Computes the logits again in the backward pass, in as little memory as possible."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_NH: torch.Tensor, head_VH: torch.Tensor, targets_NK: torch.Tensor
+    ) -> torch.Tensor:
+        logits_NV = F.linear(hidden_NH, head_VH).float()
+        total_N1 = logits_NV.logsumexp(dim=1, keepdim=True)
+        ctx.save_for_backward(hidden_NH, head_VH, targets_NK, total_N1)
+        return logits_NV.gather(1, targets_NK) - total_N1
+
+    @staticmethod
+    def backward(ctx: Any, grad_NK: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        hidden_NH, head_VH, targets_NK, total_N1 = ctx.saved_tensors
+        grad_NV = F.linear(hidden_NH, head_VH).float().sub_(total_N1).exp_()
+        grad_NV.mul_(-grad_NK.sum(dim=1, keepdim=True)).scatter_add_(1, targets_NK, grad_NK)
+        return grad_NV.to(head_VH.dtype) @ head_VH, None, None

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from openclaw_rl.types.base import BASE_VERSION, EVERYONE, FinishReason, Scope
@@ -171,6 +171,18 @@ class EngineStatus:
 
     def version_for(self, scope: Scope = EVERYONE) -> int:
         return self.serving.get(scope, BASE_VERSION)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOffer:
+    """What an engine tells a trainer that uses the same GPU."""
+
+    weights: Mapping[str, Any]
+    """The base's tensors under their names in transformers, to be read only; empty if it shares none."""
+    taken_later: int
+    """Bytes that its cache may still take."""
+    part: float
+    """The part of the GPU's memory that both may use together."""
 
 
 class Engine(Protocol):

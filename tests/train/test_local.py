@@ -308,12 +308,12 @@ def test_a_new_weight_decay_holds_from_a_resume_on(
 def test_layers_are_kept_as_long_as_they_fit(tiny_model: Path, ragged: list[Example]) -> None:
     """What autograd really holds of a row grows with the memory allowed, and the gradients stay the same."""
     [row] = pack(ragged, 4096, torch.device("cpu"))
-    whole = LocalTrainer(tiny_model, OPTIONS)._layer_bytes * row.num_tokens * 3
+    whole = LocalTrainer(tiny_model, OPTIONS)._activations.layer_bytes * row.num_tokens * 3
     held, expected = [], plain_gradients(tiny_model, ragged)
     for share, num_kept in ((0.3, 0), (0.7, 2), (1.1, 3)):
         options = replace(OPTIONS, activation_gib=share * whole / 2**30, micro_batch_tokens=4096)
         trainer = LocalTrainer(tiny_model, options)
-        assert trainer._whole_layers(row.num_tokens) == num_kept
+        assert trainer._activations.kept(row.num_tokens).whole == num_kept
         held.append(saved_bytes(partial(trainer._logprobs, row), trainer._model.parameters()))
         trainer.step(Batch(ragged), 0)
         for got, want in zip(gradients(trainer), expected, strict=True):
