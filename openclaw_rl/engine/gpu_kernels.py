@@ -14,106 +14,126 @@ import torch
 import triton
 import triton.language as tl
 
-#: Parts into which a sequence's keys are split; each is processed by its own program.
-SPLITS = 16
-_BLOCK = 32
+#: (rows of a step, parts into which a sequence's keys are split): each part is processed by its own program,
+#: and there should be a few programs per processor of the card.
+_SPLITS = ((4, 16), (16, 8), (32, 4), (64, 4))
+#: Keys processed at a time: as many as fit in shared memory, by the bytes of a number.
+_BLOCK = {2: 64, 4: 32}
+_STAGES = 3
 _WIDE = 512
+#: The fewest rows that a product of Triton's takes.
+_LEAST_DOT = 16
+_LOG2_E = 1.4426950408889634
 
 
 @triton.jit
-def _append(
-    qkv, q_out, cos, sin, norms, cache_R, capacity_R, length_R, layer, eps,
-    NUM_Q: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, HAS_NORM: tl.constexpr,
+def _turned(
+    heads, cos, sin, norms, position, eps, is_real, DIM: tl.constexpr, HAS_NORM: tl.constexpr
 ):  # fmt: skip
-    """Normalise and rotate one head of one row; queries go to ``q_out``, keys and values to the cache."""
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    length = tl.load(length_R + row)
-    half = tl.arange(0, DIM // 2)
-    source = qkv + (row * (NUM_Q + 2 * NUM_KV) + head) * DIM
-    first = tl.load(source + half).to(tl.float32)
-    second = tl.load(source + DIM // 2 + half).to(tl.float32)
-    if head < NUM_Q + NUM_KV:
-        if HAS_NORM:
-            weight = norms + tl.where(head < NUM_Q, 0, DIM)
-            mean = (tl.sum(first * first) + tl.sum(second * second)) / DIM
-            factor = 1 / tl.sqrt(mean + eps)
-            first = first * factor * tl.load(weight + half).to(tl.float32)
-            second = second * factor * tl.load(weight + DIM // 2 + half).to(tl.float32)
-        place = length * DIM + half
-        rotated = first * tl.load(cos + place).to(tl.float32) + second * tl.load(sin + place).to(tl.float32)
-        place += DIM // 2
-        second = second * tl.load(cos + place).to(tl.float32) + first * tl.load(sin + place).to(tl.float32)
-        first = rotated
-    element = q_out.dtype.element_ty
-    if head < NUM_Q:
-        target = q_out + (row * NUM_Q + head) * DIM
-    else:
-        cache = tl.load(cache_R + row).to(tl.pointer_type(element))
-        which = layer * 2 * NUM_KV + head - NUM_Q
-        target = cache + (which * tl.load(capacity_R + row) + length) * DIM
-    tl.store(target + half, first.to(element))
-    tl.store(target + DIM // 2 + half, second.to(element))
+    """Heads of one row, a line each, normalised and rotated to their position."""
+    dim = tl.arange(0, DIM)
+    swapped = (dim + DIM // 2) % DIM
+    own = tl.load(heads[:, None] + dim[None, :], mask=is_real[:, None], other=0.0).to(tl.float32)
+    other = tl.load(heads[:, None] + swapped[None, :], mask=is_real[:, None], other=0.0).to(tl.float32)
+    if HAS_NORM:
+        factor = 1 / tl.sqrt(tl.sum(own * own, axis=1) / DIM + eps)
+        own = own * factor[:, None] * tl.load(norms + dim).to(tl.float32)[None, :]
+        other = other * factor[:, None] * tl.load(norms + swapped).to(tl.float32)[None, :]
+    turn = position * DIM + dim
+    # The first half's sign is in the sine table.
+    return own * tl.load(cos + turn).to(tl.float32) + other * tl.load(sin + turn).to(tl.float32)
 
 
 @triton.jit
 def _attend(
-    q, cache_R, capacity_R, length_R, part, weight, layer, scale,
-    NUM_Q: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr,
-    PADDED: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr,
+    qkv, cos, sin, norms, cache_R, capacity_R, length_R, part, weight, finished, out, layer, eps, scale,
+    NUM_Q: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr,
+    HAS_NORM: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Query heads that share a key head, over one part of a row's keys: sum, largest score, total weight."""
+    """Query heads that share a key head, over one part of a row's keys; the last part combines all.
+
+    The first part also stores the new token's key and value, and starts with them.
+    """
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     split = tl.program_id(2)
-    length = tl.load(length_R + row) + 1
+    element = out.dtype.element_ty
+    length = tl.load(length_R + row)
     capacity = tl.load(capacity_R + row)
-    each = tl.cdiv(tl.cdiv(length, SPLIT), BLOCK) * BLOCK
-    start = split * each
-    end = tl.minimum(start + each, length)
-    member = tl.arange(0, PADDED)
-    dim = tl.arange(0, DIM)
-    mine = row * NUM_Q + head * GROUP + member
-    is_real = member < GROUP
-    query = tl.load(q + mine[:, None] * DIM + dim[None, :], mask=is_real[:, None], other=0.0)
-    query = query.to(tl.float32) * scale
-    keys = tl.load(cache_R + row).to(tl.pointer_type(q.dtype.element_ty))
+    # Without the hint, every load is of one element.
+    keys = tl.multiple_of(tl.load(cache_R + row).to(tl.pointer_type(element)), 16)
     keys += (layer * 2 * NUM_KV + head) * capacity * DIM
     values = keys + NUM_KV * capacity * DIM
-    largest = tl.full([PADDED], float("-inf"), tl.float32)
-    total = tl.zeros([PADDED], tl.float32)
-    result = tl.zeros([PADDED, DIM], tl.float32)
-    for at in range(start, end, BLOCK):
+    member = tl.arange(0, PADDED)
+    dim = tl.arange(0, DIM)
+    is_real = member < GROUP
+    heads = qkv + row * (NUM_Q + 2 * NUM_KV) * DIM
+    queries = heads + (head * GROUP + member) * DIM
+    query = _turned(queries, cos, sin, norms, length, eps, is_real, DIM, HAS_NORM).to(element)
+    one = tl.arange(0, 1)
+    key_heads = heads + (NUM_Q + head + one) * DIM
+    new_key = _turned(key_heads, cos, sin, norms + DIM, length, eps, one == 0, DIM, HAS_NORM).to(element)
+    new_value = tl.load(heads + (NUM_Q + NUM_KV + head) * DIM + dim)
+    is_first = split == 0
+    new = length * DIM + dim
+    is_stored = dim < tl.where(is_first, DIM, 0)
+    tl.store(keys + new[None, :], new_key, mask=is_stored[None, :])
+    tl.store(values + new, new_value, mask=is_stored)
+    own_score = tl.sum(query.to(tl.float32) * new_key.to(tl.float32), axis=1) * scale
+    largest = tl.where(is_first, own_score, float("-inf"))
+    total = tl.where(is_first, 1.0, 0.0) + tl.zeros([PADDED], tl.float32)
+    result = tl.where(is_first, new_value.to(tl.float32), 0.0)[None, :] + tl.zeros([PADDED, DIM], tl.float32)
+    each = tl.cdiv(tl.cdiv(length, SPLIT), BLOCK) * BLOCK
+    end = tl.minimum(split * each + each, length)
+    for at in tl.range(split * each, end, BLOCK, num_stages=STAGES):
         token = at + tl.arange(0, BLOCK)
         is_there = token < end
-        place = token[:, None] * DIM + dim[None, :]
-        key = tl.load(keys + place, mask=is_there[:, None], other=0.0).to(tl.float32)
-        score = tl.sum(query[:, None, :] * key[None, :, :], axis=2)
+        key = tl.load(keys + token[None, :] * DIM + dim[:, None], mask=is_there[None, :], other=0.0)
+        score = tl.dot(query, key, input_precision="ieee") * scale
         score = tl.where(is_there[None, :], score, float("-inf"))
         now = tl.maximum(largest, tl.max(score, axis=1))
-        before = tl.exp(largest - now)
-        share = tl.exp(score - now[:, None])
-        value = tl.load(values + place, mask=is_there[:, None], other=0.0).to(tl.float32)
-        result = result * before[:, None] + tl.sum(share[:, :, None] * value[None, :, :], axis=1)
+        before = tl.exp2(largest - now)
+        share = tl.exp2(score - now[:, None])
+        value = tl.load(values + token[:, None] * DIM + dim[None, :], mask=is_there[:, None], other=0.0)
+        result = tl.dot(share.to(element), value, result * before[:, None], input_precision="ieee")
         total = total * before + tl.sum(share, axis=1)
         largest = now
-    slot = mine * SPLIT + split
-    tl.store(part + slot[:, None] * DIM + dim[None, :], result, mask=is_real[:, None])
-    tl.store(weight + 2 * slot, largest, mask=is_real)
-    tl.store(weight + 2 * slot + 1, total, mask=is_real)
+    mine = row * NUM_Q + head * GROUP + member
+    place = mine[:, None] * DIM + dim[None, :]
+    if SPLIT == 1:
+        tl.store(out + place, (result / total[:, None]).to(element), mask=is_real[:, None])
+    else:
+        slot = mine * SPLIT + split
+        tl.store(part + slot[:, None] * DIM + dim[None, :], result, mask=is_real[:, None])
+        tl.store(weight + 2 * slot, largest, mask=is_real)
+        tl.store(weight + 2 * slot + 1, total, mask=is_real)
+        tl.debug_barrier()  # all threads have written before one of them counts this part as done
+        counter = finished + row * NUM_KV + head
+        if tl.atomic_add(counter, 1, sem="acq_rel") == SPLIT - 1:
+            _combine(part, weight, out, mine, place, is_real, DIM, PADDED, SPLIT)
+            tl.store(counter, 0)
 
 
 @triton.jit
-def _combine(part, weight, out, DIM: tl.constexpr, SPLIT: tl.constexpr):
-    """Combine the parts of one query head into its attention output."""
-    head = tl.program_id(0).to(tl.int64)
-    split = head * SPLIT + tl.arange(0, SPLIT)
+def _combine(
+    part, weight, out, mine, place, is_real, DIM: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr
+):  # fmt: skip
+    """Combine the parts of some query heads into their attention outputs."""
     dim = tl.arange(0, DIM)
-    largest = tl.load(weight + 2 * split)
-    share = tl.exp(largest - tl.max(largest))
-    total = tl.sum(share * tl.load(weight + 2 * split + 1))
-    result = tl.sum(tl.load(part + split[:, None] * DIM + dim[None, :]) * share[:, None], axis=0)
-    tl.store(out + head * DIM + dim, (result / total).to(out.dtype.element_ty))
+    split = tl.arange(0, SPLIT)
+    slot = mine[:, None] * SPLIT + split[None, :]
+    largest = tl.load(weight + 2 * slot, mask=is_real[:, None], other=0.0, cache_modifier=".cg")
+    highest = tl.max(largest, axis=1)
+    total = tl.load(weight + 2 * slot + 1, mask=is_real[:, None], other=1.0, cache_modifier=".cg")
+    total = tl.sum(total * tl.exp2(largest - highest[:, None]), axis=1)
+    result = tl.zeros([PADDED, DIM], tl.float32)
+    for other in tl.static_range(SPLIT):
+        slot = mine * SPLIT + other
+        largest = tl.load(weight + 2 * slot, mask=is_real, other=0.0, cache_modifier=".cg")
+        ours = part + slot[:, None] * DIM + dim[None, :]
+        value = tl.load(ours, mask=is_real[:, None], other=0.0, cache_modifier=".cg")
+        result += value * tl.exp2(largest - highest)[:, None]
+    tl.store(out + place, (result / total[:, None]).to(out.dtype.element_ty), mask=is_real[:, None])
 
 
 @triton.jit
@@ -158,10 +178,10 @@ class Attention:
 
     def __init__(self, rows: int, num_q: int, num_kv: int, dim: int, like: torch.Tensor) -> None:
         self.num_q, self.num_kv, self.dim = num_q, num_kv, dim
-        self._q = like.new_empty(rows, num_q, dim)
         self._out = like.new_empty(rows, num_q * dim)
-        self._part = torch.empty(rows, num_q, SPLITS, dim, device=like.device)
-        self._weight = torch.empty(rows, num_q, SPLITS, 2, device=like.device)
+        self._part = torch.empty(rows, num_q, _SPLITS[0][1], dim, device=like.device)
+        self._weight = torch.empty(rows, num_q, _SPLITS[0][1], 2, device=like.device)
+        self._finished = torch.zeros(rows, num_kv, dtype=torch.int32, device=like.device)
 
     def __call__(
         self,
@@ -172,19 +192,16 @@ class Attention:
         where: BatchRows,
         layer: int,
     ) -> torch.Tensor:
-        rows, places = qkv_RO.shape[0], (where.cache_R, where.capacity_R, where.length_R)
-        heads = {"NUM_Q": self.num_q, "NUM_KV": self.num_kv, "DIM": self.dim}
-        has_norm = norms_2D is not None
-        _append[rows, self.num_q + 2 * self.num_kv](
-            qkv_RO, self._q, *rope, norms_2D if has_norm else qkv_RO, *places, layer, eps,
-            **heads, HAS_NORM=has_norm, num_warps=1,
+        rows, group = qkv_RO.shape[0], self.num_q // self.num_kv
+        splits = next(count for most, count in _SPLITS if rows <= most)
+        _attend[rows, self.num_kv, splits](
+            qkv_RO, *rope, qkv_RO if norms_2D is None else norms_2D,
+            where.cache_R, where.capacity_R, where.length_R, self._part, self._weight, self._finished, self._out,
+            layer, eps, self.dim**-0.5 * _LOG2_E,
+            NUM_Q=self.num_q, NUM_KV=self.num_kv, DIM=self.dim, GROUP=group,
+            PADDED=max(_LEAST_DOT, triton.next_power_of_2(group)), HAS_NORM=norms_2D is not None,
+            SPLIT=splits, BLOCK=_BLOCK[qkv_RO.element_size()], STAGES=_STAGES,
         )  # fmt: skip
-        group = self.num_q // self.num_kv
-        _attend[rows, self.num_kv, SPLITS](
-            self._q, *places, self._part, self._weight, layer, self.dim**-0.5,
-            **heads, GROUP=group, PADDED=triton.next_power_of_2(group), SPLIT=SPLITS, BLOCK=_BLOCK,
-        )  # fmt: skip
-        _combine[(rows * self.num_q,)](self._part, self._weight, self._out, DIM=self.dim, SPLIT=SPLITS)
         return self._out[:rows]
 
 
