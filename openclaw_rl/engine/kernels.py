@@ -65,6 +65,13 @@ class FloatKernel:
             return F.linear(x_RI, weight, bias)
         return torch.cat([F.linear(x_RI, weight, bias) for weight, bias in self._parts], dim=-1)
 
+    def joined(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """All its rows as one matrix and bias: no copy on a GPU."""
+        if len(self._parts) == 1:
+            return self._parts[0]
+        weights, biases = [weight for weight, _ in self._parts], [bias for _, bias in self._parts]
+        return torch.cat(weights), _join_biases(weights, biases)
+
 
 class Bf16Kernel:
     """bf16 weights and products, fp32 outside: half the bytes, twice the arithmetic throughput."""

@@ -1,8 +1,8 @@
-"""What a decoding step computes between its matrix products on a GPU: five Triton kernels.
+"""Attention of a decoding step on a GPU, as one Triton kernel.
 
-They look up the addresses of each row's keys, values and adapter in small tables on the device. So only the
-number of rows is fixed, and a step can be recorded once and replayed for any mix of sequences, lengths and
-adapters (``graphs.py``).
+It looks up the address of each row's keys and values in small tables on the device. So only the number of
+rows is fixed, and a step can be recorded once and replayed for any mix of sequences, lengths and adapters
+(``graphs.py``).
 
 Triton ships with torch's CUDA builds. This module is imported only where a GPU is used, and by its tests,
 which run the kernels in Triton's interpreter.
@@ -14,13 +14,15 @@ import torch
 import triton
 import triton.language as tl
 
+from openclaw_rl.engine.gpu_products import overlap
+
 #: (rows of a step, parts into which a sequence's keys are split): each part is processed by its own program,
 #: and there should be a few programs per processor of the card.
-_SPLITS = ((4, 16), (16, 8), (32, 4), (64, 4))
-#: Keys processed at a time: as many as fit in shared memory, by the bytes of a number.
-_BLOCK = {2: 64, 4: 32}
+_SPLITS = ((4, 16), (64, 8))
+#: Keys processed at a time, by the bytes of a number, and how many such blocks are read ahead.
+_BLOCK = {2: 32, 4: 32}
 _STAGES = 3
-_WIDE = 512
+_WARPS = 2
 #: The fewest rows that a product of Triton's takes.
 _LEAST_DOT = 16
 _LOG2_E = 1.4426950408889634
@@ -44,16 +46,19 @@ def _turned(
     return own * tl.load(cos + turn).to(tl.float32) + other * tl.load(sin + turn).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["layer"])
 def _attend(
     qkv, cos, sin, norms, cache_R, capacity_R, length_R, part, weight, finished, out, layer, eps, scale,
     NUM_Q: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr,
     HAS_NORM: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Query heads that share a key head, over one part of a row's keys; the last part combines all.
 
     The first part also stores the new token's key and value, and starts with them.
     """
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     split = tl.program_id(2)
@@ -64,6 +69,8 @@ def _attend(
     keys = tl.multiple_of(tl.load(cache_R + row).to(tl.pointer_type(element)), 16)
     keys += (layer * 2 * NUM_KV + head) * capacity * DIM
     values = keys + NUM_KV * capacity * DIM
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     member = tl.arange(0, PADDED)
     dim = tl.arange(0, DIM)
     is_real = member < GROUP
@@ -136,43 +143,6 @@ def _combine(
     tl.store(out + place, (result / total[:, None]).to(out.dtype.element_ty), mask=is_real[:, None])
 
 
-@triton.jit
-def _shrink(x, low, table, slot_R, entry, size, NUM: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr):
-    """One rank of one row: its input times a row of its adapter's A."""
-    row = tl.program_id(0).to(tl.int64)
-    rank = tl.program_id(1)
-    slot = tl.load(slot_R + row)
-    if slot >= 0:
-        item = table + (slot * NUM + entry) * 3
-        if rank < tl.load(item + 2):
-            a = tl.load(item).to(tl.pointer_type(x.dtype.element_ty)) + rank * size
-            total = tl.zeros([BLOCK], tl.float32)
-            for at in range(0, size, BLOCK):
-                column = at + tl.arange(0, BLOCK)
-                is_there = column < size
-                left = tl.load(x + row * size + column, mask=is_there, other=0.0).to(tl.float32)
-                total += left * tl.load(a + column, mask=is_there, other=0.0).to(tl.float32)
-            tl.store(low + row * RANKS + rank, tl.sum(total))
-
-
-@triton.jit
-def _expand(y, low, table, slot_R, entry, width, NUM: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr):
-    """Add one row's ranks times its adapter's B to a block of its output."""
-    row = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slot_R + row)
-    if slot >= 0:
-        item = table + (slot * NUM + entry) * 3
-        ranks = tl.load(item + 2)
-        b = tl.load(item + 1).to(tl.pointer_type(y.dtype.element_ty))
-        column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        is_there = column < width
-        total = tl.load(y + row * width + column, mask=is_there, other=0.0).to(tl.float32)
-        for rank in range(0, ranks):
-            left = tl.load(low + row * RANKS + rank)
-            total += left * tl.load(b + rank * width + column, mask=is_there, other=0.0).to(tl.float32)
-        tl.store(y + row * width + column, total.to(y.dtype.element_ty), mask=is_there)
-
-
 class Attention:
     """Keys, values and attention of one new token per row."""
 
@@ -196,34 +166,23 @@ class Attention:
         splits = next(count for most, count in _SPLITS if rows <= most)
         _attend[rows, self.num_kv, splits](
             qkv_RO, *rope, qkv_RO if norms_2D is None else norms_2D,
-            where.cache_R, where.capacity_R, where.length_R, self._part, self._weight, self._finished, self._out,
-            layer, eps, self.dim**-0.5 * _LOG2_E,
+            where.cache_R, where.capacity_R, where.length_R,
+            self._part, self._weight, self._finished, self._out, layer, eps, self.dim**-0.5 * _LOG2_E,
             NUM_Q=self.num_q, NUM_KV=self.num_kv, DIM=self.dim, GROUP=group,
             PADDED=max(_LEAST_DOT, triton.next_power_of_2(group)), HAS_NORM=norms_2D is not None,
             SPLIT=splits, BLOCK=_BLOCK[qkv_RO.element_size()], STAGES=_STAGES,
+            num_warps=_WARPS, **overlap(qkv_RO.device),
         )  # fmt: skip
         return self._out[:rows]
 
 
 class BatchRows:
-    """Per row of the step: token, position, cache address and capacity, adapter slot (-1: none)."""
+    """Per row of the step: token, position, cache address and capacity, adapter slot (-1: none).
+
+    Then per group of neighbouring rows with the same adapter: its slot (-1: none), first row and end.
+    """
 
     def __init__(self, rows: int, device: torch.device) -> None:
-        self.all_5R = torch.zeros(5, rows, dtype=torch.int64, device=device)
-        self.ids_R, self.length_R, self.cache_R, self.capacity_R, self.slot_R = self.all_5R.unbind(0)
-
-
-def add_low_rank(
-    y_RO: torch.Tensor,
-    x_RI: torch.Tensor,
-    low_RK: torch.Tensor,
-    table_SE3: torch.Tensor,
-    slot_R: torch.Tensor,
-    entry: int,
-    ranks: int,
-) -> None:
-    """``y += (x @ a.T) @ b`` with each row's own ``a`` and ``b``, of at most ``ranks`` ranks."""
-    (rows, size), width, num = x_RI.shape, y_RO.shape[1], table_SE3.shape[1]
-    shared = {"NUM": num, "RANKS": low_RK.shape[1], "BLOCK": _WIDE}
-    _shrink[rows, ranks](x_RI, low_RK, table_SE3, slot_R, entry, size, **shared)
-    _expand[rows, triton.cdiv(width, _WIDE)](y_RO, low_RK, table_SE3, slot_R, entry, width, **shared)
+        self.all_8R = torch.zeros(8, rows, dtype=torch.int64, device=device)
+        self.ids_R, self.length_R, self.cache_R, self.capacity_R, self.slot_R = self.all_8R[:5].unbind(0)
+        self.groups_3R = self.all_8R[5:]
