@@ -21,6 +21,7 @@ import torch
 from openclaw_rl.engine.lora import PROJECTIONS, Adapter, entry_of
 
 if TYPE_CHECKING:
+    from openclaw_rl.engine.gpu_sampler import GpuSampler
     from openclaw_rl.engine.model import Chunk, Decoder
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,17 @@ def recorded(decoder: Decoder) -> GraphDecode | None:
         log.warning("decoding without CUDA graphs, which is slower: triton is not installed")
         return None
     return GraphDecode(decoder)
+
+
+def sampler_on(device: torch.device) -> GpuSampler | None:
+    """Samples on a GPU; None where that is impossible."""
+    if device.type != "cuda":
+        return None
+    try:
+        from openclaw_rl.engine.gpu_sampler import GpuSampler
+    except ImportError:  # no triton
+        return None
+    return GpuSampler(device)
 
 
 class GraphDecode:

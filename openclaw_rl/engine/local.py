@@ -23,13 +23,15 @@ import torch
 from openclaw_rl.engine import LOCAL
 from openclaw_rl.engine.adapter_cache import AdapterCache
 from openclaw_rl.engine.choose import choose_kernel, kernel_off_the_grid
+from openclaw_rl.engine.graphs import sampler_on
+from openclaw_rl.engine.job import Job
 from openclaw_rl.engine.kernels import kernel_set
 from openclaw_rl.engine.kv import CachePool, Reader
 from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder, Network
 from openclaw_rl.engine.sampling import Sampler
-from openclaw_rl.engine.scheduler import Job, Scheduler
+from openclaw_rl.engine.scheduler import Scheduler
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.engine.weights import Checkpoint, read_checkpoint
 from openclaw_rl.models import pick_device
@@ -116,6 +118,8 @@ class LocalEngine:
             tuner=ThreadTuner(
                 torch.get_num_threads() if self.device.type == "cpu" else 1, torch.set_num_threads
             ),
+            gpu_sampler=sampler_on(self.device),
+            flush=self._flush_outbox,
         )
 
     def _warm_up(self) -> None:

@@ -1,0 +1,131 @@
+"""Samples the tokens of a step on the GPU, with one copy of settings there and one of results back.
+
+Rows whose distribution needs more than a temperature, top-p and min-p are sampled by ``sampling.py``. A
+request's uniform numbers come from its own generator on the CPU, so that a seed gives the same reply
+whatever else is in the batch.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from openclaw_rl.engine.gpu_sampling import draw
+from openclaw_rl.engine.sampling import COLDEST, Sampler
+
+_ROWS = 256
+#: Recorded sets of kernels; the logits of recorded steps are always at the same few addresses.
+_MOST_GRAPHS = 64
+_LEAST_TOP_P = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One row's token; the log-probs are as in ``Token``."""
+
+    id: int
+    logprob: float
+    sampled_logprob: float
+    top_ids: list[int]
+    top_logprobs: list[float]
+
+
+class GpuSampler:
+    """``start`` launches kernels, ``finish`` waits for their results; in turn. Without a GPU, as in tests,
+    nothing is recorded."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._is_gpu = device, device.type == "cuda"
+        self._graphs: OrderedDict[tuple[int, int, int, bool], _Recorded | None] = OrderedDict()
+        self._done = torch.cuda.Event() if self._is_gpu else None
+        self._results = torch.empty(0, dtype=torch.int32)
+        self._greedy: list[bool] = []
+        self._grow(_ROWS)
+
+    def start(self, logits_RV: torch.Tensor, samplers: Sequence[Sampler], top: int) -> None:
+        rows = len(samplers)
+        if rows > self._host_R4.shape[0]:
+            self._grow(2 * rows)
+        params = [sampler.params for sampler in samplers]
+        self._greedy = [each.temperature < COLDEST for each in params]
+        self._host_R4[:rows] = torch.tensor(
+            [
+                (sampler.next_uniform(), 1.0, 1.0, 0.0)
+                if greedy
+                else (
+                    sampler.next_uniform(),
+                    1 / each.temperature,
+                    max(each.top_p, _LEAST_TOP_P),
+                    each.min_p,
+                )
+                for sampler, each, greedy in zip(samplers, params, self._greedy, strict=True)
+            ],
+            dtype=torch.float64,
+        )
+        self._settings_R4.copy_(self._host_R4, non_blocking=True)
+        is_cut = any(each.top_p < 1 or each.min_p > 0 for each in params)
+        drawn = self._draw(logits_RV, top, is_cut)
+        self._results = self._pinned(rows, drawn.shape[1])
+        self._results.copy_(drawn, non_blocking=True)
+        if self._done is not None:
+            self._done.record()
+
+    def finish(self) -> list[Drawn]:
+        if self._done is not None:
+            self._done.synchronize()
+        top = (self._results.shape[1] - 3) // 2
+        ids = self._results[:, : 3 + top].tolist()
+        logprobs = self._results.view(torch.float32).tolist()
+        return [
+            Drawn(row[3], floats[3 + top], 0.0, row[3:], floats[3 + top :])
+            if greedy
+            else Drawn(row[0], floats[1], floats[2], row[3:], floats[3 + top :])
+            for row, floats, greedy in zip(ids, logprobs, self._greedy, strict=True)
+        ]
+
+    def _grow(self, rows: int) -> None:
+        self._graphs.clear()
+        self._host_R4 = torch.zeros(rows, 4, dtype=torch.float64, pin_memory=self._is_gpu)
+        self._host_R4[:, 1:3] = 1
+        self._settings_R4 = torch.zeros(rows, 4, dtype=torch.float64, device=self._device)
+        self._host = torch.empty(0, dtype=torch.int32)
+
+    def _pinned(self, rows: int, width: int) -> torch.Tensor:
+        if rows * width > self._host.numel():
+            self._host = torch.empty(2 * rows * width, dtype=torch.int32, pin_memory=self._is_gpu)
+        return self._host[: rows * width].view(rows, width)
+
+    def _draw(self, logits_RV: torch.Tensor, top: int, is_cut: bool) -> torch.Tensor:
+        settings_R4 = self._settings_R4[: logits_RV.shape[0]]
+        if not self._is_gpu:
+            return draw(logits_RV, settings_R4, top, is_cut)
+        key = (logits_RV.data_ptr(), logits_RV.shape[0], top, is_cut)
+        if (recorded := self._graphs.get(key)) is not None:
+            self._graphs.move_to_end(key)
+            recorded.graph.replay()
+            return recorded.drawn
+        if key in self._graphs:  # seen before, so it will be seen again; its kernels are compiled, too
+            self._graphs[key] = recorded = _record(logits_RV, settings_R4, top, is_cut)
+            recorded.graph.replay()
+            return recorded.drawn
+        self._graphs[key] = None
+        if len(self._graphs) > _MOST_GRAPHS:
+            self._graphs.popitem(last=False)
+        return draw(logits_RV, settings_R4, top, is_cut)
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    graph: torch.cuda.CUDAGraph
+    drawn: torch.Tensor
+
+
+def _record(logits_RV: torch.Tensor, settings_R4: torch.Tensor, top: int, is_cut: bool) -> _Recorded:
+    graph = torch.cuda.CUDAGraph()
+    # thread_local: other threads, such as one that loads an adapter, may allocate meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        drawn = draw(logits_RV, settings_R4, top, is_cut)
+    return _Recorded(graph, drawn)
