@@ -45,7 +45,7 @@ def _shrink_row(
     tl.store(low + part * RANKS + rank, tl.sum(right.to(tl.float32) * value[None, :], axis=1))
 
 
-@triton.jit(do_not_specialize=["entry"])
+@triton.jit(do_not_specialize=["entry", "rows"])
 def _shrink(
     x, low, table, groups, entry, rows,
     SIZE: tl.constexpr, NUM: tl.constexpr, MOST: tl.constexpr, RANKS: tl.constexpr, SPAN: tl.constexpr,
@@ -75,7 +75,7 @@ def _shrink(
             tl.store(low + place, total, mask=is_row[:, None])
 
 
-@triton.jit(do_not_specialize=["entry"])
+@triton.jit(do_not_specialize=["entry", "rows"])
 def _expand(
     y, low, table, groups, entry, rows,
     WIDTH: tl.constexpr, NUM: tl.constexpr, MOST: tl.constexpr, RANKS: tl.constexpr, PARTS: tl.constexpr,

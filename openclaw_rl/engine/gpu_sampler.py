@@ -7,18 +7,22 @@ whatever else is in the batch.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from openclaw_rl.engine.gpu_sampling import draw
+from openclaw_rl.engine.recording import Recorded, record
 from openclaw_rl.engine.sampling import COLDEST, Sampler
 
 _ROWS = 256
 #: Recorded sets of kernels; the logits of recorded steps are always at the same few addresses.
 _MOST_GRAPHS = 64
+#: Steps after which one is recorded: the number of rows changes often, and recording is not free.
+_RECORD_AFTER = 8
 _LEAST_TOP_P = 1e-9
 
 
@@ -39,7 +43,8 @@ class GpuSampler:
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._is_gpu = device, device.type == "cuda"
-        self._graphs: OrderedDict[tuple[int, int, int, bool], _Recorded | None] = OrderedDict()
+        self._graphs: OrderedDict[tuple[int, int, int, bool], Recorded] = OrderedDict()
+        self._seen: Counter[tuple[int, int, int, bool]] = Counter()
         self._done = torch.cuda.Event() if self._is_gpu else None
         self._results = torch.empty(0, dtype=torch.int32)
         self._greedy: list[bool] = []
@@ -103,29 +108,14 @@ class GpuSampler:
         if not self._is_gpu:
             return draw(logits_RV, settings_R4, top, is_cut)
         key = (logits_RV.data_ptr(), logits_RV.shape[0], top, is_cut)
-        if (recorded := self._graphs.get(key)) is not None:
-            self._graphs.move_to_end(key)
-            recorded.graph.replay()
-            return recorded.drawn
-        if key in self._graphs:  # seen before, so it will be seen again; its kernels are compiled, too
-            self._graphs[key] = recorded = _record(logits_RV, settings_R4, top, is_cut)
-            recorded.graph.replay()
-            return recorded.drawn
-        self._graphs[key] = None
+        self._seen[key] += 1
+        if key not in self._graphs and self._seen[key] > _RECORD_AFTER:
+            self._graphs[key] = record(partial(draw, logits_RV, settings_R4, top, is_cut))
+        if key not in self._graphs:
+            return draw(logits_RV, settings_R4, top, is_cut)
+        self._graphs.move_to_end(key)
         if len(self._graphs) > _MOST_GRAPHS:
-            self._graphs.popitem(last=False)
-        return draw(logits_RV, settings_R4, top, is_cut)
-
-
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    graph: torch.cuda.CUDAGraph
-    drawn: torch.Tensor
-
-
-def _record(logits_RV: torch.Tensor, settings_R4: torch.Tensor, top: int, is_cut: bool) -> _Recorded:
-    graph = torch.cuda.CUDAGraph()
-    # thread_local: other threads, such as one that loads an adapter, may allocate meanwhile.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        drawn = draw(logits_RV, settings_R4, top, is_cut)
-    return _Recorded(graph, drawn)
+            self._seen.pop(self._graphs.popitem(last=False)[0])
+        graph, drawn = self._graphs[key]
+        graph.replay()
+        return drawn

@@ -13,12 +13,14 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from openclaw_rl.engine.lora import PROJECTIONS, Adapter, entry_of
+from openclaw_rl.engine.recording import Recorded, record
 
 if TYPE_CHECKING:
     from openclaw_rl.engine.gpu_sampler import GpuSampler
@@ -80,7 +82,7 @@ class GraphDecode:
         self._slots = _Slots(shape.num_layers, device)
         attention = Attention(most, shape.num_heads, shape.num_kv_heads, shape.head_dim, like)
         self._steps = Steps(decoder, self._where, attention, self._slots.table_SE3)
-        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._graphs: dict[tuple[int, int], Recorded] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._is_gpu else None
 
     @staticmethod
@@ -132,17 +134,13 @@ class GraphDecode:
         graph.replay()
         return logits_RV
 
-    def _record(self, rows: int, ranks: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    def _record(self, rows: int, ranks: int) -> Recorded:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # compiles kernels and initialises libraries before recording
             self._steps(rows, ranks)
         torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: other threads, such as one that loads an adapter, may allocate meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            logits_RV = self._steps(rows, ranks)
-        return graph, logits_RV
+        return record(partial(self._steps, rows, ranks), self._pool)
 
 
 class _Slots:

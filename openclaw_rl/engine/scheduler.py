@@ -57,11 +57,8 @@ class Scheduler:
     ) -> None:
         """With ``gpu_sampler``, tokens are emitted while the GPU runs the next step, and ``flush`` called."""
         self.decoder, self.pool = decoder, pool
-        self.max_running, self.chunk_tokens, self.idle_chunk_tokens = (
-            max_running,
-            chunk_tokens,
-            idle_chunk_tokens,
-        )
+        self.max_running = max_running
+        self.chunk_tokens, self.idle_chunk_tokens = chunk_tokens, idle_chunk_tokens
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
         self.max_step_s, self.tuner = max_step_s, tuner

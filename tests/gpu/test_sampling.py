@@ -87,7 +87,8 @@ def test_more_rows_than_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu = GpuSampler(DEVICE)
     on_gpu.start(logits(1).expand(5, VOCAB).contiguous(), [sampler(7) for _ in range(5)], 1)
     drawn = on_gpu.finish()
-    assert len(drawn) == 5 and all(each == drawn[0] for each in drawn)
+    assert len(drawn) == 5
+    assert all(each == drawn[0] for each in drawn)
 
 
 def test_frequencies_follow_probabilities() -> None:
