@@ -1,4 +1,4 @@
-"""Attention of a decoding step on a GPU, as one Triton kernel.
+"""Attention of a decoding step on a GPU, as one Triton kernel; for prompts, what precedes attention.
 
 It looks up the address of each row's keys and values in small tables on the device. So only the number of
 rows is fixed, and a step can be recorded once and replayed for any mix of sequences, lengths and adapters
@@ -143,6 +143,34 @@ def _combine(
     tl.store(out + place, (result / total[:, None]).to(out.dtype.element_ty), mask=is_real[:, None])
 
 
+@triton.jit(do_not_specialize=["layer"])
+def _place(
+    qkv, out, cos, sin, norms, cache_R, capacity_R, length_R, layer, eps,
+    NUM_Q: tl.constexpr, NUM_KV: tl.constexpr, DIM: tl.constexpr, PADDED_Q: tl.constexpr,
+    PADDED_KV: tl.constexpr, HAS_NORM: tl.constexpr,
+):  # fmt: skip
+    """Normalise and rotate one token's heads; queries go to ``out``, keys and values to its cache."""
+    row = tl.program_id(0).to(tl.int64)
+    element = out.dtype.element_ty
+    length = tl.load(length_R + row)
+    capacity = tl.load(capacity_R + row)
+    dim = tl.arange(0, DIM)
+    heads = qkv + row * (NUM_Q + 2 * NUM_KV) * DIM
+    head = tl.arange(0, PADDED_Q)
+    query = _turned(heads + head * DIM, cos, sin, norms, length, eps, head < NUM_Q, DIM, HAS_NORM)
+    place = (row * NUM_Q + head[:, None]) * DIM + dim[None, :]
+    tl.store(out + place, query.to(element), mask=(head < NUM_Q)[:, None])
+    head = tl.arange(0, PADDED_KV)
+    is_real = head < NUM_KV
+    key = _turned(heads + (NUM_Q + head) * DIM, cos, sin, norms + DIM, length, eps, is_real, DIM, HAS_NORM)
+    keys = tl.multiple_of(tl.load(cache_R + row).to(tl.pointer_type(element)), 16)
+    place = ((layer * 2 * NUM_KV + head[:, None]) * capacity + length) * DIM + dim[None, :]
+    tl.store(keys + place, key.to(element), mask=is_real[:, None])
+    source = heads + (NUM_Q + NUM_KV + head[:, None]) * DIM + dim[None, :]
+    value = tl.load(source, mask=is_real[:, None], other=0.0)
+    tl.store(keys + place + NUM_KV * capacity * DIM, value, mask=is_real[:, None])
+
+
 class Attention:
     """Keys, values and attention of one new token per row."""
 
@@ -174,6 +202,30 @@ class Attention:
             num_warps=_WARPS, **overlap(qkv_RO.device),
         )  # fmt: skip
         return self._out[:rows]
+
+
+def place_heads(
+    qkv_RO: torch.Tensor,
+    heads: tuple[int, int, int],
+    rope: tuple[torch.Tensor, torch.Tensor],
+    norms_2D: torch.Tensor | None,
+    eps: float,
+    where_3R: torch.Tensor,
+    layer: int,
+) -> torch.Tensor:
+    """Of many tokens, store keys and values and return the queries.
+
+    ``heads``: queries, keys, size. ``where``: position, cache address and capacity of each token.
+    """
+    num_q, num_kv, dim = heads
+    out_RND = qkv_RO.new_empty(qkv_RO.shape[0], num_q, dim)
+    length_R, cache_R, capacity_R = where_3R.unbind(0)
+    _place[(qkv_RO.shape[0],)](
+        qkv_RO, out_RND, *rope, qkv_RO if norms_2D is None else norms_2D, cache_R, capacity_R, length_R,
+        layer, eps, NUM_Q=num_q, NUM_KV=num_kv, DIM=dim, PADDED_Q=triton.next_power_of_2(num_q),
+        PADDED_KV=triton.next_power_of_2(num_kv), HAS_NORM=norms_2D is not None,
+    )  # fmt: skip
+    return out_RND
 
 
 class BatchRows:

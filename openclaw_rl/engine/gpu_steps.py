@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,11 +21,16 @@ class Steps:
     """Reads the rows from tables on the device and returns fp32 logits; launches kernels only."""
 
     def __init__(
-        self, decoder: Decoder, where: BatchRows, attention: Attention, table_SE3: torch.Tensor
+        self,
+        decoder: Decoder,
+        where: BatchRows,
+        attention: Attention,
+        norms: Sequence[torch.Tensor | None],
+        table_SE3: torch.Tensor,
     ) -> None:
         self._decoder, self._where, self._attention = decoder, where, attention
         self._table_SE3, self._eps = table_SE3, decoder.shape.norm_eps
-        self._norms = [_stack_norms(layer) for layer in decoder.layers]
+        self._norms = norms
         self._matrices = [
             {name: _matrix(kernel, name == "gate_up") for name, kernel in layer.projections.items()}
             for layer in decoder.layers
@@ -94,7 +100,8 @@ def _matrix(kernel: Kernel, gated: bool = False) -> Matrix:
     return Matrix(*kernel.joined(), gated)
 
 
-def _stack_norms(layer: Layer) -> torch.Tensor | None:
+def stack_norms(layer: Layer) -> torch.Tensor | None:
+    """The weights of the norms on queries and keys, where there are any."""
     if layer.q_norm is None or layer.k_norm is None:
         return None
     return torch.stack([layer.q_norm.weight, layer.k_norm.weight])

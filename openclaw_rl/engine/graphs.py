@@ -68,7 +68,8 @@ class GraphDecode:
 
     def __init__(self, decoder: Decoder) -> None:
         from openclaw_rl.engine.gpu_attention import Attention, BatchRows
-        from openclaw_rl.engine.gpu_steps import Steps
+        from openclaw_rl.engine.gpu_prompts import Prompts
+        from openclaw_rl.engine.gpu_steps import Steps, stack_norms
 
         self._decoder, shape = decoder, decoder.shape
         most, device, like = _ROWS[-1], decoder.device, decoder.embedding_VH
@@ -81,7 +82,9 @@ class GraphDecode:
         self._nowhere = like.new_zeros(shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim)
         self._slots = _Slots(shape.num_layers, device)
         attention = Attention(most, shape.num_heads, shape.num_kv_heads, shape.head_dim, like)
-        self._steps = Steps(decoder, self._where, attention, self._slots.table_SE3)
+        norms = [stack_norms(layer) for layer in decoder.layers]
+        self._steps = Steps(decoder, self._where, attention, norms, self._slots.table_SE3)
+        self.prompts = Prompts(decoder, norms)
         self._graphs: dict[tuple[int, int], Recorded] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._is_gpu else None
 
