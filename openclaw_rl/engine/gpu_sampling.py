@@ -25,6 +25,13 @@ def _read(logits, row, block, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _is_cut(settings, row):
+    """Whether the row has a top-p, min-p or top-k."""
+    place = settings + row * 5
+    return (tl.load(place + 2) < 1) | (tl.load(place + 3) > 0) | (tl.load(place + 4) > 0)
+
+
+@triton.jit
 def _scan(
     logits, settings, stats, top, top_ids,
     VOCAB: tl.constexpr, BLOCK: tl.constexpr, NUM: tl.constexpr, TOP: tl.constexpr,
@@ -32,7 +39,7 @@ def _scan(
     """One block's largest logit, its weight raw and at the row's temperature, and its likeliest tokens."""
     row = tl.program_id(0)
     block = tl.program_id(1)
-    inverse = tl.load(settings + row * 4 + 1).to(tl.float32)
+    inverse = tl.load(settings + row * 5 + 1).to(tl.float32)
     value = _read(logits, row, block, VOCAB, BLOCK)
     token = block * BLOCK + tl.arange(0, BLOCK)
     largest = tl.max(value)
@@ -55,9 +62,9 @@ def _combine(
 ):  # fmt: skip
     """One row's likeliest tokens, and where the search for its cut begins."""
     row = tl.program_id(0)
-    inverse = tl.load(settings + row * 4 + 1)
-    top_p = tl.load(settings + row * 4 + 2)
-    min_p = tl.load(settings + row * 4 + 3)
+    inverse = tl.load(settings + row * 5 + 1)
+    top_p = tl.load(settings + row * 5 + 2)
+    min_p = tl.load(settings + row * 5 + 3)
     block = tl.arange(0, NUMS)
     place = stats + (row * 3) * NUM + block
     largest = tl.load(place, mask=block < NUM, other=float("-inf")).to(tl.float64)
@@ -68,15 +75,8 @@ def _combine(
     mass = own * tl.exp((largest - highest) * inverse)
     total = tl.sum(mass)
     tl.store(masses + row * NUM + block, mass, mask=block < NUM)
-    # Tokens below this have less than 1 - top_p together, so the cut is above it.
-    lowest = highest + tl.log(tl.maximum(1 - top_p, 1e-9) * total / VOCAB) / inverse
-    if min_p > 0:
-        lowest = highest + tl.log(min_p) / inverse
-    tl.store(state + row * 5, highest)
-    tl.store(state + row * 5 + 1, lowest)
-    tl.store(state + row * 5 + 2, highest + 1e-3 / inverse)
-    tl.store(state + row * 5 + 3, total)
-    tl.store(state + row * 5 + 4, logsum)
+    top_k = tl.load(settings + row * 5 + 4)
+    least = highest - float("inf")
     number = tl.arange(0, MANY)
     is_there = number < NUM * TOP
     value = tl.load(top + row * NUM * TOP + number, mask=is_there, other=float("-inf"))
@@ -87,6 +87,16 @@ def _combine(
         tl.store(out + row * (3 + 2 * TOP) + 3 + TOP + index, (best - logsum).to(tl.float32))
         tl.store(out_ids + row * (3 + 2 * TOP) + 3 + index, chosen)
         value = tl.where(token == chosen, float("-inf"), value)
+        least = tl.where(index + 1 == top_k, best.to(tl.float64), least)
+    # Tokens below this have less than 1 - top_p together, so the cut is above it.
+    lowest = highest + tl.log(tl.maximum(1 - top_p, 1e-9) * total / VOCAB) / inverse
+    if min_p > 0:
+        lowest = highest + tl.log(min_p) / inverse
+    tl.store(state + row * 5, highest)
+    tl.store(state + row * 5 + 1, tl.where((top_k > 0) & (min_p <= 0), least, tl.maximum(lowest, least)))
+    tl.store(state + row * 5 + 2, highest + 1e-3 / inverse)
+    tl.store(state + row * 5 + 3, total)
+    tl.store(state + row * 5 + 4, logsum)
 
 
 @triton.jit
@@ -97,9 +107,8 @@ def _weigh(
     """How much weight of one block is above each candidate for the cut."""
     row = tl.program_id(0)
     block = tl.program_id(1)
-    top_p = tl.load(settings + row * 4 + 2)
-    if (top_p < 1) | (tl.load(settings + row * 4 + 3) > 0):
-        inverse = tl.load(settings + row * 4 + 1).to(tl.float32)
+    if _is_cut(settings, row):
+        inverse = tl.load(settings + row * 5 + 1).to(tl.float32)
         highest = tl.load(state + row * 5).to(tl.float32)
         low = tl.load(state + row * 5 + 1)
         step = (tl.load(state + row * 5 + 2) - low) / CANDIDATES
@@ -117,16 +126,17 @@ def _narrow(
 ):  # fmt: skip
     """Continue between the last candidate that leaves enough above it and the next one."""
     row = tl.program_id(0)
-    top_p = tl.load(settings + row * 4 + 2)
-    min_p = tl.load(settings + row * 4 + 3)
-    if (top_p < 1) | (min_p > 0):
+    if _is_cut(settings, row):
+        top_p = tl.load(settings + row * 5 + 2)
         block = tl.arange(0, NUMS)
         index = tl.arange(0, CANDIDATES)
         place = parts + (row * NUM + block[:, None]) * CANDIDATES + index[None, :]
         mass = tl.sum(tl.load(place, mask=(block < NUM)[:, None], other=0.0).to(tl.float64), axis=0)
         total = tl.load(state + row * 5 + 3)
         if is_first:
-            total = tl.where(min_p > 0, tl.sum(tl.where(index == 0, mass, 0.0)), total)
+            # With a min-p or top-k, top-p is a share of what these leave.
+            is_cut_before = tl.load(settings + row * 5 + 3) + tl.load(settings + row * 5 + 4) > 0
+            total = tl.where(is_cut_before, tl.sum(tl.where(index == 0, mass, 0.0)), total)
             tl.store(state + row * 5 + 3, total)
         low = tl.load(state + row * 5 + 1)
         step = (tl.load(state + row * 5 + 2) - low) / CANDIDATES
@@ -139,10 +149,9 @@ def _narrow(
 @triton.jit
 def _weight_of(logits, settings, state, row, block, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
     """Unnormalised probabilities of one block's tokens, 0 below the cut."""
-    inverse = tl.load(settings + row * 4 + 1).to(tl.float32)
-    is_cut = (tl.load(settings + row * 4 + 2) < 1) | (tl.load(settings + row * 4 + 3) > 0)
+    inverse = tl.load(settings + row * 5 + 1).to(tl.float32)
     highest = tl.load(state + row * 5).to(tl.float32)
-    cut = tl.where(is_cut, tl.load(state + row * 5 + 1).to(tl.float32), float("-inf"))
+    cut = tl.where(_is_cut(settings, row), tl.load(state + row * 5 + 1).to(tl.float32), float("-inf"))
     value = _read(logits, row, block, VOCAB, BLOCK)
     return tl.where(value >= cut, tl.exp((value - highest) * inverse), 0.0)
 
@@ -168,7 +177,7 @@ def _pick(
     number = tl.arange(0, NUMS)
     mass = tl.load(masses + row * NUM + number, mask=number < NUM, other=0.0)
     total = tl.sum(mass)
-    point = tl.load(settings + row * 4) * total
+    point = tl.load(settings + row * 5) * total
     until = tl.cumsum(mass, axis=0)
     # The first block that reaches the point; by rounding there may be none, and then it is the last.
     reached = tl.min(tl.where((until >= point) & (mass > 0), number, NUMS))
@@ -182,18 +191,18 @@ def _pick(
     chosen = block * BLOCK + tl.minimum(reached, last)
     value = tl.load(logits + row.to(tl.int64) * VOCAB + chosen).to(tl.float64)
     highest = tl.load(state + row * 5)
-    own = (value - highest) * tl.load(settings + row * 4 + 1) - tl.log(total)
+    own = (value - highest) * tl.load(settings + row * 5 + 1) - tl.log(total)
     tl.store(out_ids + row * (3 + 2 * TOP), chosen)
     tl.store(out + row * (3 + 2 * TOP) + 1, (value - tl.load(state + row * 5 + 4)).to(tl.float32))
     tl.store(out + row * (3 + 2 * TOP) + 2, tl.minimum(own, 0.0).to(tl.float32))
 
 
-def draw(logits_RV: torch.Tensor, settings_R4: torch.Tensor, top: int, is_cut: bool) -> torch.Tensor:
+def draw(logits_RV: torch.Tensor, settings_R5: torch.Tensor, top: int, is_cut: bool) -> torch.Tensor:
     """Sample a token of each row; launches kernels only, reads nothing back.
 
-    ``settings``: a uniform number, 1 / temperature, top-p and min-p. ``is_cut``: whether any row has one of
-    the last two. Returns int32: token, its raw log-prob and the one it was sampled with (bits of fp32), the
-    ids of the likeliest tokens, their raw log-probs (bits of fp32).
+    ``settings``: a uniform number, 1 / temperature, top-p, min-p and top-k, which is at most ``top``.
+    ``is_cut``: whether any row has one of the last three. Returns int32: token, its raw log-prob and the one
+    it was sampled with (bits of fp32), the ids of the likeliest tokens, their raw log-probs (bits of fp32).
     """
     (rows, vocab), device = logits_RV.shape, logits_RV.device
     num = triton.cdiv(vocab, _BLOCK)
@@ -204,18 +213,18 @@ def draw(logits_RV: torch.Tensor, settings_R4: torch.Tensor, top: int, is_cut: b
     out_ids = torch.empty(rows, 3 + 2 * top, dtype=torch.int32, device=device)
     out = out_ids.view(torch.float32)
     whole = {"VOCAB": vocab, "BLOCK": _BLOCK, "NUM": num, "num_warps": 8}
-    _scan[rows, num](logits_RV, settings_R4, stats, likeliest, likeliest_ids, TOP=top, **whole)
+    _scan[rows, num](logits_RV, settings_R5, stats, likeliest, likeliest_ids, TOP=top, **whole)
     _combine[(rows,)](
-        settings_R4, stats, likeliest, likeliest_ids, state, masses, out, out_ids,
+        settings_R5, stats, likeliest, likeliest_ids, state, masses, out, out_ids,
         VOCAB=vocab, NUM=num, NUMS=nums, TOP=top, MANY=many,
     )  # fmt: skip
     if is_cut:
         parts = torch.empty(rows, num, _CANDIDATES, device=device)
         for number in range(_ROUNDS):
-            _weigh[rows, num](logits_RV, settings_R4, state, parts, CANDIDATES=_CANDIDATES, **whole)
+            _weigh[rows, num](logits_RV, settings_R5, state, parts, CANDIDATES=_CANDIDATES, **whole)
             _narrow[(rows,)](
-                settings_R4, state, parts, number == 0, NUM=num, NUMS=nums, CANDIDATES=_CANDIDATES
+                settings_R5, state, parts, number == 0, NUM=num, NUMS=nums, CANDIDATES=_CANDIDATES
             )  # fmt: skip
-        _keep[rows, num](logits_RV, settings_R4, state, masses, **whole)
-    _pick[(rows,)](logits_RV, settings_R4, state, masses, out, out_ids, NUMS=nums, TOP=top, **whole)
+        _keep[rows, num](logits_RV, settings_R5, state, masses, **whole)
+    _pick[(rows,)](logits_RV, settings_R5, state, masses, out, out_ids, NUMS=nums, TOP=top, **whole)
     return out_ids

@@ -76,6 +76,7 @@ class GraphDecode:
         self._is_gpu = device.type == "cuda"
         self._where = BatchRows(most, device)
         self._host_8R = torch.zeros(8, most, dtype=torch.int64, pin_memory=self._is_gpu)
+        self._host = self._host_8R.numpy()
         #: Marks the end of the last copy of that table: until then the GPU may still be reading it.
         self._copied = torch.cuda.Event() if self._is_gpu else None
         #: Dummy cache that padding rows read and write.
@@ -120,7 +121,7 @@ class GraphDecode:
             (chunk.token_ids[0], chunk.cache.length, chunk.cache.pointer, chunk.cache.capacity, slot)
             for chunk, slot in zip(chunks, slots, strict=True)
         ]
-        host = self._host_8R.numpy()
+        host = self._host
         host[:5, :rows] = np.array(placed + nothing).T
         groups = _groups(slots)
         host[5, :rows] = -1

@@ -19,6 +19,8 @@ from openclaw_rl.types import SamplingParams
 #: Nucleus sampling tries this many candidates first; only a flatter distribution needs a full sort.
 _NUCLEUS_FIRST = 256
 _UNIFORMS = 32
+#: A GPU finds this many of the likeliest tokens at most.
+_SMALL_TOP_K = 64
 #: Below this temperature the likeliest token is taken: dividing would overflow and fail the whole pass.
 COLDEST = 1e-6
 
@@ -101,8 +103,8 @@ class Sampler:
 
     @property
     def is_simple(self) -> bool:
-        """Whether a temperature, top-p and min-p are all that changes its distribution."""
-        return not (self.params.top_k or self._bias or self._penalised)
+        """Whether a temperature and truncation are all that changes its distribution."""
+        return self.params.top_k <= _SMALL_TOP_K and not (self._bias or self._penalised)
 
     def next_uniform(self) -> float:
         """The number that ``uniform`` would give next; a sampler uses only one of the two."""
