@@ -54,6 +54,7 @@ class GpuSampler:
         self._done = torch.cuda.Event() if self._is_gpu else None
         self._results = torch.empty(0, dtype=torch.int32)
         self._greedy: list[bool] = []
+        self._top = 1
         self._grow(_ROWS)
 
     def start(self, logits_RV: torch.Tensor, samplers: Sequence[Sampler], top: int) -> None:
@@ -69,6 +70,7 @@ class GpuSampler:
         self._host_R5[:rows] = torch.tensor(settings, dtype=torch.float64)
         self._settings_R5.copy_(self._host_R5, non_blocking=True)
         is_cut = any(each.top_p < 1 or each.min_p > 0 or each.top_k for each in params)
+        self._top = top
         top = max(_LEAST_TOP, 1 << (max(top, *(each.top_k for each in params)) - 1).bit_length())
         drawn = self._draw(logits_RV, top, is_cut)
         self._results = self._pinned(rows, drawn.shape[1])
@@ -83,9 +85,13 @@ class GpuSampler:
         ids = self._results[:, : 3 + top].tolist()
         logprobs = self._results.view(torch.float32).tolist()
         return [
-            Drawn(row[3], floats[3 + top], 0.0, row[3:], floats[3 + top :])
-            if greedy
-            else Drawn(row[0], floats[1], floats[2], row[3:], floats[3 + top :])
+            Drawn(
+                row[3] if greedy else row[0],
+                floats[3 + top] if greedy else floats[1],
+                0.0 if greedy else floats[2],
+                row[3 : 3 + self._top],
+                floats[3 + top : 3 + top + self._top],
+            )
             for row, floats, greedy in zip(ids, logprobs, self._greedy, strict=True)
         ]
 
