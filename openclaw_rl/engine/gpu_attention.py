@@ -18,11 +18,12 @@ from openclaw_rl.engine.gpu_products import overlap
 
 #: (rows of a step, parts into which a sequence's keys are split): each part is processed by its own program,
 #: and there should be a few programs per processor of the card.
-_SPLITS = ((4, 16), (64, 8))
-#: Keys processed at a time, by the bytes of a number, and how many such blocks are read ahead.
-_BLOCK = {2: 32, 4: 32}
+_SPLITS = ((4, 16), (16, 8), (64, 4))
+#: Keys processed at a time, and how many such blocks are read ahead.
+_BLOCK = 32
 _STAGES = 3
-_WARPS = 2
+#: By the bytes of a number.
+_WARPS = {2: 2, 4: 4}
 #: The fewest rows that a product of Triton's takes.
 _LEAST_DOT = 16
 _LOG2_E = 1.4426950408889634
@@ -198,8 +199,8 @@ class Attention:
             self._part, self._weight, self._finished, self._out, layer, eps, self.dim**-0.5 * _LOG2_E,
             NUM_Q=self.num_q, NUM_KV=self.num_kv, DIM=self.dim, GROUP=group,
             PADDED=max(_LEAST_DOT, triton.next_power_of_2(group)), HAS_NORM=norms_2D is not None,
-            SPLIT=splits, BLOCK=_BLOCK[qkv_RO.element_size()], STAGES=_STAGES,
-            num_warps=_WARPS, **overlap(qkv_RO.device),
+            SPLIT=splits, BLOCK=_BLOCK, STAGES=_STAGES,
+            num_warps=_WARPS[qkv_RO.element_size()], **overlap(qkv_RO.device),
         )  # fmt: skip
         return self._out[:rows]
 

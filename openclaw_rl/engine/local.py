@@ -61,7 +61,7 @@ _SWITCH_S = 60.0
 _COLD_TOKENS = 96
 #: A GPU's prompt chunks are this many times a CPU's, and still take less time.
 _GPU_PIECES = 8
-_FIRST_ROWS = (1, 2, 4, 8)
+_FIRST_ROWS = (1, 2, 4, 8, 32)
 _USUAL_TOP = 8
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -133,6 +133,7 @@ class LocalEngine:
             for adapter in (None, nothing):
                 chunks = [Chunk([0], self._decoder.new_cache(), adapter) for _ in range(rows)]
                 logits_RV = self._decoder.forward(chunks)
+        self._decoder.forward([Chunk([0, 0], self._decoder.new_cache(), None)])
         if gpu_sampler:
             samplers = [Sampler(SamplingParams(1, top_p=0.9)) for _ in range(_FIRST_ROWS[-1])]
             gpu_sampler.start(logits_RV, samplers, _USUAL_TOP)
