@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from openclaw_rl.engine.lora import PROJECTIONS, Adapter, entry_of
+from openclaw_rl.engine.lora import PROJECTIONS, Adapter
 from openclaw_rl.engine.recording import Recorded, record
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ _SLOTS = 64
 _USUAL_RANKS = 64
 #: As in ``gpu_lora.py``, which is imported only on a GPU.
 _GROUP_ROWS = 16
+#: What the table of adapters holds of ``LowRank.record``.
+_A_B_RANKS = [0, 1, 4]
 
 
 def recorded(decoder: Decoder) -> GraphDecode | None:
@@ -172,11 +174,10 @@ class _Slots:
             return held[0]
         slot = self._free.pop() if self._free else self._held.popitem(last=False)[1][0]
         self._held[id(adapter)] = (slot, adapter)
-        rows = torch.zeros(self.table_SE3.shape[1:], dtype=torch.int64)
-        for (layer, name), low_rank in adapter.items():
-            rank = low_rank.a_KI.shape[0]
-            rows[entry_of(layer, name)] = torch.tensor([*low_rank.record[:2], rank])
-            self.ranks = max(self.ranks, 1 << (rank - 1).bit_length())
+        records = adapter.records(self.table_SE3.shape[1] // len(PROJECTIONS))
+        rows = torch.from_numpy(records[:, _A_B_RANKS])
+        while self.ranks < adapter.most_rank:
+            self.ranks *= 2
         self.table_SE3[slot].copy_(rows)
         return slot
 

@@ -191,7 +191,9 @@ class Decoder:
         if len(decoding) == len(chunks):
             return self._graphs(decoding)
         others = [chunk for chunk in chunks if not GraphDecode.suits(chunk)]
-        both_RV = torch.cat([self._graphs(decoding), self._forward(others).to(self.device)])
+        # The prompt first: copying its tokens to the GPU waits for what was launched before.
+        others_RV = self._forward(others).to(self.device)
+        both_RV = torch.cat([self._graphs(decoding), others_RV])
         return both_RV[_places(chunks, len(decoding))]
 
     def new_cache(self) -> SequenceCache:

@@ -55,7 +55,7 @@ def decoders(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Decoder, D
 
 def adapter(decoder: Decoder, rank: int, seed: int, skip: str = "") -> Adapter:
     torch.manual_seed(seed)
-    found: Adapter = {}
+    found = Adapter()
     for layer in range(decoder.shape.num_layers):
         for name in PROJECTIONS:
             if name != skip:
@@ -159,7 +159,7 @@ def test_an_adapter_gives_way_to_one_used_later(
     monkeypatch.setattr(graphs, "_SLOTS", 3)
     recording._graphs = graphs.recorded(recording)
     many = [adapter(plain, 1, seed) for seed in range(4)]
-    for each in [*many, many[0], many[3], None, {}]:
+    for each in [*many, many[0], many[3], None, Adapter()]:
         both = [decoder.forward([Chunk([9], cache_of(decoder), each)]).clone() for decoder in decoders]
         assert torch.allclose(*both, atol=1e-4)
     recording.forget(many[3])
