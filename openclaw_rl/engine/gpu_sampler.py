@@ -72,7 +72,7 @@ class GpuSampler:
         is_cut = any(each.top_p < 1 or each.min_p > 0 or each.top_k for each in params)
         self._top = top
         top = max(_LEAST_TOP, 1 << (max(top, *(each.top_k for each in params)) - 1).bit_length())
-        drawn = self._draw(logits_RV, top, is_cut)
+        drawn = self._draw(logits_RV.contiguous(), top, is_cut)
         self._results = self._pinned(rows, drawn.shape[1])
         self._results.copy_(drawn, non_blocking=True)
         if self._done is not None:
