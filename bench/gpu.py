@@ -1,29 +1,36 @@
 """The local engine on one GPU: exactness against transformers, and speed.
 
-    python bench/gpu.py [--model FOLDER] [--shape smollm2|qwen3-4b]
+    python bench/gpu.py [--model FOLDER] [--shape smollm2|qwen3-4b] [--only exactness,decode,…] [--profile]
 
 Without a model folder, a random network of the given shape is created: exactness and speed do not depend on
-its weights. Decoding with CUDA graphs and with kernels launched one by one are both measured, with the base
-and with an adapter of rank 16. Prints one JSON object.
+its weights. A piece that fails prints its traceback, and the next one runs. Prints figures, at last as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import random
 import tempfile
 import time
+import traceback
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from gpu_profile import profile_steps
+from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.types import GenerateRequest, SamplingParams, Token, Weights
+from openclaw_rl.types.lora import ADAPTER_CONFIG, ADAPTER_FILE
 
 SHAPES: dict[str, Any] = {
     "smollm2": LlamaConfig(
@@ -37,90 +44,210 @@ SHAPES: dict[str, Any] = {
         tie_word_embeddings=True, initializer_range=0.04, eos_token_id=2,
     ),
 }  # fmt: skip
+ADAPTERS = 8
+WHOLE: dict[str, float] = {}
+DEFAULT = {"temperature": 0.7, "top_p": 0.9}
+PIECES = ("exactness", "decode", "default_sampling", "adapters", "prompts", "swaps")
 
 
-def make_model(shape: str, folder: Path, dtype: torch.dtype) -> None:
+def make_network(model: Path | None, shape: str, folder: Path, dtype: torch.dtype) -> tuple[Any, Path]:
+    if model is not None:
+        return AutoModelForCausalLM.from_pretrained(model, dtype=dtype, device_map="cuda"), model
     torch.manual_seed(0)
     with torch.device("cuda"):
         network = AutoModelForCausalLM.from_config(SHAPES[shape], dtype=dtype)
     network.save_pretrained(folder)
+    return network, folder
 
 
-def make_adapter(network: Any, folder: Path, rank: int = 16) -> None:
+def make_adapter(network: Any, folder: Path, seed: int, rank: int = 16) -> Path:
     """A PEFT folder with random weights on all linear layers."""
-    from peft import LoraConfig, get_peft_model
-
-    model = get_peft_model(network, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.01)
-    model.save_pretrained(folder)
-    model.unload()
-
-
-async def generate(
-    engine: LocalEngine, ids: list[int], count: int, seed: int = 0, version: int = 0
-) -> tuple[list[Token], list[float]]:
-    tokens, times = [], []
-    request = GenerateRequest(ids, SamplingParams(count, seed=seed), policy_version=version)
-    async for token in engine.generate(request):
-        tokens.append(token)
-        times.append(time.perf_counter())
-    return tokens, times
+    folder.mkdir()
+    rng = np.random.default_rng(seed)
+    tensors: dict[str, np.ndarray] = {}
+    for name, module in network.named_modules():
+        if isinstance(module, torch.nn.Linear) and name.startswith("model."):
+            for part, shape, std in (
+                ("A", (rank, module.in_features), 0.02),
+                ("B", (module.out_features, rank), 0.01),
+            ):
+                values = rng.standard_normal(shape, np.float32) * std
+                tensors[f"base_model.model.{name}.lora_{part}.weight"] = values.astype(np.float16)
+    save_file(tensors, folder / ADAPTER_FILE)
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": "all-linear"}
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config))
+    return folder
 
 
-async def check_exactness(engine: LocalEngine, network: Any, vocab: int) -> dict[str, float]:
-    """Mean and largest log-prob difference, for mixed lengths in one batch and then a prefix-cache hit."""
-    rng = random.Random(0)
-    prompts = [[rng.randrange(10, vocab) for _ in range(n)] for n in (5, 40, 300, 700, 1300, 64)]
-    results = await asyncio.gather(*(generate(engine, ids, 24, seed) for seed, ids in enumerate(prompts)))
+class Bench:
+    """One engine, the network it runs as transformers computes it, and adapters 1 to 8."""
+
+    def __init__(self, engine: LocalEngine, network: Any, folders: list[Path]) -> None:
+        self.engine, self.network, self.folders = engine, network, folders
+        self.vocab: int = network.config.vocab_size
+
+    def prompt(self, length: int, seed: int) -> list[int]:
+        rng = random.Random(seed)
+        return [rng.randrange(10, self.vocab) for _ in range(length)]
+
+    async def generate(
+        self, ids: list[int], count: int, seed: int = 0, version: int = 0, **params: float
+    ) -> tuple[list[Token], list[float]]:
+        tokens, times = [], []
+        sampling = SamplingParams(count, seed=seed, **params)  # type: ignore[arg-type]
+        async for token in self.engine.generate(GenerateRequest(ids, sampling, policy_version=version)):
+            tokens.append(token)
+            times.append(time.perf_counter())
+        return tokens, times
+
+    async def rate(
+        self, streams: int, length: int, count: int, versions: list[int], **params: float
+    ) -> float:
+        """Tokens a second from when the last stream has its first token until the first one ends."""
+        prompts = [self.prompt(length, seed) for seed in range(streams)]
+
+        async def all_of(tokens: int) -> list[tuple[list[Token], list[float]]]:
+            return await asyncio.gather(
+                *(
+                    self.generate(ids, tokens, row, versions[row * len(versions) // streams], **params)
+                    for row, ids in enumerate(prompts)
+                )
+            )
+
+        await all_of(20)
+        results = await all_of(count)
+        start, end = max(times[0] for _, times in results), min(times[-1] for _, times in results)
+        return sum(start < at <= end for _, times in results for at in times) / (end - start)
+
+
+async def exactness(bench: Bench) -> dict[str, float]:
+    """Log-probs against transformers: mixed lengths in a batch, a prefix-cache hit, then 80 rows at once."""
+    prompts = [bench.prompt(n, n) for n in (5, 40, 300, 700, 1300, 64)]
+    results = await asyncio.gather(*(bench.generate(ids, 24, seed) for seed, ids in enumerate(prompts)))
     cases = [(ids, tokens) for ids, (tokens, _) in zip(prompts, results, strict=True)]
     longer = [*cases[3][0], *(t.id for t in cases[3][1]), *prompts[0]]
-    cases.append((longer, (await generate(engine, longer, 24))[0]))
-    errors = []
-    for ids, tokens in cases:
-        full = torch.tensor([[*ids, *(t.id for t in tokens)]], device="cuda")
-        with torch.inference_mode():
-            logprobs = torch.log_softmax(network(full).logits[0].float(), -1)
-        errors += [abs(float(logprobs[len(ids) + i - 1, t.id]) - t.logprob) for i, t in enumerate(tokens)]
-    return {"mean_error": sum(errors) / len(errors), "max_error": max(errors)}
-
-
-async def measure_speed(engine: LocalEngine, vocab: int, count: int) -> dict[str, float]:
-    """Speed with ``count`` tokens per stream."""
-    rng = random.Random(1)
-    figures: dict[str, float] = {}
-    for version, streams in ((0, 1), (0, 8), (0, 64), (1, 1), (1, 64)):
-        prompts = [[rng.randrange(10, vocab) for _ in range(64)] for _ in range(streams)]
-        await asyncio.gather(*(generate(engine, ids, 4, version=version) for ids in prompts))
-        results = await asyncio.gather(*(generate(engine, ids, count, version=version) for ids in prompts))
-        start, end = max(times[0] for _, times in results), max(times[-1] for _, times in results)
-        inside = sum(start < at <= end for _, times in results for at in times)
-        figures[f"decode_{streams}{'_adapter' if version else ''}"] = inside / (end - start)
-    long = [rng.randrange(10, vocab) for _ in range(4000)]
-    start = time.perf_counter()
-    _, times = await generate(engine, long, 1)
-    figures["prefill_4000"] = 4000 / (times[0] - start)
+    cases.append((longer, (await bench.generate(longer, 24))[0]))
+    many = [bench.prompt(20 + n, 100 + n) for n in range(80)]
+    results = await asyncio.gather(*(bench.generate(ids, 12, seed) for seed, ids in enumerate(many)))
+    crowd = [(ids, tokens) for ids, (tokens, _) in zip(many, results, strict=True)][::8]
+    figures = {}
+    for name, some in (("alone", cases), ("of_80", crowd)):
+        errors = [error for case in some for error in _errors(bench.network, *case)]
+        figures |= {f"mean_error_{name}": sum(errors) / len(errors), f"max_error_{name}": max(errors)}
     return figures
 
 
-async def run(model: Path, dtype: str, adapter: Path) -> dict[str, Any]:
-    network = AutoModelForCausalLM.from_pretrained(
-        model, dtype=torch.float32 if dtype == "fp32" else torch.bfloat16, device_map="cuda"
-    )
-    vocab = network.config.vocab_size
-    make_adapter(network, adapter)
-    result: dict[str, Any] = {"dtype": dtype}
-    for name, graphs, count in (("one by one", False, 24), ("recorded", True, 200)):
-        engine = LocalEngine(
-            model, LocalEngineOptions(device="cuda", dtype=dtype, max_running=64, graphs=graphs)
-        )
-        await engine.load(Weights.in_folder(1, adapter))
-        result[name] = {
-            **await check_exactness(engine, network, vocab),
-            **await measure_speed(engine, vocab, count),
-        }
-        await engine.close()
+def _errors(network: Any, ids: list[int], tokens: list[Token]) -> list[float]:
+    full = torch.tensor([[*ids, *(token.id for token in tokens)]], device="cuda")
+    with torch.inference_mode():
+        logprobs = torch.log_softmax(network(full).logits[0].float(), -1)
+    return [abs(float(logprobs[len(ids) + i - 1, t.id]) - t.logprob) for i, t in enumerate(tokens)]
+
+
+async def decode(bench: Bench) -> dict[str, float]:
+    return {
+        "1 stream": await bench.rate(1, 64, 300, [0]),
+        "8 streams": await bench.rate(8, 64, 200, [0]),
+        "64 streams, prompts of 512": await bench.rate(64, 512, 150, [0]),
+    }
+
+
+async def default_sampling(bench: Bench) -> dict[str, float]:
+    return {
+        "1 stream, T 0.7, top-p 0.9": await bench.rate(1, 64, 300, [0], **DEFAULT),
+        "64 streams, T 0.7, top-p 0.9": await bench.rate(64, 512, 150, [0], **DEFAULT),
+    }
+
+
+async def adapters(bench: Bench) -> dict[str, float]:
+    return {
+        "1 stream, adapter": await bench.rate(1, 64, 300, [1]),
+        "64 streams, 1 adapter": await bench.rate(64, 512, 150, [1]),
+        "64 streams, 8 adapters": await bench.rate(64, 512, 150, list(range(1, ADAPTERS + 1))),
+    }
+
+
+async def prompts(bench: Bench) -> dict[str, float]:
+    """Milliseconds to the first token, of three tries each."""
+    first, turn = [], []
+    for number in range(4):
+        ids = bench.prompt(4000, 1000 + number)
+        for times, more in ((first, []), (turn, bench.prompt(50, number))):
+            started = time.perf_counter()
+            _, at = await bench.generate(ids + more, 1)
+            times.append(1e3 * (at[0] - started))
+    return {
+        "first token of 4000, ms": float(np.median(first[1:])),
+        "next turn of 50 after 4000, ms": float(np.median(turn[1:])),
+        "first token of 4000, first try, ms": first[0],
+    }
+
+
+async def swaps(bench: Bench, count: int = 200) -> dict[str, float]:
+    """Load and serve a new version again and again while one stream decodes and others start."""
+    engine, done = bench.engine, asyncio.Event()
+    gaps: list[float] = []
+    errors = 0
+
+    async def stream() -> None:
+        nonlocal errors
+        number = 0
+        while not done.is_set():
+            number += 1
+            try:
+                _, times = await bench.generate(bench.prompt(64, number), 400)
+                gaps.extend(b - a for a, b in pairwise(times))
+            except Exception:
+                errors += 1
+
+    reading = asyncio.create_task(stream())
+    await asyncio.sleep(1)
+    quiet = max(gaps, default=0.0)
+    gaps.clear()
+    started = time.perf_counter()
+    for number in range(count):
+        version = 100 + number
+        try:
+            await engine.load(Weights.in_folder(version, bench.folders[number % ADAPTERS]))
+            await engine.serve_version(version)
+            await bench.generate(bench.prompt(30, number), 4, version=version)
+            if number:
+                await engine.unload(version - 1)
+        except Exception:
+            errors += 1
+    taken = time.perf_counter() - started
+    done.set()
+    await reading
+    ordered = sorted(gaps)
+    return {
+        "swaps": count,
+        "seconds a swap": taken / count,
+        "worst gap before, ms": 1e3 * quiet,
+        "worst gap, ms": 1e3 * ordered[-1],
+        "99 % of gaps, ms": 1e3 * ordered[int(0.99 * len(ordered))],
+        "errors": errors,
+    }
+
+
+async def run(bench: Bench, only: list[str], swap_count: int) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    pieces: dict[str, Callable[[Bench], Awaitable[dict[str, float]]]] = {
+        "exactness": exactness, "decode": decode, "default_sampling": default_sampling,
+        "adapters": adapters, "prompts": prompts, "swaps": lambda bench: swaps(bench, swap_count),
+    }  # fmt: skip
+    for version, folder in enumerate(bench.folders, 1):
+        await bench.engine.load(Weights.in_folder(version, folder))
+    for name in only:
+        started = time.perf_counter()
+        try:
+            result[name] = await pieces[name](bench)
+        except Exception:
+            traceback.print_exc()
+            result[name] = {"failed": 1.0}
+        print(f"{name} ({time.perf_counter() - started:.1f} s)", flush=True)
+        for label, value in result[name].items():
+            print(f"  {label:40s} {value:10.4g}", flush=True)
+    await bench.engine.close()
     return result
 
 
@@ -131,19 +258,34 @@ def main() -> None:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="smollm2")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="bf16")
+    parser.add_argument("--only", default=",".join(PIECES), help="of: " + ", ".join(PIECES))
+    parser.add_argument("--profile", action="store_true", help="kernels and Python parts of a step first")
+    parser.add_argument("--no-graphs", action="store_true", help="launch kernels one by one")
+    parser.add_argument("--swaps", type=int, default=200)
     options = parser.parse_args()
+    only = [name for name in options.only.split(",") if name]
     torch.backends.cuda.matmul.allow_tf32 = False
-    with tempfile.TemporaryDirectory() as folder:
-        if options.model is None:
-            dtype = torch.float32 if options.dtype == "fp32" else torch.bfloat16
-            make_model(options.shape, Path(folder), dtype)
-        result = asyncio.run(run(options.model or Path(folder), options.dtype, Path(folder, "adapter")))
-    shape = options.model.name if options.model else options.shape
-    print(
-        json.dumps(
-            {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "shape": shape, **result}
+    dtype = torch.float32 if options.dtype == "fp32" else torch.bfloat16
+    with tempfile.TemporaryDirectory() as name:
+        started = time.perf_counter()
+        folder = Path(name)
+        network, model = make_network(options.model, options.shape, folder, dtype)
+        folders = [make_adapter(network, folder / f"adapter-{seed}", seed) for seed in range(ADAPTERS)]
+        settings = LocalEngineOptions(
+            device="cuda", dtype=options.dtype, max_running=96, graphs=not options.no_graphs
         )
-    )
+        engine = LocalEngine(model, settings)
+        print(f"started in {time.perf_counter() - started:.1f} s", flush=True)
+        if options.profile:
+            try:
+                profile_steps(engine)
+            except Exception:
+                traceback.print_exc()
+            gc.collect()
+        result = asyncio.run(run(Bench(engine, network, folders), only, options.swaps))
+    shape = options.model.name if options.model else options.shape
+    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "shape": shape}
+    print(json.dumps({**about, "dtype": options.dtype, **result}))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 
 A decoding step is a few hundred kernels of a few microseconds each. Launched one by one from Python, they
 leave the GPU mostly idle; in a CUDA graph they run back to back. Sequences, lengths and adapters are read
-from tables on the device (``gpu_kernels.py``), so one graph serves any mix of them.
+from tables on the device (``gpu_attention.py``, ``gpu_lora.py``), so one graph serves any mix of them.
+
+A single row is limited by the speed at which the weights are read, so our own products do everything around
+them too; several rows are multiplied by cuBLAS (``gpu_products.py``).
 """
 
 from __future__ import annotations
@@ -10,15 +13,18 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 
 from openclaw_rl.engine.lora import PROJECTIONS, Adapter
+from openclaw_rl.engine.recording import Recorded, record
 
 if TYPE_CHECKING:
-    from openclaw_rl.engine.model import Chunk, Decoder, Layer
+    from openclaw_rl.engine.gpu_sampler import GpuSampler
+    from openclaw_rl.engine.model import Chunk, Decoder
 
 log = logging.getLogger(__name__)
 _ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
@@ -26,6 +32,10 @@ _ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 _SLOTS = 64
 #: Covers the default adapter: three times 16, for queries, keys and values.
 _USUAL_RANKS = 64
+#: As in ``gpu_lora.py``, which is imported only on a GPU.
+_GROUP_ROWS = 16
+#: What the table of adapters holds of ``LowRank.record``.
+_A_B_RANKS = [0, 1, 4]
 
 
 def recorded(decoder: Decoder) -> GraphDecode | None:
@@ -44,27 +54,41 @@ def recorded(decoder: Decoder) -> GraphDecode | None:
     return GraphDecode(decoder)
 
 
+def sampler_on(device: torch.device) -> GpuSampler | None:
+    """Samples on a GPU; None where that is impossible."""
+    if device.type != "cuda":
+        return None
+    try:
+        from openclaw_rl.engine.gpu_sampler import GpuSampler
+    except ImportError:  # no triton
+        return None
+    return GpuSampler(device)
+
+
 class GraphDecode:
     """Runs one decoder's decoding steps. Without a GPU, as in tests, nothing is recorded."""
 
     def __init__(self, decoder: Decoder) -> None:
-        from openclaw_rl.engine.gpu_kernels import Attention, BatchRows, add_low_rank
+        from openclaw_rl.engine.gpu_attention import Attention, BatchRows
+        from openclaw_rl.engine.gpu_prompts import Prompts
+        from openclaw_rl.engine.gpu_steps import Steps, stack_norms
 
-        self._add_low_rank = add_low_rank
         self._decoder, shape = decoder, decoder.shape
         most, device, like = _ROWS[-1], decoder.device, decoder.embedding_VH
         self._is_gpu = device.type == "cuda"
         self._where = BatchRows(most, device)
-        self._host_5R = torch.zeros(5, most, dtype=torch.int64, pin_memory=self._is_gpu)
+        self._host_8R = torch.zeros(8, most, dtype=torch.int64, pin_memory=self._is_gpu)
+        self._host = self._host_8R.numpy()
         #: Marks the end of the last copy of that table: until then the GPU may still be reading it.
         self._copied = torch.cuda.Event() if self._is_gpu else None
-        self._attention = Attention(most, shape.num_heads, shape.num_kv_heads, shape.head_dim, like)
         #: Dummy cache that padding rows read and write.
         self._nowhere = like.new_zeros(shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim)
         self._slots = _Slots(shape.num_layers, device)
-        self._low_RK = torch.empty(most, 1, device=device)
-        self._norms = [_stack_norms(layer) for layer in decoder.layers]
-        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        attention = Attention(most, shape.num_heads, shape.num_kv_heads, shape.head_dim, like)
+        norms = [stack_norms(layer) for layer in decoder.layers]
+        self._steps = Steps(decoder, self._where, attention, norms, self._slots.table_SE3)
+        self.prompts = Prompts(decoder, norms)
+        self._graphs: dict[tuple[int, int], Recorded] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._is_gpu else None
 
     @staticmethod
@@ -78,7 +102,7 @@ class GraphDecode:
             return torch.cat([self(part).clone() for part in parts])
         rows = next(count for count in _ROWS if count >= len(chunks))
         ranks = self._place(chunks, rows)
-        logits_RV = self._play(rows, ranks) if self._is_gpu else self._run(rows, ranks)
+        logits_RV = self._play(rows, ranks) if self._is_gpu else self._steps(rows, ranks)
         for chunk in chunks:
             chunk.cache.extend(chunk.token_ids)
         return logits_RV[: len(chunks)]
@@ -92,20 +116,22 @@ class GraphDecode:
         slots = self._slots.place([chunk.adapter for chunk in chunks])
         if self._copied is not None:
             self._copied.synchronize()
-        host = self._host_5R.numpy()
-        host[:, :rows] = [[0], [0], [self._nowhere.data_ptr()], [1], [-1]]
-        for row, (chunk, slot) in enumerate(zip(chunks, slots, strict=True)):
-            cache = chunk.cache
-            cache.reserve(cache.length + 1)
-            host[:, row] = (chunk.token_ids[0], cache.length, cache.pointer, cache.capacity, slot)
-        self._where.all_5R.copy_(self._host_5R, non_blocking=True)
+        for chunk in chunks:
+            chunk.cache.reserve(chunk.cache.length + 1)
+        nothing = [(0, 0, self._nowhere.data_ptr(), 1, -1)] * (rows - len(chunks))
+        placed = [
+            (chunk.token_ids[0], chunk.cache.length, chunk.cache.pointer, chunk.cache.capacity, slot)
+            for chunk, slot in zip(chunks, slots, strict=True)
+        ]
+        host = self._host
+        host[:5, :rows] = np.array(placed + nothing).T
+        groups = _groups(slots)
+        host[5, :rows] = -1
+        host[5:, : len(groups)] = np.array(groups, dtype=np.int64).reshape(-1, 3).T
+        self._where.all_8R.copy_(self._host_8R, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
-        ranks = self._slots.ranks if any(slot >= 0 for slot in slots) else 0
-        if ranks > self._low_RK.shape[1]:
-            self._low_RK = torch.empty(_ROWS[-1], ranks, device=self._decoder.device)
-            self._graphs = {key: graph for key, graph in self._graphs.items() if not key[1]}
-        return ranks
+        return self._slots.ranks if groups else 0
 
     def _play(self, rows: int, ranks: int) -> torch.Tensor:
         if (rows, ranks) not in self._graphs:
@@ -114,39 +140,13 @@ class GraphDecode:
         graph.replay()
         return logits_RV
 
-    def _record(self, rows: int, ranks: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    def _record(self, rows: int, ranks: int) -> Recorded:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # compiles kernels and initialises libraries before recording
-            self._run(rows, ranks)
+            self._steps(rows, ranks)
         torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: other threads, such as one that loads an adapter, may allocate meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            logits_RV = self._run(rows, ranks)
-        return graph, logits_RV
-
-    def _run(self, rows: int, ranks: int) -> torch.Tensor:
-        decoder, where, eps = self._decoder, self._where, self._decoder.shape.norm_eps
-        hidden_RH = decoder.embedding_VH[where.ids_R[:rows]]
-        for index, layer in enumerate(decoder.layers):
-            normed = _norm(hidden_RH, layer.input_norm.weight, eps)
-            qkv = self._project(layer, index, "qkv", normed, ranks)
-            attended = self._attention(qkv, decoder.rope_tables, self._norms[index], eps, where, index)
-            hidden_RH = hidden_RH + self._project(layer, index, "o", attended, ranks)
-            normed = _norm(hidden_RH, layer.post_norm.weight, eps)
-            gate, up = self._project(layer, index, "gate_up", normed, ranks).chunk(2, dim=-1)
-            gated = (F.silu(gate) * up).contiguous()
-            hidden_RH = hidden_RH + self._project(layer, index, "down", gated, ranks)
-        normed = _norm(hidden_RH, decoder.final_norm.weight, eps)
-        return decoder.head(normed).float()
-
-    def _project(self, layer: Layer, index: int, name: str, x_RI: torch.Tensor, ranks: int) -> torch.Tensor:
-        y_RO = layer.projections[name](x_RI)
-        if ranks:
-            table, slots = self._slots.table_SE3, self._where.slot_R
-            self._add_low_rank(y_RO, x_RI, self._low_RK, table, slots, _entry(index, name), ranks)
-        return y_RO
+        return record(partial(self._steps, rows, ranks), self._pool)
 
 
 class _Slots:
@@ -174,24 +174,23 @@ class _Slots:
             return held[0]
         slot = self._free.pop() if self._free else self._held.popitem(last=False)[1][0]
         self._held[id(adapter)] = (slot, adapter)
-        rows = torch.zeros(self.table_SE3.shape[1:], dtype=torch.int64)
-        for (layer, name), low_rank in adapter.items():
-            rank = low_rank.a_KI.shape[0]
-            rows[_entry(layer, name)] = torch.tensor([*low_rank.record[:2], rank])
-            self.ranks = max(self.ranks, 1 << (rank - 1).bit_length())
+        records = adapter.records(self.table_SE3.shape[1] // len(PROJECTIONS))
+        rows = torch.from_numpy(records[:, _A_B_RANKS])
+        while self.ranks < adapter.most_rank:
+            self.ranks *= 2
         self.table_SE3[slot].copy_(rows)
         return slot
 
 
-def _entry(layer: int, name: str) -> int:
-    return layer * len(PROJECTIONS) + list(PROJECTIONS).index(name)
-
-
-def _norm(x_RH: torch.Tensor, weight_H: torch.Tensor, eps: float) -> torch.Tensor:
-    return F.rms_norm(x_RH, (x_RH.shape[-1],), weight_H, eps)
-
-
-def _stack_norms(layer: Layer) -> torch.Tensor | None:
-    if layer.q_norm is None or layer.k_norm is None:
-        return None
-    return torch.stack([layer.q_norm.weight, layer.k_norm.weight])
+def _groups(slots: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(slot, first row, end) of neighbouring rows with the same adapter, a few rows at most."""
+    groups: list[tuple[int, int, int]] = []
+    for row, slot in enumerate(slots):
+        if slot < 0:
+            continue
+        before, start, end = groups[-1] if groups else (-1, 0, 0)
+        if slot == before and row == end and end - start < _GROUP_ROWS:
+            groups[-1] = (slot, start, row + 1)
+        else:
+            groups.append((slot, row, row + 1))
+    return groups

@@ -22,13 +22,15 @@ import torch
 from openclaw_rl.engine import LOCAL
 from openclaw_rl.engine.adapter_cache import AdapterCache
 from openclaw_rl.engine.choose import choose_kernel, kernel_off_the_grid
+from openclaw_rl.engine.graphs import sampler_on
+from openclaw_rl.engine.job import Job
 from openclaw_rl.engine.kernels import kernel_set
 from openclaw_rl.engine.kv import CachePool, Reader
 from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Decoder, Network
 from openclaw_rl.engine.sampling import Sampler
-from openclaw_rl.engine.scheduler import Job, Scheduler
+from openclaw_rl.engine.scheduler import Scheduler
 from openclaw_rl.engine.sharing import SharesGpu, cache_bytes
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.engine.weights import Checkpoint, read_checkpoint
@@ -38,6 +40,7 @@ from openclaw_rl.types import (
     EVERYONE,
     EngineStatus,
     GenerateRequest,
+    SamplingParams,
     Scope,
     ScoreRequest,
     Scores,
@@ -47,6 +50,7 @@ from openclaw_rl.types import (
 from openclaw_rl.types.lora import ADAPTER_FILE
 
 if TYPE_CHECKING:
+    from openclaw_rl.engine.gpu_sampler import GpuSampler
     from openclaw_rl.engine.grammar import Grammars, GrammarState
 
 T = TypeVar("T")
@@ -57,7 +61,8 @@ _SWITCH_S = 60.0
 _COLD_TOKENS = 96
 #: A GPU's prompt chunks are this many times a CPU's, and still take less time.
 _GPU_PIECES = 8
-_FIRST_ROWS = (1, 2, 4, 8)
+_FIRST_ROWS = (1, 2, 4, 8, 32)
+_USUAL_TOP = 8
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -106,8 +111,9 @@ class LocalEngine(SharesGpu):
         room = cache_bytes(self.device, options.gpu_memory)
         budget = options.cache_tokens or max(self.context_length, room // token_bytes)
         self._token_bytes = token_bytes
+        gpu_sampler = sampler_on(self.device)
         if self.device.type == "cuda":
-            self._warm_up()
+            self._warm_up(gpu_sampler)
         self._scheduler = Scheduler(
             self._decoder,
             CachePool(self._decoder.new_cache, budget, max(2 * self.context_length, budget // 4)),
@@ -118,14 +124,22 @@ class LocalEngine(SharesGpu):
             tuner=ThreadTuner(
                 torch.get_num_threads() if self.device.type == "cpu" else 1, torch.set_num_threads
             ),
+            gpu_sampler=gpu_sampler,
+            flush=self._flush_outbox,
         )
 
-    def _warm_up(self) -> None:
-        """Record the graphs that the first requests and the first adapter would otherwise wait for."""
+    def _warm_up(self, gpu_sampler: GpuSampler | None) -> None:
+        """Record and compile what the first requests and the first adapter would otherwise wait for."""
         nothing = Adapter()
         for rows in _FIRST_ROWS:
             for adapter in (None, nothing):
-                self._decoder.forward([Chunk([0], self._decoder.new_cache(), adapter) for _ in range(rows)])
+                chunks = [Chunk([0], self._decoder.new_cache(), adapter) for _ in range(rows)]
+                logits_RV = self._decoder.forward(chunks)
+        self._decoder.forward([Chunk([0, 0], self._decoder.new_cache(), None)])
+        if gpu_sampler:
+            samplers = [Sampler(SamplingParams(1, top_p=0.9)) for _ in range(_FIRST_ROWS[-1])]
+            gpu_sampler.start(logits_RV, samplers, _USUAL_TOP)
+            gpu_sampler.finish()
 
     def _new_decoder(self, checkpoint: Checkpoint, kernel: str) -> Network:
         if not checkpoint.is_fast:

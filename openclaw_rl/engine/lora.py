@@ -68,6 +68,11 @@ PROJECTIONS = {
 }
 
 
+def entry_of(layer: int, projection: str) -> int:
+    """A projection's place in tables of all projections of all layers."""
+    return layer * len(PROJECTIONS) + list(PROJECTIONS).index(projection)
+
+
 def load_adapter(
     path: Path,
     num_layers: int,

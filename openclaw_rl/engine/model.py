@@ -191,7 +191,9 @@ class Decoder:
         if len(decoding) == len(chunks):
             return self._graphs(decoding)
         others = [chunk for chunk in chunks if not GraphDecode.suits(chunk)]
-        both_RV = torch.cat([self._graphs(decoding), self._forward(others).to(self.device)])
+        # The prompt first: copying its tokens to the GPU waits for what was launched before.
+        others_RV = self._forward(others).to(self.device)
+        both_RV = torch.cat([self._graphs(decoding), others_RV])
         return both_RV[_places(chunks, len(decoding))]
 
     def new_cache(self) -> SequenceCache:
@@ -214,6 +216,8 @@ class Decoder:
         hidden_RH = self.embedding_VH[ids]
         if self._native and len(ids) < self._native.most_rows:
             self._native(hidden_RH, chunks, groups)
+        elif self._graphs:
+            self._graphs.prompts(hidden_RH, chunks, groups)
         else:
             self._run_layers(hidden_RH, chunks, groups)
         for chunk in chunks:
@@ -236,12 +240,12 @@ class Decoder:
         spans = self._spans(chunks, heads)
         for index, layer in enumerate(self.layers):
             normed = layer.input_norm(hidden_RH)
-            qkv = self._project(layer, index, "qkv", normed, groups)
+            qkv = self.project(layer, index, "qkv", normed, groups)
             attended = self._attend(layer, index, qkv, heads, spans)
-            hidden_RH.add_(self._project(layer, index, "o", attended, groups))
+            hidden_RH.add_(self.project(layer, index, "o", attended, groups))
             normed = layer.post_norm(hidden_RH)
-            gate, up = self._project(layer, index, "gate_up", normed, groups).unsafe_chunk(2, dim=-1)
-            hidden_RH.add_(self._project(layer, index, "down", F.silu(gate) * up, groups))
+            gate, up = self.project(layer, index, "gate_up", normed, groups).unsafe_chunk(2, dim=-1)
+            hidden_RH.add_(self.project(layer, index, "down", F.silu(gate) * up, groups))
             for chunk, span in zip(chunks, spans, strict=True):
                 if chunk.hidden_layer == index:
                     chunk.hidden = hidden_RH[span.batch.stop - 1].float().cpu().clone()
@@ -260,7 +264,7 @@ class Decoder:
         spans, row = [], 0
         for chunk in chunks:
             count, start = len(chunk.token_ids), chunk.cache.length
-            mask = None if count == 1 else self._causal_mask(start, start + count)
+            mask = None if count == 1 else self.causal_mask(start, start + count)
             batch = slice(row, row + count)
             spans.append(
                 _Span(
@@ -274,14 +278,14 @@ class Decoder:
             row += count
         return spans
 
-    def _causal_mask(self, start: int, end: int) -> torch.Tensor:
+    def causal_mask(self, start: int, end: int) -> torch.Tensor:
         if self.device.type == "cuda" and self.dtype != torch.float32:
             # Defined by its shape, it needs no memory, and the fast half-precision kernels accept it.
             return causal_lower_right(end - start, end)
         mask = torch.full((end - start, end), float("-inf"), dtype=self.dtype, device=self.device)
         return mask.triu_(start + 1)
 
-    def _project(
+    def project(
         self, layer: Layer, index: int, name: str, x_RI: torch.Tensor, groups: list[tuple[slice, Adapter]]
     ) -> torch.Tensor:
         y_RO = layer.projections[name](x_RI)

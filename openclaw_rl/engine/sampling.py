@@ -18,8 +18,11 @@ from openclaw_rl.types import SamplingParams
 
 #: Nucleus sampling tries this many candidates first; only a flatter distribution needs a full sort.
 _NUCLEUS_FIRST = 256
+_UNIFORMS = 32
+#: A GPU finds this many of the likeliest tokens at most.
+_SMALL_TOP_K = 64
 #: Below this temperature the likeliest token is taken: dividing would overflow and fail the whole pass.
-_COLDEST = 1e-6
+COLDEST = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Sampler:
         self._counts: Counter[int] = Counter()
         self._bias = {int(token_id): value for token_id, value in params.logit_bias.items()}
         self._penalised = bool(params.presence_penalty or params.frequency_penalty)
+        self._uniforms: list[float] = []
 
     def sample(
         self,
@@ -79,7 +83,7 @@ class Sampler:
         return raw_V.index_add(0, torch.tensor(list(added)), torch.tensor(list(added.values())).to(raw_V))
 
     def _draw(self, logprobs_V: torch.Tensor, top_ids: list[int] | None) -> tuple[int, float]:
-        if self.params.temperature < _COLDEST:
+        if self.params.temperature < COLDEST:
             return top_ids[0] if top_ids else int(logprobs_V.argmax()), 0.0
         scaled_V = logprobs_V / self.params.temperature if self.params.temperature != 1 else logprobs_V
         candidates, kept_logprobs = self._truncate(torch.log_softmax(scaled_V, dim=-1))
@@ -95,7 +99,19 @@ class Sampler:
         """Whether it samples the full distribution: a temperature, but no truncation, bias or penalty."""
         params = self.params
         cut = params.top_k or params.top_p < 1 or params.min_p
-        return params.temperature >= _COLDEST and not (cut or self._bias or self._penalised)
+        return params.temperature >= COLDEST and not (cut or self._bias or self._penalised)
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether a temperature and truncation are all that changes its distribution."""
+        return self.params.top_k <= _SMALL_TOP_K and not (self._bias or self._penalised)
+
+    def next_uniform(self) -> float:
+        """The number that ``uniform`` would give next; a sampler uses only one of the two."""
+        if not self._uniforms:
+            several = 1 - torch.rand(_UNIFORMS, dtype=torch.float64, generator=self._generator)
+            self._uniforms = several.flip(0).tolist()
+        return self._uniforms.pop()
 
     def uniform(self) -> torch.Tensor:
         """In (0, 1], so that inversion stays between the first and the last possible token."""

@@ -11,23 +11,23 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 
-from openclaw_rl.engine.kv import CachePool, Reader, SequenceCache, may_share
+from openclaw_rl.engine.job import Job
+from openclaw_rl.engine.kv import CachePool, may_share
 from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Network
 from openclaw_rl.engine.sampling import Sampled, Sampler, draw_whole, raw_logprobs
 from openclaw_rl.engine.threads import ThreadTuner
 from openclaw_rl.errors import GrammarFailed
-from openclaw_rl.types import GenerateRequest, Priority, Scores, Token
+from openclaw_rl.types import Priority, Scores, Token
 
 if TYPE_CHECKING:
-    from openclaw_rl.engine.grammar import GrammarState
+    from openclaw_rl.engine.gpu_sampler import Drawn, GpuSampler
 
 #: One step in this many includes lower priorities even under constant live load: rare enough not to affect
 #: 95 % of the gaps between a stream's tokens.
@@ -36,45 +36,7 @@ _LOW_PRIORITY_SHARE = 32
 _WARM_CACHES = 16
 _SMALLEST_CHUNK = 16
 _OWNERS = 10_000
-
-
-@dataclass(eq=False, slots=True)
-class Job:
-    """One sequence being run: a generation (has a sampler) or a scoring (has none)."""
-
-    ids: list[int]
-    version: int
-    adapter: Adapter | None
-    decoder: Network | None
-    """For a version with full weights; None is the base decoder."""
-    priority: Priority
-    max_length: int
-    emit: Callable[[Token | Scores | Exception], None]
-    reader: Reader = field(default_factory=Reader)
-    request: GenerateRequest | None = None
-    sampler: Sampler | None = None
-    grammar: GrammarState | None = None
-    targets: list[int] = field(default_factory=list)
-    """Scoring: ``targets[i]`` is the token that position ``i`` must predict."""
-    score_start: int = 0
-    """Scoring: the first position to score."""
-    top_k: int = 0
-    hidden_layer: int | None = None
-    hidden: torch.Tensor | None = None
-    cancelled: bool = False
-    cache: SequenceCache | None = None
-    candidates_NK: torch.Tensor | None = None
-    """Scoring: further tokens to score, one row per scored position."""
-    scored: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
-
-    @property
-    def num_pending(self) -> int:
-        return len(self.ids) - (self.cache.length if self.cache else 0)
-
-    @property
-    def reusable_prefix(self) -> int:
-        """At least one token must run to get logits; scoring needs the logits of all scored positions."""
-        return len(self.ids) - 1 if self.sampler else self.score_start
+_Reason = Literal["stop", "length"] | None
 
 
 class Scheduler:
@@ -90,16 +52,18 @@ class Scheduler:
         idle_chunk_tokens: int,
         max_step_s: float,
         tuner: ThreadTuner,
+        gpu_sampler: GpuSampler | None = None,
+        flush: Callable[[], None] = lambda: None,
     ) -> None:
+        """With ``gpu_sampler``, tokens are emitted while the GPU runs the next step, and ``flush`` called."""
         self.decoder, self.pool = decoder, pool
-        self.max_running, self.chunk_tokens, self.idle_chunk_tokens = (
-            max_running,
-            chunk_tokens,
-            idle_chunk_tokens,
-        )
+        self.max_running = max_running
+        self.chunk_tokens, self.idle_chunk_tokens = chunk_tokens, idle_chunk_tokens
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
         self.max_step_s, self.tuner = max_step_s, tuner
+        self._gpu_sampler, self._flush = gpu_sampler, flush
+        self._unsent: list[tuple[Job, Drawn, _Reason]] = []
         self._chunk = chunk_tokens
         self._steps = 0
         self._num_admitted = 0
@@ -137,6 +101,8 @@ class Scheduler:
         batch = self._plan()
         if not batch:
             return
+        if any(count > 1 for _, count in batch):
+            self._send()  # prompts take long to launch
         self._steps += 1
         chunks = [
             Chunk(
@@ -160,6 +126,8 @@ class Scheduler:
         for (job, _), chunk in zip(batch, chunks, strict=True):
             job.hidden = chunk.hidden
         self._deliver(batch, [chunk.num_logits for chunk in chunks], logits_RV)
+        if not self.running:
+            self._send()
 
     def _forward(self, batch: Sequence[tuple[Job, int]], chunks: Sequence[Chunk]) -> torch.Tensor:
         """One pass for the base and all its adapters; one more per version with full weights."""
@@ -268,21 +236,54 @@ class Scheduler:
     def _deliver(
         self, batch: Sequence[tuple[Job, int]], counts: Sequence[int], logits_RV: torch.Tensor
     ) -> None:
-        if not logits_RV.shape[0]:
-            self._finish_scored(batch)
+        owners = [job for (job, _), count in zip(batch, counts, strict=True) for _ in range(count)]
+        simple = [row for row, job in enumerate(owners) if self._gpu_sampler and _is_simple(job)]
+        if simple:
+            self._draw_on_gpu([owners[row] for row in simple], _rows(logits_RV, simple))
+        self._send()
+        if simple:
+            self._take_drawn([owners[row] for row in simple])
+        if len(simple) < len(owners):
+            drawn = set(simple)
+            rest = [row for row in range(len(owners)) if row not in drawn]
+            entries = [
+                (job, count)
+                for (job, _), count in zip(batch, counts, strict=True)
+                if count and not (self._gpu_sampler and _is_simple(job))
+            ]
+            self._deliver_rest(entries, _rows(logits_RV, rest))
+        self._finish_scored(batch)
+
+    def _draw_on_gpu(self, jobs: Sequence[Job], logits_RV: torch.Tensor) -> None:
+        assert self._gpu_sampler is not None
+        samplers = [job.sampler for job in jobs if job.sampler]
+        self._gpu_sampler.start(logits_RV, samplers, max(1, *(job.top_k for job in jobs)))
+
+    def _take_drawn(self, jobs: Sequence[Job]) -> None:
+        assert self._gpu_sampler is not None
+        for job, drawn in zip(jobs, self._gpu_sampler.finish(), strict=True):
+            self._unsent.append((job, drawn, self._append(job, drawn.id)))
+
+    def _send(self) -> None:
+        """Emit the tokens of the last step that was sampled on the GPU."""
+        if not self._unsent:
             return
-        top_k = max(1, *(job.top_k for job, _ in batch))
+        unsent, self._unsent = self._unsent, []
+        for job, drawn, reason in unsent:
+            ids, logprobs = tuple(drawn.top_ids[: job.top_k]), tuple(drawn.top_logprobs[: job.top_k])
+            numbers = drawn.id, drawn.logprob, drawn.sampled_logprob
+            job.emit(Token(*numbers, ids, logprobs, job.version, False, reason))
+        self._flush()
+
+    def _deliver_rest(self, entries: Sequence[tuple[Job, int]], logits_RV: torch.Tensor) -> None:
+        top_k = max(1, *(job.top_k for job, _ in entries))
         raw_RV, ids_RK, logprobs_RK = raw_logprobs(logits_RV, top_k)
-        drawn = draw_whole(
-            raw_RV, [_whole_sampler(job) for (job, _), n in zip(batch, counts, strict=True) for _ in range(n)]
-        )
+        drawn = draw_whole(raw_RV, [_whole_sampler(job) for job, count in entries for _ in range(count)])
         top_ids, top_logprobs = ids_RK.tolist(), logprobs_RK.tolist()
         end = 0
-        for (job, _), count in zip(batch, counts, strict=True):
+        for job, count in entries:
             rows = slice(end, end + count)
             row, end = end, end + count
-            if not count:
-                continue
             if job.sampler:
                 tops = top_ids[row][: job.top_k], top_logprobs[row][: job.top_k]
                 try:
@@ -298,7 +299,6 @@ class Scheduler:
                     self._finish(job)
             else:
                 self._keep_scores(job, count, raw_RV[rows], ids_RK[rows], logprobs_RK[rows])
-        self._finish_scored(batch)
 
     def _sample(
         self,
@@ -315,12 +315,7 @@ class Scheduler:
         assert job.request is not None
         if job.grammar and sampled.id not in job.request.stop_ids:
             job.grammar.consume(sampled.id)
-        job.ids.append(sampled.id)
-        reason = None
-        if sampled.id in job.request.stop_ids:
-            reason = "stop"
-        elif len(job.ids) >= job.max_length:
-            reason = "length"
+        reason = self._append(job, sampled.id)
         job.emit(
             Token(
                 sampled.id,
@@ -330,11 +325,22 @@ class Scheduler:
                 sampled.top_logprobs,
                 job.version,
                 sampled.forced,
-                reason,  # type: ignore[arg-type]
+                reason,
             )
         )
+
+    def _append(self, job: Job, token_id: int) -> _Reason:
+        """Continue the sequence; returns why it ends here, if it does."""
+        assert job.request is not None
+        job.ids.append(token_id)
+        reason: _Reason = None
+        if token_id in job.request.stop_ids:
+            reason = "stop"
+        elif len(job.ids) >= job.max_length:
+            reason = "length"
         if reason:
             self._finish(job)
+        return reason
 
     def _keep_scores(
         self, job: Job, count: int, raw_RV: torch.Tensor, ids_RK: torch.Tensor, logprobs_RK: torch.Tensor
@@ -372,6 +378,7 @@ class Scheduler:
 
     def fail(self, error: Exception) -> None:
         """After a failed pass: report the error to all running jobs and empty their caches."""
+        self._send()
         for job in list(self.running):
             job.emit(error)
             if job.cache is not None:
@@ -381,3 +388,11 @@ class Scheduler:
 
 def _whole_sampler(job: Job) -> Sampler | None:
     return job.sampler if job.sampler and job.sampler.is_whole and not job.grammar else None
+
+
+def _is_simple(job: Job) -> bool:
+    return job.sampler is not None and job.sampler.is_simple and not job.grammar
+
+
+def _rows(logits_RV: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    return logits_RV if len(rows) == logits_RV.shape[0] else logits_RV[rows]

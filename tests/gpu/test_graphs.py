@@ -55,7 +55,7 @@ def decoders(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Decoder, D
 
 def adapter(decoder: Decoder, rank: int, seed: int, skip: str = "") -> Adapter:
     torch.manual_seed(seed)
-    found: Adapter = {}
+    found = Adapter()
     for layer in range(decoder.shape.num_layers):
         for name in PROJECTIONS:
             if name != skip:
@@ -99,6 +99,36 @@ def test_any_mix_of_lengths_and_adapters(decoders: tuple[Decoder, Decoder]) -> N
     assert (both[0] - both[1]).abs().max() < 2e-4 * both[0].abs().max()
 
 
+def test_a_prompt_in_pieces_and_its_hidden_states(decoders: tuple[Decoder, Decoder]) -> None:
+    """Two prompts at once, one of them with an adapter, then the second half of one."""
+    ours = adapter(decoders[0], 3, 1)
+    both = []
+    for decoder in decoders:
+        first, second = cache_of(decoder), cache_of(decoder)
+        chunks = [
+            Chunk(ids(20, 1), first, None, num_logits=2, hidden_layer=0),
+            Chunk(ids(9, 2), second, ours, num_logits=9, hidden_layer=1),
+        ]
+        logits = [decoder.forward(chunks).clone(), decoder.forward([Chunk(ids(30, 3), first, ours, 30)])]
+        hidden = [chunk.hidden for chunk in chunks if chunk.hidden is not None]
+        assert len(hidden) == 2
+        both.append((torch.cat(logits), torch.cat(hidden)))
+    for plain, recording in zip(*both, strict=True):
+        assert torch.allclose(plain, recording, atol=2e-4 * float(plain.abs().max()))
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_one_adapter_of_many_ranks(decoders: tuple[Decoder, Decoder], count: int) -> None:
+    """More ranks than are usual, and more rows than one group of an adapter holds."""
+    large = adapter(decoders[0], 70, 5)
+    small = adapter(decoders[0], 2, 6)
+    both = []
+    for decoder in decoders:
+        rows = [Chunk([3 + row], cache_of(decoder), large if row < 17 else small) for row in range(count)]
+        both.append(decoder.forward(rows).clone())
+    assert torch.allclose(*both, atol=2e-4 * float(both[0].abs().max()))
+
+
 def test_more_rows_than_a_recording_holds(decoders: tuple[Decoder, Decoder]) -> None:
     both = [
         decoder.forward([Chunk([3 + row % 90], cache_of(decoder), None) for row in range(70)])
@@ -129,7 +159,7 @@ def test_an_adapter_gives_way_to_one_used_later(
     monkeypatch.setattr(graphs, "_SLOTS", 3)
     recording._graphs = graphs.recorded(recording)
     many = [adapter(plain, 1, seed) for seed in range(4)]
-    for each in [*many, many[0], many[3], None, {}]:
+    for each in [*many, many[0], many[3], None, Adapter()]:
         both = [decoder.forward([Chunk([9], cache_of(decoder), each)]).clone() for decoder in decoders]
         assert torch.allclose(*both, atol=1e-4)
     recording.forget(many[3])
