@@ -93,7 +93,30 @@ def _attend(
     result = tl.where(is_first, new_value.to(tl.float32), 0.0)[None, :] + tl.zeros([PADDED, DIM], tl.float32)
     each = tl.cdiv(tl.cdiv(length, SPLIT), BLOCK) * BLOCK
     end = tl.minimum(split * each + each, length)
-    for at in tl.range(split * each, end, BLOCK, num_stages=STAGES):
+    result, largest, total = _read(
+        query, keys, values, split * each, end, scale, result, largest, total, DIM, BLOCK, STAGES
+    )
+    mine = row * NUM_Q + head * GROUP + member
+    place = mine[:, None] * DIM + dim[None, :]
+    if SPLIT == 1:
+        tl.store(out + place, (result / total[:, None]).to(element), mask=is_real[:, None])
+    else:
+        _store_part(part, weight, result, largest, total, mine * SPLIT + split, is_real, DIM)
+        tl.debug_barrier()  # all threads have written before one of them counts this part as done
+        counter = finished + row * NUM_KV + head
+        if tl.atomic_add(counter, 1, sem="acq_rel") == SPLIT - 1:
+            _combine(part, weight, out, mine, place, is_real, DIM, PADDED, SPLIT)
+            tl.store(counter, 0)
+
+
+@triton.jit
+def _read(
+    query, keys, values, start, end, scale, result, largest, total,
+    DIM: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Add the keys and values from ``start`` to ``end`` to a sum, its largest score and its total weight."""
+    dim = tl.arange(0, DIM)
+    for at in tl.range(start, end, BLOCK, num_stages=STAGES):
         token = at + tl.arange(0, BLOCK)
         is_there = token < end
         key = tl.load(keys + token[None, :] * DIM + dim[:, None], mask=is_there[None, :], other=0.0)
@@ -103,23 +126,17 @@ def _attend(
         before = tl.exp2(largest - now)
         share = tl.exp2(score - now[:, None])
         value = tl.load(values + token[:, None] * DIM + dim[None, :], mask=is_there[:, None], other=0.0)
-        result = tl.dot(share.to(element), value, result * before[:, None], input_precision="ieee")
+        result = tl.dot(share.to(value.dtype), value, result * before[:, None], input_precision="ieee")
         total = total * before + tl.sum(share, axis=1)
         largest = now
-    mine = row * NUM_Q + head * GROUP + member
-    place = mine[:, None] * DIM + dim[None, :]
-    if SPLIT == 1:
-        tl.store(out + place, (result / total[:, None]).to(element), mask=is_real[:, None])
-    else:
-        slot = mine * SPLIT + split
-        tl.store(part + slot[:, None] * DIM + dim[None, :], result, mask=is_real[:, None])
-        tl.store(weight + 2 * slot, largest, mask=is_real)
-        tl.store(weight + 2 * slot + 1, total, mask=is_real)
-        tl.debug_barrier()  # all threads have written before one of them counts this part as done
-        counter = finished + row * NUM_KV + head
-        if tl.atomic_add(counter, 1, sem="acq_rel") == SPLIT - 1:
-            _combine(part, weight, out, mine, place, is_real, DIM, PADDED, SPLIT)
-            tl.store(counter, 0)
+    return result, largest, total
+
+
+@triton.jit
+def _store_part(part, weight, result, largest, total, slot, is_real, DIM: tl.constexpr):
+    tl.store(part + slot[:, None] * DIM + tl.arange(0, DIM)[None, :], result, mask=is_real[:, None])
+    tl.store(weight + 2 * slot, largest, mask=is_real)
+    tl.store(weight + 2 * slot + 1, total, mask=is_real)
 
 
 @triton.jit
