@@ -17,6 +17,8 @@ GROUP_ROWS = 16
 _SPAN = 512
 _STEP = 64
 _WIDE = 128
+#: Groups processed at the same time: launching a program costs more than it does where there are fewer.
+_LANES = 16
 
 
 @triton.jit(do_not_specialize=["entry"])
@@ -49,14 +51,16 @@ def _shrink_row(
 def _shrink(
     x, low, table, groups, entry, rows,
     SIZE: tl.constexpr, NUM: tl.constexpr, MOST: tl.constexpr, RANKS: tl.constexpr, SPAN: tl.constexpr,
-    STEP: tl.constexpr, FEW: tl.constexpr,
+    STEP: tl.constexpr, FEW: tl.constexpr, LANES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Some ranks of one group of rows, over one part of their inputs."""
+    """Some ranks of every so many-th group of rows, over one part of their inputs."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
     group = tl.program_id(0)
     part = tl.program_id(1)
     rank = tl.program_id(2) * FEW + tl.arange(0, FEW)
     slot = tl.load(groups + group)
-    if slot >= 0:
+    while slot >= 0:  # those in use come first
         row = tl.load(groups + MOST + group) + tl.arange(0, FEW)
         is_row = row < tl.load(groups + 2 * MOST + group)
         item = table + (slot * NUM + entry) * 3
@@ -73,18 +77,22 @@ def _shrink(
                 total = tl.dot(left, right, total, input_precision="ieee")
             place = (part * rows + row[:, None]) * RANKS + rank[None, :]
             tl.store(low + place, total, mask=is_row[:, None])
+        group += LANES
+        slot = tl.load(groups + group, mask=group < rows, other=-1)
 
 
 @triton.jit(do_not_specialize=["entry", "rows"])
 def _expand(
     y, low, table, groups, entry, rows,
     WIDTH: tl.constexpr, NUM: tl.constexpr, MOST: tl.constexpr, RANKS: tl.constexpr, PARTS: tl.constexpr,
-    WIDE: tl.constexpr, FEW: tl.constexpr,
+    WIDE: tl.constexpr, FEW: tl.constexpr, LANES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Add the adapter's share to some outputs of one group of rows."""
+    """Add the adapter's share to some outputs of every so many-th group of rows."""
     group = tl.program_id(0)
     slot = tl.load(groups + group)
-    if slot >= 0:
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+    while slot >= 0:
         row = tl.load(groups + MOST + group) + tl.arange(0, FEW)
         is_row = row < tl.load(groups + 2 * MOST + group)
         item = table + (slot * NUM + entry) * 3
@@ -107,6 +115,8 @@ def _expand(
             right = tl.load(b + rank[:, None] * WIDTH + column[None, :], mask=is_there, other=0.0)
             total = tl.dot(left.to(element), right, total, input_precision="ieee")
         tl.store(target, total.to(element), mask=is_target)
+        group += LANES
+        slot = tl.load(groups + group, mask=group < rows, other=-1)
 
 
 def shrink_row(
@@ -141,11 +151,14 @@ def add_low_rank(
     (rows, size), width = x_RI.shape, y_RO.shape[1]
     parts, num, most = triton.cdiv(size, _SPAN), table_SE3.shape[1], groups_3R.shape[1]
     low_SRK = torch.empty(parts, rows, ranks, device=x_RI.device)
-    _shrink[rows, parts, ranks // GROUP_ROWS](
+    lanes, options = min(rows, _LANES), overlap(x_RI.device)
+    _shrink[lanes, parts, ranks // GROUP_ROWS](
         x_RI, low_SRK, table_SE3, groups_3R, entry, rows,
-        SIZE=size, NUM=num, MOST=most, RANKS=ranks, SPAN=_SPAN, STEP=_STEP, FEW=GROUP_ROWS,
+        SIZE=size, NUM=num, MOST=most, RANKS=ranks, SPAN=_SPAN, STEP=_STEP, FEW=GROUP_ROWS, LANES=lanes,
+        OVERLAP=options["OVERLAP"],  # it starts as usual itself, when ``x`` and ``y`` are complete
     )  # fmt: skip
-    _expand[rows, triton.cdiv(width, _WIDE)](
+    _expand[lanes, triton.cdiv(width, _WIDE)](
         y_RO, low_SRK, table_SE3, groups_3R, entry, rows,
-        WIDTH=width, NUM=num, MOST=most, RANKS=ranks, PARTS=parts, WIDE=_WIDE, FEW=GROUP_ROWS,
+        WIDTH=width, NUM=num, MOST=most, RANKS=ranks, PARTS=parts, WIDE=_WIDE, FEW=GROUP_ROWS, LANES=lanes,
+        **options,
     )  # fmt: skip
