@@ -33,15 +33,15 @@ class Stack:
     """One system in this process; learning happens when it is told to."""
 
     def __init__(self, home: Path, model: Path, **settings: Any) -> None:
-        stated = {"home": home, "model": str(model), "renderer": "qwen3", "kernel": "float", "device": "cpu"}
+        stated: dict[str, Any] = {"home": home, "model": str(model), "renderer": "qwen3", "device": "cpu"}
         stated |= {
             "algo": "hybrid",  # praise and plain replies make steps, too: this is about the machinery
             "batch_size": 4,
             "held_out_share": 0.0,
-            "num_threads": 1,
-            "train_threads": 1,
             "lora_rank": 2,
         }
+        if settings.get("engine", "local") == "local":
+            stated |= {"kernel": "float", "num_threads": 1, "train_threads": 1}
         self.stated = {**stated, **settings}
         self.config: Config = load_config(self.stated, environment={})
         self.model, self.home = model, home
