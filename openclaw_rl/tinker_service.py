@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
@@ -22,6 +25,7 @@ KEY = "TINKER_API_KEY"
 #: The client requires a key even if the server does not.
 _NO_KEY = "tml-none"
 _QUOTA = (402, 429)
+_ANSWERS_WITHIN_S = 30.0
 
 
 class Place(Protocol):
@@ -50,18 +54,39 @@ def connect(place: Place) -> Any:
 
 
 def offered_models(service: Any, place: Place) -> list[str]:
-    """The server's models; ValueError with the remedy if the request fails."""
+    """The server's models; ValueError with the remedy if the request fails, EngineAway if nothing answers."""
     import tinker
 
     where = place.url or "the Tinker service"
     try:
-        return [str(each.model_name) for each in service.get_server_capabilities().supported_models]
+        offered = _within(_ANSWERS_WITHIN_S, service.get_server_capabilities, where)
+        return [str(each.model_name) for each in offered.supported_models]
     except tinker.AuthenticationError:
         raise ValueError(f"{where} refuses the key in {KEY}") from None
     except tinker.APIConnectionError as error:
         raise ValueError(f"there is no Tinker server at {where} ({error}); start it first") from None
     except tinker.TinkerError as error:
         raise ValueError(f"{where} cannot be used: {problem_of(error)}") from None
+
+
+def _within(limit_s: float, call: Callable[[], Any], where: str) -> Any:
+    """The call's result. Without a limit the client waits for ever for a server that died as it connected."""
+    done: SimpleQueue[Any] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            done.put((call(), None))
+        except Exception as error:
+            done.put((None, error))
+
+    threading.Thread(target=run, name="tinker", daemon=True).start()
+    try:
+        result, error = done.get(timeout=limit_s)
+    except Empty:
+        raise EngineAway(f"{where} does not answer") from None
+    if error is not None:
+        raise error
+    return result
 
 
 def let_go(place: Place, service: Any, model: Any) -> None:
