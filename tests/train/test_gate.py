@@ -142,7 +142,7 @@ async def test_a_small_sensible_step_passes(bench: Bench) -> None:
         await bench.turn("What is rain?", "Rain is water that falls from clouds."),
         await bench.turn("Why do dogs bark?", "Dogs bark to warn, to greet and to play."),
     ]
-    # At 1e-3, Adam's first step is as long as a real version's eight: one reply in seven then repeats itself.
+    # After a step at 1e-3, one reply in seven repeats itself (docs/lab/gate.md).
     result = await bench.check(await bench.train(turns, 0.3, steps=1, rate=1e-4))
     assert result.passed, result.reason
     assert {check.name for check in result.checks} >= {"finite", "facts", "jobs", "tool calls", "strangeness"}
