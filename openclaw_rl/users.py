@@ -7,13 +7,13 @@ every process. Keys are in ``keys.json``; a user without an entry here has no gr
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from openclaw_rl.errors import written_by_newer
+from openclaw_rl.private_files import changing, write_private
 
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
@@ -49,24 +49,15 @@ class Users:
 
     def change(self, user: str, **changes: Any) -> Person:
         """Change the named fields; ValueError for an invalid value."""
-        person = replace(self.of(user), **changes)
-        if person.group is not None and not _GROUP.fullmatch(person.group):
-            raise ValueError(
-                f"{person.group!r} is no group: up to 64 letters, digits and . _ @ - are allowed"
-            )
-        if person.environment is not None and not _GROUP.fullmatch(person.environment):
-            raise ValueError(
-                f"{person.environment!r} is no environment: up to 64 letters, digits and . _ @ - are allowed"
-            )
-        limits = (person.requests_per_minute, person.tokens_per_day)
-        if any(limit is not None and limit < 1 for limit in limits):
-            raise ValueError("a limit is 1 or more; 'none' takes it away")
-        self._write({**self._people, user: person})
+        with changing(self.path):
+            person = _checked(replace(self.of(user), **changes))
+            self._write({**self._people, user: person})
         return person
 
     def forget(self, user: str) -> None:
-        self._reload()
-        self._write({name: person for name, person in self._people.items() if name != user})
+        with changing(self.path):
+            self._reload()
+            self._write({name: person for name, person in self._people.items() if name != user})
 
     def _reload(self) -> None:
         try:
@@ -89,9 +80,20 @@ class Users:
         raise written_by_newer(self.path, ", ".join(sorted(map(str, unknown))))
 
     def _write(self, people: dict[str, Person]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         stored = {user: asdict(person) for user, person in people.items() if person != Person()}
-        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(stored, file, indent=1)
-        temporary.replace(self.path)
+        write_private(self.path, stored)
+
+
+def _checked(person: Person) -> Person:
+    if person.group is not None and not _GROUP.fullmatch(person.group):
+        raise ValueError(
+            f"{person.group!r} is no group: up to 64 letters, digits and . _ @ - are allowed"
+        )
+    if person.environment is not None and not _GROUP.fullmatch(person.environment):
+        raise ValueError(
+            f"{person.environment!r} is no environment: up to 64 letters, digits and . _ @ - are allowed"
+        )
+    limits = (person.requests_per_minute, person.tokens_per_day)
+    if any(limit is not None and limit < 1 for limit in limits):
+        raise ValueError("a limit is 1 or more; 'none' takes it away")
+    return person

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from openclaw_rl import __version__
-from openclaw_rl.train.policies import sync_folder
+from openclaw_rl.private_files import sync_folder
 from openclaw_rl.types import Json
 
 DATABASES = ("learn.db", "serve.db")

@@ -22,7 +22,8 @@ from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.processes import archive
 from openclaw_rl.processes.erasing import Erasing, Receipts
-from openclaw_rl.train.policies import PolicyStore, sync_folder
+from openclaw_rl.private_files import write_private
+from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import Json
 
 _LIST, _LOCK = "backups.json", "backups.lock"
@@ -101,15 +102,3 @@ def erase_again(folder: Path, receipts: Iterable[Json]) -> bool:
 
 def read_receipts(home: Path) -> list[Json]:
     return [json.loads(path.read_text()) for path in sorted((home / archive.FORGOTTEN).glob("forget-*.json"))]
-
-
-def write_private(final: Path, value: object, *above: Path) -> None:
-    """In one rename, readable by the owner only; on disk when this returns, as are new names in ``above``."""
-    work = final.with_suffix(".part")
-    with os.fdopen(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    work.rename(final)
-    for folder in (*above, final.parent):  # a new name is lost in a power cut until its folder is synced
-        sync_folder(folder)

@@ -14,6 +14,7 @@ import secrets
 from pathlib import Path
 
 from openclaw_rl.known_names import API_KEYS
+from openclaw_rl.private_files import changing, write_private
 
 DEFAULT_USER = "default"
 _REMEDY = "repair it, or remove it and restart to get new keys"
@@ -70,24 +71,26 @@ class KeyRing:
             )
         if not _USER.fullmatch(user):
             raise ValueError(f"{user!r} is no user name: up to 64 letters, digits and . _ @ - are allowed")
-        stored = self._read()
-        if user in stored:
-            raise ValueError(f"user {user!r} has a key already; remove it first to make a new one")
-        stored[user] = f"sk-ocrl-{secrets.token_urlsafe(24)}"
-        self._write(stored)
+        with changing(self.path):
+            stored = self._read()
+            if user in stored:
+                raise ValueError(f"user {user!r} has a key already; remove it first to make a new one")
+            stored[user] = f"sk-ocrl-{secrets.token_urlsafe(24)}"
+            write_private(self.path, stored)
         self.reload()
         return stored[user]
 
     def remove(self, user: str) -> None:
-        stored = self._read()
-        if user not in stored:
-            raise ValueError(
-                f"no key for user {user!r}; users with a key: {', '.join(sorted(stored)) or 'none'}"
-            )
-        del stored[user]
-        with os.fdopen(os.open(self._former_file, _APPEND, 0o600), "a") as file:
-            file.write(f"{user}\n")
-        self._write(stored)
+        with changing(self.path):
+            stored = self._read()
+            if user not in stored:
+                raise ValueError(
+                    f"no key for user {user!r}; users with a key: {', '.join(sorted(stored)) or 'none'}"
+                )
+            del stored[user]
+            with os.fdopen(os.open(self._former_file, _APPEND, 0o600), "a") as file:
+                file.write(f"{user}\n")
+            write_private(self.path, stored)
         self.reload()
 
     @property
@@ -127,12 +130,3 @@ class KeyRing:
         if not isinstance(keys, dict) or not all(isinstance(key, str) for key in keys.values()):
             raise ValueError(f"{self.path} is no key file (not user names and keys); {_REMEDY}")
         return keys
-
-    def _write(self, keys: dict[str, str]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
-        # Created with its final mode, so that the keys are never readable by others, even briefly.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(keys, file, indent=1)
-        temporary.replace(self.path)

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from openclaw_rl.private_files import sync_folder
 from openclaw_rl.roles import Role, with_roles
 from openclaw_rl.types import BASE_VERSION, EVERYONE, Json, Weights
 from openclaw_rl.types.lora import ADAPTER_FILE
@@ -184,11 +185,3 @@ def _sync(folder: Path) -> None:
 def _sync_file(file: Path) -> None:
     with open(file, "rb") as handle:
         os.fsync(handle.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,144 @@
+"""The processes that are killed: both halves of the real system, a prune and a backup.
+
+They are forked from a process that has imported everything, so that a start costs little and kills can come
+at any moment of it. The model is the scripted one; its weights are a few bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+from transformers import LlamaConfig
+
+from openclaw_rl.commands.cli import main
+from openclaw_rl.config import Config, load_config
+from openclaw_rl.engine import EngineParts
+from openclaw_rl.processes.learning import learn
+from openclaw_rl.processes.serving import serve
+from openclaw_rl.processes.supervise import die_with_parent
+from openclaw_rl.testing import ScriptedEngine, ScriptedTrainer, byte_tokenizer
+from openclaw_rl.train import TrainerParts
+from openclaw_rl.types import Json
+from openclaw_rl.types.lora import ADAPTER_FILE
+
+DAY_S = 86_400.0
+#: A conversation that was idle for this long may be pruned.
+IDLE_S = 4.0
+
+
+class Engine(ScriptedEngine):
+    """The scripted engine, by the name in the settings."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(byte_tokenizer())
+
+
+class Trainer(ScriptedTrainer):
+    """Leaves weights as every trainer does, so that their checksums are kept and verified."""
+
+    def __init__(self, parts: TrainerParts) -> None:
+        super().__init__()
+
+    def save(self, folder: Path, state: Json) -> str | None:
+        (folder / ADAPTER_FILE).write_bytes(os.urandom(4096))
+        return super().save(folder, state)
+
+
+def model_folder(folder: Path) -> Path:
+    """All that is read of a model here: its description and its tokenizer. The weights are never used."""
+    LlamaConfig(num_hidden_layers=1).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    save_file({"weight": np.zeros(1, np.float32)}, folder / "model.safetensors")
+    return folder
+
+
+def settings(home: Path, model: Path, port: int = 0) -> Config:
+    stated = {
+        "home": home, "model": str(model), "renderer": "qwen3", "port": port, "learn": False,
+        "served_model_name": "scripted", "engine": "tests.soak.actors:Engine", "log_level": "error",
+        "trainer": "tests.soak.actors:Trainer", "judge": "openclaw_rl.testing:WordJudge",
+        "algo": "binary", "batch_size": 4, "held_out_share": 0.0,
+    }  # fmt: skip
+    return load_config(stated, environment={})
+
+
+# --- what runs in the processes --------------------------------------------------------------
+
+
+def run_serve(home: Path, model: Path, port: int) -> None:
+    asyncio.run(serve(settings(home, model, port), lambda line: None))
+
+
+def run_learn(home: Path, model: Path) -> None:
+    asyncio.run(learn(settings(home, model)))
+
+
+def run_prune(home: Path) -> None:
+    """With a clock that is a day ahead: a conversation counts as over after a day, here after seconds."""
+    now = time.time
+    time.time = lambda: now() + DAY_S - IDLE_S
+    run_command("data", "prune", "--older-than", "0", "--home", str(home))
+
+
+def run_backup(home: Path, file: Path) -> None:
+    run_command("backup", str(file), "--home", str(home))
+
+
+def run_command(*arguments: str) -> None:
+    if code := main(arguments):
+        raise SystemExit(code)
+
+
+# --- starting and killing them ---------------------------------------------------------------
+
+
+@cache
+def _context() -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.soak.preloaded"])
+    return context
+
+
+def _begin(log: Path, act: Callable[..., None], arguments: Sequence[object]) -> None:
+    die_with_parent(signal.SIGKILL)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    act(*arguments)
+
+
+class Actor:
+    """One process, started again whenever it was killed."""
+
+    def __init__(self, log: Path, act: Callable[..., None], *arguments: object) -> None:
+        self._begin = log, act, arguments
+        self.process: BaseProcess | None = None
+
+    def start(self) -> Actor:
+        self.process = _context().Process(target=_begin, args=self._begin, daemon=True)
+        self.process.start()
+        return self
+
+    def kill(self) -> bool:
+        """Whether it was alive."""
+        assert self.process is not None
+        alive = self.process.is_alive()
+        self.process.kill()
+        self.process.join()
+        return alive
+
+    def finish(self, timeout_s: float) -> bool:
+        """Whether it ended by itself, and well."""
+        assert self.process is not None
+        self.process.join(timeout_s)
+        return self.process.exitcode == 0

@@ -1,0 +1,152 @@
+"""What docs/architecture.md promises, checked on a data folder whose processes are dead, and over HTTP."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from contextlib import ExitStack, closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import sqlalchemy as sa
+
+from openclaw_rl.capture.learn_ledger import LearnLedger, verdicts
+from openclaw_rl.capture.policy_ledger import PolicyLedger
+from openclaw_rl.capture.samples import policies, samples
+from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
+from openclaw_rl.testing import byte_tokenizer
+from openclaw_rl.train.policies import PolicyStore
+from openclaw_rl.types import BASE_VERSION
+from tests.soak.actors import run_command
+from tests.soak.people import Acknowledged
+
+_TOKENS = 20
+_ENDED = ("completed", "failed", "cancelled", "incomplete")
+
+
+def check_all(home: Path, known: Acknowledged, chance: random.Random) -> Counter[str]:
+    """With all processes dead; how much there is of what."""
+    with ExitStack() as stack:
+        serve = stack.enter_context(closing(ServeLedger(sqlite_url(home / "serve.db"))))
+        learn = stack.enter_context(closing(LearnLedger(sqlite_url(home / "learn.db"))))
+        assert serve.check_integrity() == []
+        kept = known.kept()
+        _check_turns(serve, learn, known, kept)
+        _check_tokens(serve, chance.sample(kept, min(_TOKENS, len(kept))))
+        _check_keys(home, known)
+        ledger = PolicyLedger(serve, learn)
+        return Counter(
+            judged=_judged_once(learn),
+            turns=len(known.turns),
+            kept=len(kept),
+            there=serve.counts()["turns"],
+            forgotten=len(known.forgotten),
+            excluded=len(known.excluded),
+            rated=len(known.rated),
+            trained=_check_samples(ledger),
+            versions=_check_versions(ledger, PolicyStore(home / "policies")),
+            **known.done,
+        )
+
+
+def _check_turns(serve: ServeLedger, learn: LearnLedger, known: Acknowledged, kept: list[str]) -> None:
+    for turn_id in known.forgotten:
+        assert serve.turn_summary(turn_id) is None, f"{turn_id} was forgotten and is there"
+        assert learn.verdict(turn_id) is None, f"{turn_id} was forgotten and has a verdict"
+    gone = [turn_id for turn_id in kept if serve.turn_summary(turn_id) is None]
+    assert gone == [], "acknowledged, and gone"
+    for turn_ids, kind in ((known.excluded, "exclude"), (known.rated, "feedback")):
+        for turn_id in turn_ids.intersection(kept):
+            kinds = {event.kind for event in serve.events_of(turn_id)}
+            assert kind in kinds, f"{kind} of {turn_id} is gone"
+
+
+def _check_tokens(serve: ServeLedger, turn_ids: list[str]) -> None:
+    """Sampled ids are the engine's."""
+    tokenizer = byte_tokenizer()
+    expected = [*tokenizer.encode("Hello!", add_special_tokens=False), tokenizer.eos_token_id]
+    for turn_id in turn_ids:
+        turn = serve.load_turn(turn_id)
+        assert turn is not None
+        assert [token.id for token in turn.tokens] == expected, turn_id
+
+
+def _judged_once(learn: LearnLedger) -> int:
+    with learn.db.connect() as connection:
+        query = sa.select(verdicts.c.turn_id).where(verdicts.c.source == "votes")
+        judged = Counter(connection.scalars(query))
+    assert [turn_id for turn_id, number in judged.items() if number > 1] == [], "judged twice"
+    return len(judged)
+
+
+def _check_samples(ledger: PolicyLedger) -> int:
+    """Counts are right, and a claimed sample has its step; how many are trained."""
+    with ledger.db.connect() as connection:
+        rows = connection.execute(sa.select(samples.c.status, samples.c.reason, samples.c.step)).all()
+        versions = {row.version: row.status for row in connection.execute(sa.select(policies))}
+    found = Counter(row.status + (f":{row.reason}" if row.reason else "") for row in rows)
+    assert ledger.counts() == found
+    assert sum(status == "serving" for status in versions.values()) <= 1, versions
+    for row in rows:
+        if row.status == "claimed":
+            assert versions[row.step] in ("training", "candidate"), f"step {row.step}"
+        if row.status == "trained":
+            assert versions[row.step] in ("serving", "retired"), f"step {row.step}"
+    return found["trained"]
+
+
+def _check_versions(ledger: PolicyLedger, store: PolicyStore) -> int:
+    """The one that serves is whole, and no turn was learned from twice on the way to it; how many there are."""
+    version, learned = ledger.serving(), Counter[str]()
+    assert version == BASE_VERSION or store.problem(version) is None, store.problem(version)
+    while version != BASE_VERSION:
+        learned.update(store.manifest(version)["samples"] if store.exists(version) else ())
+        policy = ledger.policy(version)
+        version = policy.parent or BASE_VERSION if policy is not None else BASE_VERSION
+    assert [turn_id for turn_id, number in learned.items() if number > 1] == [], "learned from twice"
+    return len(ledger.list_policies())
+
+
+def _check_keys(home: Path, known: Acknowledged) -> None:
+    stored = json.loads((home / "keys.json").read_text())
+    lost = [name for name, key in known.keys.items() if stored.get(name) != key]
+    assert lost == [], "keys that were given out, and are gone"
+    assert [name for name in known.removed_keys if name in stored] == [], "keys that were removed, and are there"
+
+
+def check_backup(home: Path, known: Acknowledged) -> int:
+    """The newest one can be restored, and nothing forgotten comes back with it; its turns."""
+    if not known.backups:
+        return 0
+    with TemporaryDirectory(dir=home.parent) as folder:
+        restored = Path(folder) / "restored"
+        run_command("restore", str(known.backups[-1]), "--home", str(restored))
+        with closing(ServeLedger(sqlite_url(restored / "serve.db"))) as serve:
+            assert serve.check_integrity() == []
+            back = [turn_id for turn_id in known.forgotten if serve.turn_summary(turn_id)]
+            assert back == [], "forgotten, and back from a backup"
+            return int(serve.counts()["turns"])
+
+
+def check_over_http(url: str, home: Path, known: Acknowledged) -> None:
+    """With a server that was started after the last kill."""
+    key = json.loads((home / "keys.json").read_text())["default"]
+    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=60) as http:
+        for response_id, at in known.background.items():
+            answer = http.get(f"/v1/responses/{response_id}")
+            if answer.status_code == 404 and known.may_be_pruned(at):
+                continue
+            assert answer.status_code == 200, f"background {response_id}: {answer.text}"
+            assert answer.json()["status"] in _ENDED, answer.text
+        alive = {known.turns[turn_id][0] for turn_id in known.kept()}
+        for conversation, items in known.conversations.items():
+            if conversation in alive:
+                answer = http.get(f"/v1/conversations/{conversation}/items", params={"limit": 100})
+                there = {item["id"] for item in answer.raise_for_status().json()["data"]}
+                assert there >= set(items), f"{conversation} lacks items"
+    for names, status in ((known.keys, 200), (known.removed_keys, 401)):
+        for key in names.values():
+            answer = httpx.get(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"})
+            assert answer.status_code == status, answer.text

@@ -1,0 +1,249 @@
+"""Those who use the server while it is killed, and what it acknowledged to them."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from tests.soak.actors import IDLE_S, Actor, run_backup, run_prune
+
+#: What may come instead of 200: it is gone (forgotten or pruned), learned from, or cannot be stored now.
+ALLOWED = (200, 404, 409, 429, 503)
+
+
+@dataclass
+class Acknowledged:
+    """What the server said it has."""
+
+    turns: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Session, and when it was asked."""
+    excluded: set[str] = field(default_factory=set)
+    rated: set[str] = field(default_factory=set)
+    background: dict[str, float] = field(default_factory=dict)
+    """When they were asked for."""
+    conversations: dict[str, list[str]] = field(default_factory=dict)
+    """Ids of the items, in order."""
+    keys: dict[str, str] = field(default_factory=dict)
+    removed_keys: dict[str, str] = field(default_factory=dict)
+    forgetting: set[str] = field(default_factory=set)
+    """Sessions of which somebody has asked that they be forgotten, whether or not it was acknowledged."""
+    forgotten: set[str] = field(default_factory=set)
+    """Turns."""
+    pruned_until: float = 0.0
+    """Conversations idle since then may be gone."""
+    pruning: bool = False
+    backups: list[Path] = field(default_factory=list)
+    done: Counter[str] = field(default_factory=Counter)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def kept(self) -> list[str]:
+        """Turns that must be there: neither forgotten nor in a conversation that was idle at a prune."""
+        with self.lock:
+            last: dict[str, float] = {}
+            for session, at in self.turns.values():
+                last[session] = max(at, last.get(session, 0.0))
+            alive = {s for s, at in last.items() if not self.may_be_pruned(at) and s not in self.forgetting}
+            return [turn_id for turn_id, (session, _) in self.turns.items() if session in alive]
+
+    def may_be_pruned(self, at: float) -> bool:
+        """What nobody has used since then."""
+        return at <= max(self.pruned_until, time.time() - IDLE_S if self.pruning else 0.0)
+
+    def open_sessions(self) -> list[str]:
+        with self.lock:
+            return list({session for session, _ in self.turns.values()} - self.forgetting)
+
+
+class Person(threading.Thread):
+    """Does one thing after the other until told to stop; a server that is away is waited for."""
+
+    def __init__(self, name: str, seed: str, home: Path, port: int, known: Acknowledged) -> None:
+        super().__init__(name=name, daemon=True)
+        self.chance, self.home, self.known = random.Random(seed), home, known
+        key = json.loads((home / "keys.json").read_text())["default"]
+        self.http = httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", headers={"authorization": f"Bearer {key}"}, timeout=60
+        )
+        self.stopping = threading.Event()
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        number = 0
+        while not self.stopping.is_set():
+            number += 1
+            try:
+                self.act(number)
+            except (httpx.TransportError, OSError):
+                self.stopping.wait(0.05)
+            except Exception as error:
+                self.failure = error
+                return
+        self.http.close()
+
+    def act(self, number: int) -> None:
+        raise NotImplementedError
+
+    def count(self, what: str) -> None:
+        with self.known.lock:
+            self.known.done[what] += 1
+
+
+class Writer(Person):
+    """Talks, complains, rates and excludes; uses conversations and background replies too."""
+
+    def act(self, number: int) -> None:
+        what = self.chance.choice(("chat", "chat", "conversation", "background"))
+        getattr(self, f"_{what}")(f"{self.name}, {number}")
+
+    def _chat(self, name: str) -> None:
+        said = [{"role": "user", "content": f"question of {name}"}]
+        first = self._ask(said)
+        reaction = self.chance.choice(("bad, say less", "good, thanks"))
+        self._ask([*said, {"role": "assistant", "content": "Hello!"}, {"role": "user", "content": reaction}])
+        what = self.chance.random()
+        if what < 0.3:
+            answer = self.http.post("/v1/feedback", json={"id": first, "rating": "down"})
+            self._note(answer, self.known.rated, first)
+        elif what < 0.5:
+            self._note(self.http.post(f"/v1/turns/{first}/exclude"), self.known.excluded, first)
+
+    def _ask(self, messages: list[dict[str, str]]) -> str:
+        began = time.time()
+        answer = self.http.post("/v1/chat/completions", json={"model": "scripted", "messages": messages})
+        assert answer.status_code == 200, answer.text
+        return self._has(answer, began)
+
+    def _has(self, answer: httpx.Response, began: float) -> str:
+        turn_id: str = answer.json()["id"]
+        with self.known.lock:
+            self.known.turns[turn_id] = answer.headers["x-session-id"], began
+        return turn_id
+
+    def _note(self, answer: httpx.Response, known: set[str], turn_id: str) -> None:
+        assert answer.status_code in ALLOWED, answer.text
+        if answer.status_code == 200:
+            with self.known.lock:
+                known.add(turn_id)
+
+    def _conversation(self, name: str) -> None:
+        conversation = self.http.post("/v1/conversations", json={}).raise_for_status().json()["id"]
+        items: list[str] = []
+        for text in (f"question of {name}", "bad, say less"):
+            body, began = {"model": "scripted", "conversation": conversation, "input": text}, time.time()
+            answer = self.http.post("/v1/responses", json=body)
+            if answer.status_code == 404:  # pruned or forgotten meanwhile
+                return
+            assert answer.status_code == 200, answer.text
+            self._has(answer, began)
+            items += [item["id"] for item in answer.json()["output"]]
+            with self.known.lock:
+                self.known.conversations[conversation] = list(items)
+        self.count("conversation")
+
+    def _background(self, name: str) -> None:
+        body, began = {"model": "scripted", "background": True, "input": f"question of {name}"}, time.time()
+        answer = self.http.post("/v1/responses", json=body)
+        assert answer.status_code in ALLOWED, answer.text
+        if answer.status_code != 200:
+            return
+        response_id = answer.json()["id"]
+        with self.known.lock:
+            self.known.background[response_id] = began
+        if self.chance.random() < 0.2:
+            assert self.http.post(f"/v1/responses/{response_id}/cancel").status_code in ALLOWED
+        self.count("background")
+
+
+class Owner(Person):
+    """Forgets, promotes, flushes, manages people, prunes and backs up; the last two in processes of their own."""
+
+    def __init__(self, name: str, seed: str, home: Path, port: int, known: Acknowledged) -> None:
+        super().__init__(name, seed, home, port, known)
+        self.command: Actor | None = None
+        self._log = home.parent / "command.log"
+
+    def act(self, number: int) -> None:
+        jobs = ("forget", "promote", "flush", "add_key", "remove_key", "prune", "back_up")
+        what = self.chance.choice(jobs)
+        if getattr(self, f"_{what}")(number):
+            self.count(what)
+        self.stopping.wait(self.chance.uniform(0, 0.3))
+
+    def _forget(self, number: int) -> bool:
+        if len(sessions := self.known.open_sessions()) < 5:
+            return False
+        session = self.chance.choice(sessions)
+        with self.known.lock:
+            self.known.forgetting.add(session)
+        answer = self.http.delete(f"/v1/sessions/{session}")
+        assert answer.status_code in (200, 404), answer.text
+        if answer.status_code == 404:  # pruned: its words are gone, its scores stay
+            return False
+        with self.known.lock:
+            gone = {turn_id for turn_id, (its, _) in self.known.turns.items() if its == session}
+            self.known.forgotten |= gone
+        return True
+
+    def _promote(self, number: int) -> bool:
+        rows = self.http.get("/v1/policies").raise_for_status().json()["data"]
+        version = self.chance.choice([row["version"] for row in rows])
+        answer = self.http.post(f"/v1/policies/{version}/promote")
+        assert answer.status_code in (200, 400, 404, 409), answer.text
+        return answer.status_code == 200
+
+    def _flush(self, number: int) -> bool:
+        answer = self.http.post("/v1/flush")
+        assert answer.status_code in (200, 503), answer.text
+        return True
+
+    def _add_key(self, number: int) -> bool:
+        answer = self.http.post("/v1/users", json={"name": (name := f"person{number}")})
+        assert answer.status_code == 200, answer.text
+        with self.known.lock:
+            self.known.keys[name] = answer.json()["key"]
+        return True
+
+    def _remove_key(self, number: int) -> bool:
+        with self.known.lock:
+            names = sorted(self.known.keys)
+            if not names:
+                return False
+            name = self.chance.choice(names)
+            key = self.known.keys.pop(name)
+        answer = self.http.delete(f"/v1/users/{name}/key")
+        assert answer.status_code in (200, 404), answer.text
+        with self.known.lock:
+            self.known.removed_keys[name] = key
+        return True
+
+    def _prune(self, number: int) -> bool:
+        with self.known.lock:
+            self.known.pruning = True
+        done = self._run(Actor(self._log, run_prune, self.home))
+        with self.known.lock:
+            self.known.pruning, self.known.pruned_until = False, time.time() - IDLE_S
+        return done
+
+    def _back_up(self, number: int) -> bool:
+        file = self.home.parent / f"backup{number}.tgz"
+        if not self._run(Actor(self._log, run_backup, self.home, file)):
+            return False
+        with self.known.lock:
+            for old in self.known.backups:
+                old.unlink(missing_ok=True)
+            self.known.backups = [file]
+        return True
+
+    def _run(self, actor: Actor) -> bool:
+        """False if it was killed."""
+        self.command = actor.start()
+        done = actor.finish(120)
+        self.command = None
+        return done
