@@ -86,9 +86,7 @@ class Users:
 
 def _checked(person: Person) -> Person:
     if person.group is not None and not _GROUP.fullmatch(person.group):
-        raise ValueError(
-            f"{person.group!r} is no group: up to 64 letters, digits and . _ @ - are allowed"
-        )
+        raise ValueError(f"{person.group!r} is no group: up to 64 letters, digits and . _ @ - are allowed")
     if person.environment is not None and not _GROUP.fullmatch(person.environment):
         raise ValueError(
             f"{person.environment!r} is no environment: up to 64 letters, digits and . _ @ - are allowed"

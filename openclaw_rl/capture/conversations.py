@@ -19,6 +19,9 @@ from openclaw_rl.capture.schema import conversation_items, conversations, sessio
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
 from openclaw_rl.types import Json
 
+#: How a conversation's id begins.
+CONVERSATION = "conv_"
+
 
 class ConversationLedger:
     """The ConversationStore protocol. ``redact`` says what is kept in place of an item or of metadata."""
@@ -130,14 +133,28 @@ def erase_from_conversations(
 ) -> None:
     """What was said in these turns and after them; of these sessions, the whole conversation."""
     for batch in batched(session_ids):
-        _erase(connection, batch)
+        mine = conversations.c.id.in_(batch) & ~_session_of(sessions.c.user != conversations.c.user)
+        _erase(connection, list(connection.scalars(sa.select(conversations.c.id).where(mine))))
     for batch in batched(turn_ids):
         _erase_turns(connection, batch)
 
 
+def _session_of(whose: sa.ColumnElement[bool]) -> sa.Exists:
+    """Whether a session has the conversation's id."""
+    return sa.exists().where(sessions.c.id == conversations.c.id, whose)
+
+
+def owner_of(ledger: ServeLedger, conversation_id: str) -> str | None:
+    if not conversation_id.startswith(CONVERSATION):
+        return None
+    query = sa.select(conversations.c.user).where(conversations.c.id == conversation_id)
+    with ledger.db.connect() as connection:
+        return connection.scalar(query)
+
+
 def erase_unused(connection: sa.Connection, before: float) -> None:
     """Conversations without a turn, to which nothing was added since."""
-    answered = sa.exists().where(sessions.c.id == conversations.c.id)
+    answered = _session_of(sessions.c.user == conversations.c.user)
     unused = sa.select(conversations.c.id).where(conversations.c.used_at < before, ~answered)
     for batch in batched(list(connection.scalars(unused))):
         _erase(connection, batch)

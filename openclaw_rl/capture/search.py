@@ -87,6 +87,7 @@ class SearchIndex:
             db.execute("CREATE TABLE IF NOT EXISTS state (last INTEGER, generation INTEGER)")
             if db.execute("SELECT count(*) FROM state").fetchone()[0] == 0:
                 db.execute("INSERT INTO state VALUES (0, 0)")
+                db.commit()  # or it would stay locked for every other process until the next page
             self._db = db
         return self._db
 

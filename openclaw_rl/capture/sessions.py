@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openclaw_rl.capture.content import digest
+from openclaw_rl.capture.conversations import owner_of
 from openclaw_rl.capture.normalise import (
     ConversationKeys,
     call_key,
@@ -204,8 +205,9 @@ class SessionFinder:
         owner = self._owners.get(session_id)
         if owner is None:
             session = self._ledger.session(session_id)
+            first = session["user"] if session else owner_of(self._ledger, session_id)
             # The first user to name it owns it, even before its first turn is stored.
-            owner = self._owners.setdefault(session_id, session["user"] if session else user)
+            owner = self._owners.setdefault(session_id, first or user)
             while len(self._owners) > _RECENT:
                 self._owners.popitem(last=False)
         return owner

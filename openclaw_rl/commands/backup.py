@@ -18,9 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from openclaw_rl.config import Config
+from openclaw_rl.private_files import write_private
 from openclaw_rl.processes import archive
 from openclaw_rl.processes.archive import DATABASES, FILES, FORGOTTEN
-from openclaw_rl.private_files import write_private
 from openclaw_rl.processes.backups import Backups, erase_again, read_receipts
 from openclaw_rl.processes.parts import open_ledgers, open_store
 from openclaw_rl.serve.listen import claim_home

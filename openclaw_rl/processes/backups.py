@@ -20,9 +20,9 @@ import sqlalchemy as sa
 from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
+from openclaw_rl.private_files import write_private
 from openclaw_rl.processes import archive
 from openclaw_rl.processes.erasing import Erasing, Receipts
-from openclaw_rl.private_files import write_private
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import Json
 

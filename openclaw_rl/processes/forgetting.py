@@ -20,8 +20,8 @@ from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.notes import decide_note
 from openclaw_rl.capture.search import renew_index
 from openclaw_rl.capture.wishes import CHANGEABLE, ON_HOLD
-from openclaw_rl.processes.archive import FORGOTTEN
 from openclaw_rl.private_files import write_private
+from openclaw_rl.processes.archive import FORGOTTEN
 from openclaw_rl.processes.backups import Backups, read_receipts
 from openclaw_rl.processes.environments import sweep_replays
 from openclaw_rl.processes.erasing import Erased, Erasing, choose_user, hash_name

@@ -98,7 +98,7 @@ def _check_samples(ledger: PolicyLedger) -> int:
 
 
 def _check_versions(ledger: PolicyLedger, store: PolicyStore) -> int:
-    """The one that serves is whole, and no turn was learned from twice on the way to it; how many there are."""
+    """The one that serves is whole, and learned from no turn twice; how many there are."""
     version, learned = ledger.serving(), Counter[str]()
     assert version == BASE_VERSION or store.problem(version) is None, store.problem(version)
     while version != BASE_VERSION:
@@ -113,7 +113,9 @@ def _check_keys(home: Path, known: Acknowledged) -> None:
     stored = json.loads((home / "keys.json").read_text())
     lost = [name for name, key in known.keys.items() if stored.get(name) != key]
     assert lost == [], "keys that were given out, and are gone"
-    assert [name for name in known.removed_keys if name in stored] == [], "keys that were removed, and are there"
+    assert [name for name in known.removed_keys if name in stored] == [], (
+        "keys that were removed, and are there"
+    )
 
 
 def check_backup(home: Path, known: Acknowledged) -> int:

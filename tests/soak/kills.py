@@ -152,11 +152,15 @@ def run(folder: Path, seed: int, num_kills: int, minutes: float = 600.0) -> Run:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=1, help="runs at once")
     parser.add_argument("--first", type=int, default=1, help="the first run's seed")
     parser.add_argument("--kills", type=int, default=10_000, help="at most so many in each run")
-    parser.add_argument("--minutes", type=float, default=9.0, help="for all of it, checks and starts included")
+    parser.add_argument(
+        "--minutes", type=float, default=9.0, help="for all of it, checks and starts included"
+    )
     parser.add_argument("--out", type=Path, help="also write the report here")
     options = parser.parse_args()
     if options.seeds == 1:

@@ -162,7 +162,7 @@ class Writer(Person):
 
 
 class Owner(Person):
-    """Forgets, promotes, flushes, manages people, prunes and backs up; the last two in processes of their own."""
+    """Forgets, promotes, flushes, manages people; prunes and backs up in processes of their own."""
 
     def __init__(self, name: str, seed: str, home: Path, port: int, known: Acknowledged) -> None:
         super().__init__(name, seed, home, port, known)
