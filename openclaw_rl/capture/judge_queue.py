@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from openclaw_rl.capture import events
+from openclaw_rl.capture.events import SECRET
 from openclaw_rl.capture.learn_ledger import LearnLedger, NewTurn, UnjudgedTurn
 from openclaw_rl.capture.normalise import is_ephemeral, strip_ephemeral
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.stored import stored_messages
+from openclaw_rl.scopes import is_environment
 from openclaw_rl.types import Json, JudgeCase, Message, TurnRecord, Verdict
 
 _PAGE = 500
@@ -86,8 +89,16 @@ class LedgerJudgeQueue:
         )
 
     def settle(self, turn_id: str, verdict: Verdict) -> None:
+        if not verdict.trainable and verdict.source != SECRET and self._is_step(turn_id):
+            # Its attempt's reward says how good it was, even where the judge cannot.
+            verdict = replace(verdict, trainable=True)
         self._learn_ledger.settle(turn_id, verdict, unsure=turn_id in self._unsure)
         self._unsure.discard(turn_id)
+
+    def _is_step(self, turn_id: str) -> bool:
+        """Whether it belongs to an episode in an environment."""
+        turn = self._serve_ledger.load_turn(turn_id)
+        return turn is not None and is_environment(turn.scope)
 
     def fail(self, turn_id: str, error: str, now: float) -> None:
         self._learn_ledger.fail(turn_id, error, now)

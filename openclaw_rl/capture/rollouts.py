@@ -45,6 +45,10 @@ class Rollouts:
     def __init__(self, serve_ledger: ServeLedger, learn_ledger: LearnLedger, policies: PolicyLedger) -> None:
         self._serve, self._learn, self._policies = serve_ledger, learn_ledger, policies
         self.db = policies.db
+        self._of_session: dict[str, list[str]] = {}
+        """The turns of unsettled attempts, by the turn that ended each: read once."""
+        self._judged: set[str] = set()
+        """Those of them that have a verdict."""
 
     def pull(self) -> None:
         """Import rewards that arrived since the last call, each once."""
@@ -88,13 +92,19 @@ class Rollouts:
         query = sa.select(attempts).where(attempts.c.scope == scope, attempts.c.group_id == group_id)
         with self.db.connect() as connection:
             rows = connection.execute(query.order_by(attempts.c.created_at, attempts.c.turn_id)).all()
-        turns = {row.turn_id: self._turns_of(row.turn_id) for row in rows}
+        turns = {row.turn_id: self._known_turns(row.turn_id) for row in rows}
         if not all(self._is_judged(turn_id) for ids in turns.values() for turn_id in ids):
             return None
         made = [
             Attempt(row.turn_id, row.reward, row.failure, self._steps(turns[row.turn_id])) for row in rows
         ]
         return AttemptGroup(group_id, scope, tuple(made))
+
+    def _known_turns(self, last: str) -> list[str]:
+        """Groups that wait are looked at again and again."""
+        if last not in self._of_session:
+            self._of_session[last] = self._turns_of(last)
+        return self._of_session[last]
 
     def _turns_of(self, last: str) -> list[str]:
         """All turns of the session that ended with this one, in order."""
@@ -106,7 +116,8 @@ class Rollouts:
             return list(connection.scalars(query))
 
     def _is_judged(self, turn_id: str) -> bool:
-        if self._learn.verdict(turn_id) is not None:
+        if turn_id in self._judged or self._learn.verdict(turn_id) is not None:
+            self._judged.add(turn_id)
             return True
         task = self._learn.task(turn_id)
         if task is None or task["attempts"] < _MOST_TRIES:
@@ -127,6 +138,21 @@ class Rollouts:
             for turn in turns:
                 self._policies.store(connection, turn)
             connection.execute(attempts.update().where(attempts.c.turn_id.in_(ended)).values(settled=1))
+        for turn_id in ended:
+            self._judged.difference_update(self._of_session.pop(turn_id, []))
+
+
+def num_unsettled(ledgers: Ledgers, scope: Scope) -> int:
+    """Attempts with a reward that were not yet compared with their group, whether or not the learner has
+    read of them: during a step it reads nothing."""
+    waits = sa.select(sa.func.count()).where(attempts.c.scope == scope, attempts.c.settled == 0)
+    with ledgers.policies.db.connect() as connection:
+        known = int(connection.scalar(waits) or 0)
+        last = int(ledgers.learn.marks(connection)[_CURSOR])
+    events = schema.events
+    with ledgers.serve.db.connect() as connection:
+        unread = load_events(connection, (events.c.seq > last) & (events.c.kind == REWARD), _PAGE)
+    return known + sum(event.data["scope"] == scope for event in unread)
 
 
 def view_environments(policies: PolicyLedger, only: Scope | None, most: int = 1000) -> list[Json]:

@@ -13,7 +13,7 @@ import math
 import os
 import random
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -43,6 +43,8 @@ QUICK = {"judge": "rules", "env_batch_size": 16, "canary_share": 0.0}
 #: Batches that may wait for the learner before agents pause.
 _AHEAD = 2
 _POLL_S = 0.5
+#: Groups by which samples to come are estimated, and the fewest expected of an attempt.
+_RECENT, _LEAST_YIELD = 20, 0.25
 #: Groups between two evaluations on held-out tasks; a short run evaluates only before and after.
 _EVAL_EVERY = 50
 
@@ -167,8 +169,8 @@ class Training:
     log: RunLog
     transport: httpx.AsyncBaseTransport | None = None
     _seconds: dict[str, float] = field(default_factory=lambda: {"busy": 0.0, "held": 0.0})
-    _unread: int = 0
-    """Trainable turns since the learner last read the queue, which it does not do during a step."""
+    _yields: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=_RECENT))
+    """Samples that an attempt gave, of the newest groups; all alike give none."""
 
     async def run(self) -> None:
         """Run until the time is up or the groups are done; evaluate on held-out tasks before and after."""
@@ -224,8 +226,9 @@ class Training:
 
     def _note(self, group: Group, bar: tqdm[None]) -> None:
         self._seconds["busy"] += sum(each.seconds for each in group.episodes)
-        if 0 < group.solved < len(group.episodes):
-            self._unread += sum(len(each.turn_ids) for each in group.episodes)
+        differ = len({each.outcome.score for each in group.episodes if each.outcome}) > 1
+        turns = sum(len(each.turn_ids) for each in group.episodes)
+        self._yields.append(differ * turns / len(group.episodes))
         failures = Counter(each.failure for each in group.episodes if each.failure)
         known = [each for each in group.episodes if each.outcome is not None]
         self.log.write(
@@ -257,11 +260,10 @@ class Training:
         """Wait while the learner is behind, since waiting samples become stale."""
         since = time.monotonic()
         while True:
-            status = await self._status()
-            if not status["stage"]:
-                self._unread = 0
-            waiting = (status["queues"]["samples"] or 0) + self._unread
-            if waiting < _AHEAD * status["queues"]["samples_per_step"]:
+            queues = (await self._status())["queues"]
+            expected = max(_LEAST_YIELD, sum(self._yields) / len(self._yields))
+            waiting = (queues["samples"] or 0) + expected * (queues["attempts"] or 0)
+            if waiting < _AHEAD * queues["samples_per_step"]:
                 break
             await asyncio.sleep(_POLL_S)
         self._seconds["held"] += time.monotonic() - since

@@ -110,7 +110,7 @@ async def attempt(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task,
 
 async def _episode(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task, attempt: int) -> Episode:
     session_id, turn_ids, started = f"env-{uuid.uuid4().hex}", list[str](), time.monotonic()
-    replay = Replay(task)
+    replay, last = Replay(task), list[Json]()
 
     def ended(outcome: Outcome | None, failure: Failure = "", reason: str = "") -> Episode:
         seconds = time.monotonic() - started
@@ -121,7 +121,7 @@ async def _episode(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task
     try:
         async with pool.lease() as lease:
             started = time.monotonic()
-            await _act(agent, http, lease, replay, session_id, turn_ids)
+            last = await _act(agent, http, lease, replay, session_id, turn_ids)
             outcome = await lease.evaluate(f"{session_id} evaluate")
         return ended(outcome, "" if outcome.solved else "model")
     except LeaseExpired as error:
@@ -133,13 +133,14 @@ async def _episode(agent: Agent, http: httpx.AsyncClient, pool: Pool, task: Task
     except httpx.HTTPError as error:
         return ended(None, "server", str(error))
     finally:
-        await _close(http, session_id, turn_ids)
+        await _close(http, session_id, turn_ids, last)
 
 
 async def _act(
     agent: Agent, http: httpx.AsyncClient, lease: Lease, replay: Replay, session_id: str, turn_ids: list[str]
-) -> None:
-    """Act until the environment ends the episode, or the conversation outgrows the context."""
+) -> list[Json]:
+    """Act until the environment ends the episode, or the conversation outgrows the context. Returns what
+    followed the last action, which no further request tells the server."""
     seen = await lease.reset(replay.task, f"{session_id} reset")
     replay.add(None, seen)
     messages = [_wire(message) for message in seen.messages]
@@ -147,16 +148,18 @@ async def _act(
     for number in range(10_000):
         reply = await _ask(agent, http, session_id, messages, tools)
         if reply is None:
-            return
+            return []
         turn_ids.append(reply["id"])
         said = reply["choices"][0]["message"]
         action = _action(said)
         result = await lease.step(action, f"{session_id} step {number}")
         replay.add(action, result.observation)
+        following = [_wire(message) for message in result.observation.messages]
         if result.done:
-            return
-        messages += [said, *(_wire(message) for message in result.observation.messages)]
+            return following
+        messages += [said, *following]
         tools = result.observation.tools
+    return []
 
 
 async def _ask(
@@ -194,10 +197,12 @@ def _retry_after(answer: httpx.Response) -> float:
         return 1.0
 
 
-async def _close(http: httpx.AsyncClient, session_id: str, turn_ids: Sequence[str]) -> None:
+async def _close(
+    http: httpx.AsyncClient, session_id: str, turn_ids: Sequence[str], last: Sequence[Json]
+) -> None:
     if turn_ids:
         try:
-            await http.post(f"/sessions/{session_id}/close")
+            await http.post(f"/sessions/{session_id}/close", json={"messages": list(last)})
         except httpx.HTTPError:
             return  # an idle session closes by itself
 

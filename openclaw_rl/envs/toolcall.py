@@ -90,7 +90,7 @@ class ToolCalls:
                 results.append(self._calls[-1].message)
                 if self._task.data.get("one_call"):
                     self._said = results[-1]["content"] if self._calls[-1].valid else ""
-                    return StepResult(Observation([]), done=True)
+                    return StepResult(Observation(results), done=True)
         if not results:
             results = [{"role": "user", "content": "Call one of the tools; call answer with the result."}]
         return StepResult(Observation(results, self._offered), done=self._steps >= self._max_steps)

@@ -14,7 +14,7 @@ from openclaw_rl.judge.hints import complains, verbatim_hints
 from openclaw_rl.judge.label import LabelJudge
 from openclaw_rl.judge.llm import EndpointJudge
 from openclaw_rl.judge.model_judge import AnswerJudge, Loaded, ModelJudge
-from openclaw_rl.judge.rules import RULES, CutOff, Rule, apply_rules
+from openclaw_rl.judge.rules import LAST_RULES, RULES, CutOff, Rule, apply_rules
 from openclaw_rl.plugins import create
 from openclaw_rl.types import Engine, Judge, JudgeCase, JudgeError, Renderer, Verdict
 
@@ -49,7 +49,7 @@ class JudgeParts:
 class RulesJudge:
     """Only the rules; a turn that no rule covers stays unjudged."""
 
-    def __init__(self, rules: tuple[Rule, ...] = RULES) -> None:
+    def __init__(self, rules: tuple[Rule, ...] = (*RULES, *LAST_RULES)) -> None:
         self._rules = rules
 
     async def evaluate(self, case: JudgeCase) -> Verdict:

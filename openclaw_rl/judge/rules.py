@@ -165,6 +165,29 @@ class Regenerated:
         return _verdict(self.name, -1, 0.35, "the same request was asked again after the reply")
 
 
+class ToolsAnswered:
+    """Tools answered, and no rule found an error: neutral, for this alone is no progress."""
+
+    name = "tools_answered"
+
+    def apply(self, case: JudgeCase) -> Verdict | None:
+        exchange = CaseTexts(case)
+        if exchange.has_user or not exchange.results:
+            return None
+        return _verdict(self.name, 0, 0.9, "the tools reported no error")
+
+
+class SessionEnded:
+    """Nothing followed the reply, so there is nothing to judge it by."""
+
+    name = "session_ended"
+
+    def apply(self, case: JudgeCase) -> Verdict | None:
+        if case.next_state:
+            return None
+        return _verdict(self.name, 0, 0.0, "the session ended with this reply", trainable=False)
+
+
 _WANTED_WORDS = re.compile(
     r"(?:^|[.!?,;\n][ \t]*|\b(?:please|always|to|you|i said|not|didn't|should|must|and)[ \t]+)"
     r"(?P<where>begin|start|open|end|finish|close)\b"
@@ -186,6 +209,8 @@ RULES: tuple[Rule, ...] = (
     CutOff(),
     Regenerated(),
 )
+#: Applied after the others, where no votes follow.
+LAST_RULES: tuple[Rule, ...] = (ToolsAnswered(), SessionEnded())
 
 
 def apply_rules(case: JudgeCase, rules: tuple[Rule, ...] = RULES) -> Verdict | None:

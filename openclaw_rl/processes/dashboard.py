@@ -38,7 +38,7 @@ from openclaw_rl.processes.token_pushes import push_of, taught_answers
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.pulse import Pulse
 from openclaw_rl.text import well_formed
-from openclaw_rl.types import EVERYONE, Json, Scope, TurnRecord
+from openclaw_rl.types import EVERYONE, Json, Message, Scope, TurnRecord
 
 log = logging.getLogger(__name__)
 _MAX_FOUND = 1000
@@ -263,8 +263,10 @@ class Dashboard:
         found = self._ledgers.serve.events_of(turn_id)
         return [event.data for event in found if event.kind == events.FEEDBACK]
 
-    async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
-        await self._system.record_event(turn_id, kind, data)
+    async def record_event(
+        self, turn_id: str | None, kind: str, data: Json, messages: list[Message] | None = None
+    ) -> None:
+        await self._system.record_event(turn_id, kind, data, messages)
 
     async def promote(self, version: int, why: str, scope: Scope = EVERYONE) -> Json:
         return await self._system.promote(version, why, scope)

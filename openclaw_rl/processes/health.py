@@ -10,6 +10,8 @@ from openclaw_rl import __version__
 from openclaw_rl.capture import inspect
 from openclaw_rl.capture.leases import view_leases
 from openclaw_rl.capture.own_counts import view_own_counts
+from openclaw_rl.capture.rollouts import num_unsettled
+from openclaw_rl.scopes import is_environment
 from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.train.worker import is_due
 from openclaw_rl.types import EVERYONE, GRAMMAR_DIALECT, Json, Scope
@@ -38,13 +40,14 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
     ``user``: restrict it to this user's own data.
     """
     engine, health = system.engine.status(), system.recorder.health()
-    size, passes_on = None, system.config.passes_on
+    size, unsettled, passes_on = None, None, system.config.passes_on
     try:
         funnel: Json | None = inspect.view_counts(system.ledgers)
         learning = inspect.view_learning(system.ledgers.policies, scope, everybodys=user is None)
         now = {**system.dashboard.now(scope, user), "hosts": _hosts(system) if user is None else None}
         now["take_over"] = _take_over(system, scope)
         size = system.ledgers.policies.full_batch(system.samples_per_step(scope), scope)
+        unsettled = num_unsettled(system.ledgers, scope) if is_environment(scope) else None
         busy = bool(system.learning and funnel and _is_busy(system, funnel, learning))
         funnel = funnel if user is None else view_own_counts(system.ledgers, user)
     except Exception:  # the ledger is down; `ledger` below reports it
@@ -67,6 +70,7 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
             "judge": funnel["judge_queue"] if funnel else None,
             "samples": learning["samples"],
             "samples_per_step": size or system.samples_per_step(scope),
+            "attempts": unsettled,
         },
         "engine": {
             "cached_tokens": engine.cached_tokens if user is None else None,

@@ -27,7 +27,7 @@ from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.takeover import TakeOverAnswerer
 from openclaw_rl.train import publish
 from openclaw_rl.train.policies import PolicyStore
-from openclaw_rl.types import BASE_VERSION, EVERYONE, Engine, Json, Scope
+from openclaw_rl.types import BASE_VERSION, EVERYONE, Engine, Json, Message, Scope
 from openclaw_rl.users import Users
 
 if TYPE_CHECKING:
@@ -78,9 +78,11 @@ class ServingSystem:
         users = Users.in_home(self.config.people)
         return create_app(self.gateway, self.keys, self.dashboard, users, self.config.serve, lifespan)
 
-    async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
+    async def record_event(
+        self, turn_id: str | None, kind: str, data: Json, messages: list[Message] | None = None
+    ) -> None:
         """RequestError if it is not durable: a user's decision must not be lost silently."""
-        if not await self.recorder.record(TurnEvent(turn_id, kind, time.time(), data=data)):
+        if not await self.recorder.record(TurnEvent(turn_id, kind, time.time(), messages, data)):
             raise RequestError(
                 "This could not be stored: the ledger cannot be written now, most likely because the disk "
                 "is full. Send it again once /readyz says 'ok'.",

@@ -9,12 +9,14 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from openclaw_rl.errors import RequestError, or_not_found
+from openclaw_rl.messages import internal_message
+from openclaw_rl.serve.chat_wire import MessageIn
 from openclaw_rl.serve.gateway import Gateway
 from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.permissions import own_scope
 from openclaw_rl.serve.signin import limited_to
 from openclaw_rl.serve.text import WellFormed
-from openclaw_rl.types import Json
+from openclaw_rl.types import Json, Message
 
 
 class Feedback(WellFormed):
@@ -34,15 +36,27 @@ class Feedback(WellFormed):
         return (value > 0) - (value < 0)
 
 
+class Closing(WellFormed):
+    """How a session ended."""
+
+    messages: Annotated[list[MessageIn], Field(default_factory=list)]
+    """What followed the last reply, such as a tool's result, so that the reply is judged by it."""
+
+    def internal(self) -> list[Message]:
+        return [internal_message(message.model_dump(exclude_none=True)) for message in self.messages]
+
+
 def feedback_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
     router = APIRouter()
 
     @router.post("/v1/sessions/{session_id:path}/close", tags=["feedback"])
-    async def close_session(session_id: str, request: Request) -> Json:
+    async def close_session(session_id: str, request: Request, parsed: Closing | None = None) -> Json:
         found = await asyncio.to_thread(
             inspection.session, session_id, limited_to(request), None, None, False
         )
         turns = or_not_found(found, "session", session_id)["turns"]
+        if turns and parsed is not None and (following := parsed.internal()):
+            await inspection.record_event(turns[-1]["id"], "next_state", {}, following)
         if turns:
             await inspection.record_event(turns[-1]["id"], "closed", {})
         return {"id": session_id, "closed": True}

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.pulse import Pulse
-from openclaw_rl.types import EVERYONE, Json, Scope
+from openclaw_rl.types import EVERYONE, Json, Message, Scope
 
 
 class Inspection(Protocol):
@@ -45,8 +45,10 @@ class Inspection(Protocol):
     def tokens(self, turn_id: str, user: str | None) -> Json | None:
         """A turn in detail, each token with its training signal."""
 
-    async def record_event(self, turn_id: str | None, kind: str, data: Json) -> None:
-        """Store an event about a turn, such as feedback."""
+    async def record_event(
+        self, turn_id: str | None, kind: str, data: Json, messages: list[Message] | None = None
+    ) -> None:
+        """Store an event about a turn, such as feedback; ``messages``: what followed its reply."""
 
     def replies_of(self, session_id: str, user: str | None) -> dict[str, str] | None:
         """Turn id -> text of its reply, for a session; None if there is no such session."""

@@ -10,7 +10,6 @@ from typing import Protocol
 import numpy as np
 
 from openclaw_rl.types import (
-    JUDGE_FAILED,
     Algorithm,
     Attempt,
     AttemptGroup,
@@ -100,9 +99,8 @@ def standing(step: Step, attempt: Attempt, group: AttemptGroup) -> Standing:
 
 
 def process_of(step: Step) -> float | None:
-    """The step's process score; None if the judge failed, which is not neutral."""
-    failed = step.verdict.source == JUDGE_FAILED
-    return None if failed else step.verdict.score * step.verdict.confidence
+    """The step's process score; None if the judge failed or had nothing to go by, which is not neutral."""
+    return step.verdict.score * step.verdict.confidence if step.verdict.confidence else None
 
 
 def _sign(value: float) -> int:

@@ -209,37 +209,45 @@ async def test_held_out_success_is_filed_under_the_version_it_began_with(
 async def test_agents_wait_for_a_learner_that_is_behind(
     system: ServingSystem, tasks: str, tmp_path: Path
 ) -> None:
-    """The server is asked before each group, and asked again while too much waits."""
+    """The server is asked before each group, and asked again while too much waits: samples, and attempts
+    that the learner has not compared yet, because it judges or trains."""
     key, log = key_of(system.config.home, "toolcall"), RunLog(tmp_path / "log.jsonl")
     training = Training(plan(tasks), "http://test/v1", key, log, transport(system))
-    waiting, seen = [70, 65, 63], []
+    queues, seen = [(70, 0), (40, 30), (0, 64), (40, 20)], []
 
     async def status() -> dict[str, Any]:
-        seen.append(waiting.pop(0))
-        return {"queues": {"samples": seen[-1], "samples_per_step": 32}, "stage": None}
+        samples, attempts = queues[len(seen)]
+        seen.append((samples, attempts))
+        return {"queues": {"samples": samples, "attempts": attempts, "samples_per_step": 32}}
 
     training._status = status  # type: ignore[method-assign]
     await training._may_start()
-    assert seen == [70, 65, 63]
+    assert seen == queues
 
 
-async def test_agents_wait_for_a_step_that_takes_long(
+async def test_attempts_that_go_alike_are_not_waited_for(
     system: ServingSystem, tasks: str, tmp_path: Path
 ) -> None:
-    """Meanwhile nothing is read, so nothing seems to wait."""
     key, log = key_of(system.config.home, "toolcall"), RunLog(tmp_path / "log.jsonl")
     training = Training(plan(tasks), "http://test/v1", key, log, transport(system))
-    training._unread, stages, seen = 64, ["training", "checking", None, "training"], []
+    training._yields.extend([0.0] * 20)
 
     async def status() -> dict[str, Any]:
-        seen.append(stages.pop(0))
-        return {"queues": {"samples": 0, "samples_per_step": 32}, "stage": seen[-1]}
+        return {"queues": {"samples": 0, "attempts": 255, "samples_per_step": 32}}
 
     training._status = status  # type: ignore[method-assign]
     await training._may_start()
-    assert seen == ["training", "checking", None]
-    await training._may_start()
-    assert seen[-1] == "training", "what came before was read"
+
+
+async def test_the_status_counts_attempts_that_wait_for_their_group(
+    system: ServingSystem, tasks: str
+) -> None:
+    says(system, (0, 3), (0, 4))
+    await roll(system, lambda: ToolCalls(tasks))
+    key = key_of(system.config.home, "toolcall")
+    async with httpx.AsyncClient(transport=transport(system), base_url="http://test") as http:
+        status = (await http.get("/v1/status", headers={"authorization": f"Bearer {key}"})).json()
+    assert status["queues"]["attempts"] == 2
 
 
 def test_only_tasks_that_are_easy_enough_are_tried(tasks: str) -> None:

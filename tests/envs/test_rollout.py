@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.commands.cli import main
 from openclaw_rl.envs.fit import fit_agent
 from openclaw_rl.envs.pool import Pool
@@ -76,6 +77,23 @@ async def test_an_episode_is_a_session_with_exact_turns(system: ServingSystem, m
     assert second.messages[-1]["content"] == "5", "the tool's result is the first turn's next state"
     replied = [token.id for token in first.tokens]
     assert second.prompt_ids[len(first.prompt_ids) :][: len(replied)] == replied, "exactly as it was sampled"
+
+
+async def test_what_followed_the_last_action_is_told(system: ServingSystem, tmp_path: Path) -> None:
+    """No further request shows it, and the judge needs it."""
+    file = tmp_path / "one.jsonl"
+    file.write_text(json.dumps({**ROW, "one_call": True}))
+    says(system, ("add", {"a": 2, "b": 3}))
+    [episode] = await run(system, lambda: ToolCalls(str(file)))
+    assert episode.solved
+    ledgers = system.ledgers
+    queue = LedgerJudgeQueue(ledgers.serve, ledgers.learn, idle_s=1e12)
+    queue.pull()
+    assert queue.ready(9, 1e12) == episode.turn_ids
+    case = queue.case(episode.turn_ids[0])
+    assert case is not None
+    assert case.next_state is not None
+    assert [(each["role"], each["content"]) for each in case.next_state] == [("tool", "5")]
 
 
 async def test_a_wrong_answer_is_the_models(system: ServingSystem, make: Any) -> None:

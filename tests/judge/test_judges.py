@@ -66,6 +66,19 @@ async def test_rules_alone_leave_the_rest_unjudged() -> None:
         await RulesJudge().evaluate(said("and then?"))
 
 
+async def test_rules_alone_take_what_tools_give_as_neutral() -> None:
+    """A call that failed is worse than one that did not, and only this is known."""
+    call = {"id": "c", "name": "add", "arguments": "{}"}
+    asked = (
+        [{"role": "user", "content": "2 + 3?"}],
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    )
+    gave = [[{"role": "tool", "content": text}] for text in ("5", "error: no")]
+    found = [await RulesJudge().evaluate(JudgeCase(*asked, state)) for state in (*gave, None)]
+    assert [(each.score, each.trainable) for each in found] == [(0, True), (-1, True), (0, False)]
+    assert found[2].confidence == 0
+
+
 async def test_figures_of_a_judge_that_is_always_right_or_silent() -> None:
     rows = [{"messages": [], "reply": "A.", "next_state": [{"role": "user", "content": text}], "label": label}
             for text, label in (("👍", 1), ("👎", -1), ("so?", 0), ("+1", 1))]  # fmt: skip

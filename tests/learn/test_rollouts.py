@@ -11,9 +11,10 @@ import pytest
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.judge import RulesJudge
 from openclaw_rl.judge.worker import JudgeWorker
+from openclaw_rl.testing import WordJudge
 from openclaw_rl.train.rollouts import ALIKE, FAILED, NO_REWARD
 from openclaw_rl.train.worker import STALE
-from openclaw_rl.types import Priority
+from openclaw_rl.types import Judge, JudgeCase, JudgeError, Priority, Verdict
 from openclaw_rl.users import Users
 
 from .test_training import Make, Stack, make, run, talk, tiny
@@ -37,8 +38,8 @@ class Agents:
             headers={"authorization": f"Bearer {key}"},
         )
 
-    async def episode(self, *said: str) -> str:
-        """A session in which the environment says so many things; its id."""
+    async def episode(self, *said: str, then: str | None = None) -> str:
+        """A session in which the environment says so many things; its id. ``then``: the last result."""
         self.number += 1
         session, messages = f"env-{self.number}", [{"role": "user", "content": "go"}]
         for said_next in (*said, None):
@@ -51,7 +52,8 @@ class Agents:
             if said_next is not None:
                 reply = answer.json()["choices"][0]["message"]
                 messages += [reply, {"role": "user", "content": said_next}]
-        await self.http.post(f"/v1/sessions/{session}/close")
+        last = [{"role": "tool", "tool_call_id": "c", "content": then}] if then else []
+        await self.http.post(f"/v1/sessions/{session}/close", json={"messages": last})
         await self.stack.system.gateway.drain()
         return session
 
@@ -77,6 +79,21 @@ async def agents(make: Make) -> AsyncIterator[Agents]:
     made = Agents(make(env_batch_size=4))
     yield made
     await made.http.aclose()
+
+
+async def judge(agents: Agents, judge: Judge) -> None:
+    """Each turn, three times if it fails."""
+    ledgers = agents.stack.system.ledgers
+    queue = LedgerJudgeQueue(ledgers.serve, ledgers.learn, idle_s=1e12)
+    for seconds in range(0, 30, 10):
+        queue.pull()
+        for turn_id in queue.ready(99, 1e12 + seconds):
+            await JudgeWorker(queue, judge)._judge_one(turn_id)
+
+
+class Broken(WordJudge):
+    async def evaluate(self, case: JudgeCase) -> Verdict:
+        raise JudgeError("no answer")
 
 
 async def learn(agents: Agents) -> None:
@@ -184,16 +201,45 @@ async def test_a_group_with_a_failed_environment_is_not_used(agents: Agents) -> 
 
 async def test_a_judge_that_fails_costs_only_its_own_term(agents: Agents) -> None:
     sessions = await agents.group("g", 1.0, -1.0)
-    ledgers = agents.stack.system.ledgers
-    queue = LedgerJudgeQueue(ledgers.serve, ledgers.learn, idle_s=1e12)
-    for seconds in range(0, 30, 10):  # no rule applies, three times
-        queue.pull()
-        for turn_id in queue.ready(99, 1e12 + seconds):
-            await JudgeWorker(queue, RulesJudge())._judge_one(turn_id)
+    await judge(agents, Broken())
     await run(agents.stack.worker())
     assert await agents.states(sessions) == {("trained", None)}
     [found] = (await agents.stack.get("/v1/environments"))["data"]
     assert found["unjudged_steps"] == 4
+
+
+class NothingToGoBy(WordJudge):
+    """Cannot judge a reply that nothing followed, as a small model cannot."""
+
+    async def evaluate(self, case: JudgeCase) -> Verdict:
+        if case.next_state:
+            return await super().evaluate(case)
+        return Verdict(0, 0.0, "votes", trainable=False, reason="the session ended with this reply")
+
+
+async def test_the_last_step_is_learned_from_even_if_it_cannot_be_judged(agents: Agents) -> None:
+    """Its attempt's reward is known, and most of all due to it."""
+    sessions = await agents.group("g", 1.0, -1.0)
+    await judge(agents, NothingToGoBy())
+    await run(agents.stack.worker())
+    assert await agents.states(sessions) == {("trained", None)}
+    funnel = (await agents.stack.get("/v1/status"))["funnel"]
+    assert funnel["turns"] == sum(funnel["by_state"].values()) == funnel["by_state"]["trained"] == 4
+
+
+async def test_an_error_of_the_last_call_counts_in_the_process_term(agents: Agents) -> None:
+    """With rules alone, too: both attempts failed, and one of them called wrongly."""
+    sessions = [await agents.episode(then=told) for told in ("error: there is no tool 'ad'", "48")]
+    for session in sessions:
+        await agents.reward(session, reward=-1.0, group="g", size=2)
+    await judge(agents, RulesJudge())
+    await run(agents.stack.worker())
+    signs = []
+    for session in sessions:
+        [turn] = (await agents.http.get(f"/v1/sessions/{session}")).json()["turns"]
+        [made] = agents.stack.policy_ledger.examples_of(turn["id"])
+        signs.append(float(made.signal_NK.mean()) > 0)
+    assert signs == [False, True]
 
 
 async def test_a_reward_that_is_sent_again_counts_once(agents: Agents) -> None:

@@ -82,7 +82,7 @@ async def test_the_status_adds_up(client: httpx.AsyncClient, system: ServingSyst
     assert (status["status"], status["model"], status["policy_version"]) == ("ok", "scripted", 0)
     assert status["busy"] is False
     assert status["queues"] == {
-        "running": 0, "waiting": 0, "judge": 0, "samples": 0, "samples_per_step": 1,
+        "running": 0, "waiting": 0, "judge": 0, "samples": 0, "samples_per_step": 1, "attempts": None,
     }  # fmt: skip
     funnel = status["funnel"]
     assert funnel["turns"] == sum(funnel["by_state"].values()) == 2
