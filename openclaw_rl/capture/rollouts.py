@@ -152,7 +152,7 @@ def num_unsettled(ledgers: Ledgers, scope: Scope) -> int:
     events = schema.events
     with ledgers.serve.db.connect() as connection:
         unread = load_events(connection, (events.c.seq > last) & (events.c.kind == REWARD), _PAGE)
-    return known + sum(event.data["scope"] == scope for event in unread)
+    return known + sum(1 for event in unread if event.data["scope"] == scope)
 
 
 def view_environments(policies: PolicyLedger, only: Scope | None, most: int = 1000) -> list[Json]:
