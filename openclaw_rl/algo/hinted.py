@@ -12,7 +12,10 @@ its log-prob most. Answers that merely repeat the wish are left out. If too few 
 the hinted base cannot follow the wish, and nothing is learned.
 
 A wish about only the form of replies (``forms``) does not depend on that: the model answers without a hint,
-and its answers are cut, laid out or added to.
+and its answers are cut, laid out or added to. A form that only cuts is first looked for in answers with the
+hint: an answer that is meant to be short gets to the point, the first sentence of a long one need not.
+
+Some requests are questions with a known answer. Only right answers to them are learned from.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ _WORD = re.compile(r"[^\W_]+")
 _ECHO = 5
 #: Tokens of an answer that are scored for whether it shows the wish and answers its request.
 _TELLING = 40
-#: If one answer in this many is finished, only finished ones are used: they teach when to stop.
+#: If one answer in this many is finished, only finished ones are used: they teach when to stop. Where fewer
+#: are, the wish makes answers long.
 _FINISHED = 4
 #: Characters compared at the end of a text to tell whether it was cut off.
 _TAIL = 24
@@ -103,21 +107,31 @@ class Hinted:
         choice = _Choice(teacher, " ".join(lesson.wishes), read(lesson.wishes), self.keep)
         asks = lesson.asks(choice.wish, self.requests)
         seed = int.from_bytes(hashlib.sha256(lesson.turn.id.encode()).digest()[:4], "big")
-        number = self.shaped_answers if choice.reading.can_make else self.answers
-        given = await asyncio.gather(
-            *(teacher.answer(choice.prompt(ask), number, seed + 97 * n) for n, ask in enumerate(asks))
-        )
         own = own_words([ask.text for ask in asks])
         kept = await asyncio.gather(
-            *(choice.best(asks, n, own[n], answers) for n, answers in enumerate(given))
+            *(self._answers(choice, asks, n, own[n], seed + 97 * n) for n in range(len(asks)))
         )
-        if sum(map(bool, kept)) < _LEAST_SHARE * len(asks):
+        open_ended = [bool(best) for ask, best in zip(asks, kept, strict=True) if not ask.right]
+        if sum(open_ended) < _LEAST_SHARE * len(open_ended):
             return []
         return [
             choice.example(ask, each, _source(lesson, ask, choice.wish), self)
             for ask, best in zip(asks, kept, strict=True)
             for each in best
         ]
+
+    async def _answers(
+        self, choice: _Choice, asks: Sequence[Ask], which: int, own: frozenset[str], seed: int
+    ) -> list[_Kept]:
+        """The answers to one request to learn from: with the hint, or else put into form."""
+        if choice.is_told:
+            told = await choice.teacher.answer(asks[which].hinted_ids, self.answers, seed)
+            if (
+                best := await choice.best(asks, which, own, told, shaped=False)
+            ) or not choice.reading.can_make:
+                return best
+        plain = await choice.teacher.answer(asks[which].prompt_ids, self.shaped_answers, seed)
+        return await choice.best(asks, which, own, plain, shaped=True)
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:
         return Batch(examples, self.needs.loss, scale=self.scale)
@@ -128,6 +142,8 @@ class _Kept:
     answer: Answer
     is_new: FloatArray
     """1 for a token that the form added, 0 for one from the original answer."""
+    shaped: bool
+    """Whether it was given without the hint and put into form."""
 
     def own_share(self, usual: float) -> FloatArray:
         """1 for tokens that the form added, ``usual`` for others."""
@@ -143,9 +159,10 @@ class _Choice:
     reading: Reading
     keep: int
 
-    def prompt(self, ask: Ask) -> list[int]:
-        """Without the hint if answers can be put into form: they are better without it."""
-        return ask.prompt_ids if self.reading.can_make else ask.hinted_ids
+    @property
+    def is_told(self) -> bool:
+        """Whether answers with the hint are asked for first."""
+        return self.reading.cuts or not self.reading.can_make
 
     def example(self, ask: Ask, kept: _Kept, source: Source, options: Hinted) -> Example:
         """Tokens that a form leaves unchanged are trained to stay the same, unless the form selects answers.
@@ -153,7 +170,7 @@ class _Choice:
         Before a cut only some of them: all there is to learn is where to stop. Otherwise all of them, because
         they show where the form does *not* occur.
         """
-        if not self.reading.can_make or self.reading.selects:
+        if not kept.shaped or self.reading.selects:
             return distribution_example(ask, kept.answer, source, kept.own_share(options.own_share))
         share = kept.own_share(0.0)
         made = distribution_example(ask, kept.answer, source, share)
@@ -164,30 +181,40 @@ class _Choice:
         return replace(made, signal_NK=signal, num_free=int(len(share) - left_out.sum()))
 
     async def best(
-        self, asks: Sequence[Ask], which: int, own: frozenset[str], answers: Sequence[Answer]
+        self, asks: Sequence[Ask], which: int, own: frozenset[str], answers: Sequence[Answer], shaped: bool
     ) -> list[_Kept]:
-        """The answers to one request that are about it, have the form, and show the wish most."""
-        usable = [a for a in answers if a.ids and not self.teacher.degenerate(a.text)]
-        usable = [a for a in usable if not echoes(a.text, self.wish)]
-        finished = [a for a in usable if a.finished]
-        if _FINISHED * len(finished) >= len(usable):  # not if the wish makes answers long
-            usable = finished
+        """The answers to one request that are right or about it, have the form, and show the wish most.
+
+        ``shaped`` answers were given without the hint, so the first few that can be put into form will do.
+        """
         found = []
-        for answer in usable:
-            text = self.reading.made(answer.text)
+        for answer in self._usable(answers):
+            text = self._formed(answer, shaped)
             if text is None or self.teacher.degenerate(text):
                 continue
-            if not await self._is_about(asks, which, own, text, answer):
+            if not await self._fits(asks, which, own, text, answer, shaped):
                 continue
-            shows = 0.0 if self.reading.can_make else await self._shows(asks[which], answer)
+            shows = 0.0 if shaped else await self._shows(asks[which], answer)
             if shows > 0 or self.reading.can_make or not self.wish:
-                found.append((shows, self._shaped(text, answer)))
-            if self.reading.can_make and len(found) == self.keep:
+                found.append((shows, self._keep(text, answer, shaped)))
+            if shaped and len(found) == self.keep:
                 break
         found.sort(key=lambda each: -each[0])
         return [kept for _, kept in found[: self.keep]]
 
-    def _shaped(self, text: str, given: Answer) -> _Kept:
+    def _usable(self, answers: Sequence[Answer]) -> list[Answer]:
+        usable = [a for a in answers if a.ids and not self.teacher.degenerate(a.text)]
+        usable = [a for a in usable if not echoes(a.text, self.wish)]
+        finished = [a for a in usable if a.finished]
+        return finished if _FINISHED * len(finished) >= len(usable) else usable
+
+    def _formed(self, answer: Answer, shaped: bool) -> str | None:
+        """The text to learn; None if it lacks the form. A cut would be learned better from a plain answer."""
+        if shaped or not self.reading.can_make:
+            return self.reading.made(answer.text)
+        return answer.text if answer.finished and self.reading.meets(answer.text) else None
+
+    def _keep(self, text: str, given: Answer, shaped: bool) -> _Kept:
         """An answer put into form. Unchanged tokens keep the distribution recorded when they were sampled.
 
         They are not scored again in the new text: after a form that it never uses, the model would repeat it.
@@ -204,22 +231,31 @@ class _Choice:
             top_ids[here], top_logprobs[here] = given.top_ids_NK[there], given.top_logprobs_NK[there]
             # The token right after an added one counts as added.
             is_new[new + (old != new) : new + size] = 0.0
-        if self.reading.can_make and not cut_off:
+        if shaped and not cut_off:
             is_new[-1:] = 1.0  # the end of the reply
         answer = Answer(ids, logprobs.tolist(), top_ids, top_logprobs, text, finished=not cut_off)
-        return _Kept(answer, is_new)
+        return _Kept(answer, is_new, shaped)
 
-    async def _is_about(
-        self, asks: Sequence[Ask], which: int, own: frozenset[str], text: str, answer: Answer
+    async def _fits(
+        self,
+        asks: Sequence[Ask],
+        which: int,
+        own: frozenset[str],
+        text: str,
+        answer: Answer,
+        shaped: bool,
     ) -> bool:
-        """Whether it names the request's subject, or is clearly likelier after it than after some others."""
+        """Whether it is right, names the subject, or is clearly likelier here than after other requests."""
+        if right := asks[which].right:
+            return any(re.search(rf"(?<!\w){re.escape(each)}", text, re.IGNORECASE) for each in right)
         if names(text, own):
             return True
         if self.reading.can_make and own:  # enough other answers do
             return False
         others = [asks[(which + n) % len(asks)] for n in range(1, min(OTHERS + 1, len(asks)))]
         ids, told = answer.ids[:_TELLING], float(np.mean(answer.logprobs[:_TELLING]))
-        elsewhere = [await self.teacher.mean_logprob(self.prompt(other), ids) for other in others]
+        prompts = [other.prompt_ids if shaped else other.hinted_ids for other in others]
+        elsewhere = [await self.teacher.mean_logprob(prompt, ids) for prompt in prompts]
         return all(told - each >= CLEARLY for each in elsewhere)
 
     async def _shows(self, ask: Ask, answer: Answer) -> float:

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 _MAX_PROMPT_TOKENS = 512
 #: Share of the user's own requests, besides the one complained about; the rest are everyday ones.
 _OWN_SHARE = 0.5
+#: Share of questions with a known answer.
+_QUESTION_SHARE = 0.25
 _GATE_OTHERS = 24
 
 
@@ -79,15 +81,21 @@ class Prompts:
         return None
 
     def asks(self, turn: TurnRecord, others: Sequence[TurnRecord], wish: str, number: int) -> list[Ask]:
-        """``turn``'s request, some of the others, and everyday ones to make up the number."""
+        """``turn``'s request, some of the others, questions with a known answer, and everyday requests."""
         found = self._own([turn], wish, None)
         own = self._own(others, wish, _MAX_PROMPT_TOKENS)
         known = [ask.prompt_ids for ask in found]
         found += [ask for ask in own if ask.prompt_ids not in known][: int(_OWN_SHARE * number)]
-        everyday = _lines("requests.txt")
         chance = random.Random(hashlib.sha256(turn.id.encode()).digest())
+        found += self._questions(wish, chance)[: min(int(_QUESTION_SHARE * number), number - len(found))]
+        everyday = _lines("requests.txt")
         chosen = chance.sample(everyday, min(len(everyday), max(0, number - len(found))))
         return [*found, *(self._plain(wish, text) for text in chosen)]
+
+    def _questions(self, wish: str, chance: random.Random) -> list[Ask]:
+        lines = _lines("questions.txt")
+        asked = [line.split("|") for line in chance.sample(lines, len(lines))]
+        return [replace(self._plain(wish, text), right=tuple(right.split("/"))) for text, right in asked]
 
     def _own(self, turns: Sequence[TurnRecord], wish: str, longest: int | None) -> list[Ask]:
         asks: list[Ask] = []

@@ -85,6 +85,8 @@ class Ask:
     """The text of the user's last message."""
     turn_id: str = ""
     """The turn the request comes from; empty for an everyday request."""
+    right: tuple[str, ...] = ()
+    """If not empty, a right answer contains one of these."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,10 +47,12 @@ class ScriptedTeacher:
     asked: list[list[int]] = field(default_factory=list)
     broken: tuple[str, ...] = ()
     written: list[str] = field(default_factory=list)
+    told: Sequence[Answer] | None = None
+    """The answers to prompts that state the wish, if they are others."""
 
     async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
         self.asked.append(prompt_ids)
-        return list(self.answers)
+        return list(self.answers if self.told is None or prompt_ids[-1] != 9 else self.told)
 
     def encode(self, text: str, *, ends: bool = True) -> list[int]:
         """Every letter is a token."""
@@ -230,12 +232,50 @@ def aimed_at(example: Example) -> FloatArray:
 
 
 async def test_a_form_is_given_to_answers_of_a_model_that_was_not_told() -> None:
-    teacher = ScriptedTeacher([spelled(SAID, finished=False)])
-    asked = lesson(hints=("Please answer in one sentence.",), wishes=("Please answer in one sentence.",))
-    made = await Hinted(requests=3).examples(asked, teacher)
+    teacher = ScriptedTeacher([spelled("Rain falls.")])
+    wish = "Begin every answer with Well now."
+    made = await Hinted(requests=3).examples(lesson(hints=(wish,), wishes=(wish,)), teacher)
     assert teacher.asked == [ask.prompt_ids for ask in ASKS[:3]]
-    assert set(teacher.written) == {"Rain is water."}
-    assert {bytes(example.reply_ids).decode() for example in made} == {"Rain is water."}
+    assert set(teacher.written) == {"Well now, Rain falls."}
+    assert {bytes(example.reply_ids).decode() for example in made} == {"Well now, Rain falls."}
+
+
+async def test_an_answer_that_has_the_form_by_itself_is_better_than_a_cut_one() -> None:
+    """Told to be short, the model gets to the point; the first sentence of a long answer need not."""
+    teacher = ScriptedTeacher([spelled(SAID)], told=[spelled(SAID), spelled("Rain is drops.")])
+    teacher.untold = {ord("R"): -4.0}
+    wish = "Please answer in one sentence."
+    made = await Hinted(requests=3, own_share=0.5).examples(lesson(hints=(wish,), wishes=(wish,)), teacher)
+    assert teacher.asked == [ask.hinted_ids for ask in ASKS]
+    assert {bytes(example.reply_ids).decode() for example in made} == {"Rain is drops."}
+    assert aimed_at(made[0]) == pytest.approx(0.8), "learned whole, as the told model's answers are"
+
+
+async def test_without_one_a_plain_answer_is_cut() -> None:
+    for told in ([spelled(SAID)], [spelled("Rain is drops.", finished=False)], []):
+        teacher = ScriptedTeacher([spelled(SAID, finished=False)], told=told)
+        wish = "Please answer in one sentence."
+        made = await Hinted(requests=3).examples(lesson(hints=(wish,), wishes=(wish,)), teacher)
+        assert {bytes(example.reply_ids).decode() for example in made} == {"Rain is water."}
+
+
+async def test_only_right_answers_to_a_question_are_learned_from() -> None:
+    question = replace(ASKS[0], text="Name the colour of tomatoes.", right=("red", "crimson"))
+    said = [
+        answer(20, "Tomatoes are blue, dear."),
+        answer(21, "Tomatoes are scarred."),
+        answer(22, "Red, dear."),
+    ]
+    teacher = ScriptedTeacher(said, untold={20: -9.0, 21: -9.0, 22: -4.0}, elsewhere={22: -0.5})
+    made = await Hinted(keep=3).examples(lesson(asks=[question, ASKS[1]]), teacher)
+    assert [each.reply_ids[0] for each in made if each.prompt_ids == question.prompt_ids] == [22]
+
+
+async def test_questions_do_not_count_towards_what_the_told_model_manages() -> None:
+    """It may know no answer to any of them, or to nothing else."""
+    asks = [replace(ASKS[0], right=("red",)), replace(ASKS[0], right=("green",)), ASKS[1]]
+    teacher = ScriptedTeacher([answer(20, "a red one")], {20: -9.0}, {20: -1.0})
+    assert await Hinted().examples(lesson(asks=asks), teacher) == []
 
 
 async def test_words_that_the_form_brought_in_are_aimed_at_alone() -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from openclaw_rl.algo.hinted import Hinted
+from openclaw_rl.evals.wishes.items import items
 from openclaw_rl.render import create_renderer
 from openclaw_rl.testing import ScriptedTrainer, byte_tokenizer
-from openclaw_rl.train.exam import gate_requests
+from openclaw_rl.train.exam import draw_items, gate_requests
 from openclaw_rl.train.prompts import Prompts, _lines
 from openclaw_rl.train.steps import TrainingSet, take_steps
 from openclaw_rl.types import (
@@ -64,13 +65,36 @@ def asked(ids: Sequence[int]) -> str:
     return text.rpartition("user\n")[2].partition("<|im_end|>")[0].strip()
 
 
+def questions() -> set[str]:
+    return {line.partition("|")[0] for line in _lines("questions.txt")}
+
+
+def test_right_answers_are_known_to_questions_alone(prompts: Prompts) -> None:
+    asks = prompts.asks(turn("What is rain?"), [], WISH, 16)
+    known = {line.partition("|")[0]: line.partition("|")[2] for line in _lines("questions.txt")}
+    assert {plain(ask): "/".join(ask.right) for ask in asks if ask.right} == {
+        plain(ask): known[plain(ask)] for ask in asks if plain(ask) in known
+    }
+    assert sum(bool(ask.right) for ask in asks) == 4
+
+
+def test_no_question_is_asked_by_the_gate_or_the_evaluation() -> None:
+    """Nor in their words: what a version is examined on is not what it was trained on."""
+    asked = [item.messages[-1]["content"] for item in (*draw_items(False, None, 0), *items(1000))]
+    words = {frozenset(str(text).lower().strip("?.").split()) for text in asked}
+    for question in questions():
+        mine = frozenset(question.lower().strip("?.").split())
+        assert all(len(mine & each) < 0.7 * len(mine) for each in words), question
+
+
 def test_first_the_request_itself_then_the_persons_others_then_everyday_ones(prompts: Prompts) -> None:
     own, others = turn("What is rain?"), [turn(f"Question {n}?") for n in range(3)]
     asks = prompts.asks(own, others, WISH, 8)
     said = [plain(ask) for ask in asks]
     assert said[:4] == ["What is rain?", "Question 0?", "Question 1?", "Question 2?"]
     assert len(said) == len(set(said)) == 8
-    assert set(said[4:]) <= set(_lines("requests.txt"))
+    assert set(said[4:6]) <= questions()
+    assert set(said[6:]) <= set(_lines("requests.txt"))
     assert all(asked(ask.hinted_ids) == f"{plain(ask)}\n\n{WISH}" for ask in asks)
 
 
@@ -91,9 +115,7 @@ def test_half_of_them_at_most_are_the_persons_others(prompts: Prompts) -> None:
 def test_long_ones_and_those_with_tools_are_left_out_of_the_others(prompts: Prompts) -> None:
     long, tools = turn("What is that? " + "x" * 600), turn("What time is it?", [LOOK])
     asks = prompts.asks(turn("What is rain?"), [long, tools], WISH, 4)
-    assert [plain(ask) for ask in asks][1:] == [
-        plain(ask) for ask in asks if plain(ask) in _lines("requests.txt")
-    ]
+    assert {plain(ask) for ask in asks[1:]} <= {*_lines("requests.txt"), *questions()}
     # The one complained about is taken, whatever it is.
     assert prompts.asks(long, [], WISH, 4)[0].prompt_ids == long.prompt_ids
     assert prompts.asks(tools, [], WISH, 4)[0].prompt_ids == tools.prompt_ids
