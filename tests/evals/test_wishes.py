@@ -13,7 +13,7 @@ from openclaw_rl.evals.wishes import report
 from openclaw_rl.evals.wishes.arm import PRAISE, StrictUser, WishArm, held_out
 from openclaw_rl.evals.wishes.checks import has_wish
 from openclaw_rl.evals.wishes.items import items
-from openclaw_rl.evals.wishes.plan import contraries, tell
+from openclaw_rl.evals.wishes.plan import contraries, shared, tell
 from openclaw_rl.evals.wishes.wish import TRAINED, UNSEEN, drawn, requests, written
 from openclaw_rl.train.exam import draw_items, gate_requests
 from openclaw_rl.train.prompts import _lines
@@ -112,6 +112,16 @@ def test_stories_are_told_of_wishes_that_can_be_learned() -> None:
     assert len({arm.name for arms in told for arm in arms} | {arm.name for arm in pairs}) == 7
 
 
+def test_three_people_share_a_system_and_each_other_arm_has_its_own() -> None:
+    wishes = list(KNOWN.values())[:4]
+    systems = shared(tell("together", 2, wishes, [], []))
+    assert [[arm.wish for arm in arms] for arms in systems] == [wishes[:3], wishes[3:]]
+    assert {arm.story for arms in systems for arm in arms} == {"together"}
+    alone = tell("alone", 2, wishes, [], [])
+    assert [len(arms) for arms in shared(alone)] == [1] * 4
+    assert not {arm.name for arm in alone} & {arm.name for arms in systems for arm in arms}
+
+
 def reply(met: list[bool], form: str = "trained", shows: list[bool] | None = None) -> dict[str, Any]:
     return {"met": met, "shows": shows or met, "form": form, "topic": True, "degenerate": False, "reply": ""}
 
@@ -160,6 +170,16 @@ def test_an_arm_none_of_whose_versions_served_is_reported_too(out: Path) -> None
     [result] = report.collect(out)
     assert result.reached is None
     assert "w-0" in report.write(out)
+
+
+def test_people_at_once_are_reported_beside_those_alone(out: Path) -> None:
+    for name, story, met in (("w-0", "alone", True), ("w-together-0", "together", False)):
+        log = arm_log(out, name, {"story": story})
+        log.write("final", {"rows": [reply([met])] * 4})
+        log.write("items", {"right": [True, True, True]})
+    alone, together = report.write(out).split("Three people")
+    assert "| w-0 | 0.50 | 1.00 |" in alone
+    assert "| w-together-0 | 0.50 | 0.00 |" in together
 
 
 def test_what_was_taken_back_is_gone_when_it_shows_no_more(out: Path) -> None:

@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stories",
         default="alone",
         metavar="NAMES",
-        help="alone, or once it is learned: taken-back, second (another wish), against (a contrary one)",
+        help="alone, together (three people at once), or once it is learned: taken-back, second (another "
+        "wish), against (a contrary one)",
     )
     group.add_argument("--note", action="store_true", help="also with a memory note in the system prompt")

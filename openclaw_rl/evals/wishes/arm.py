@@ -1,5 +1,6 @@
-"""One arm: a system, a user with a wish, up to 16 conversations, and held-out measurements between them.
+"""One arm: a user with a wish, up to 16 conversations, and held-out measurements between them.
 
+An arm has a system of its own, unless it is told that others share it, each with a key of their own.
 Everything goes through the public API. What has been logged is not repeated.
 """
 
@@ -9,9 +10,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 
 from openclaw_rl.evals.personalize.talk import ChatReply, ConversationLog, Row, System
 from openclaw_rl.evals.wishes.checks import is_degenerate, on_topic
@@ -35,9 +37,13 @@ class WishArm:
     """A second wish, introduced once the first is learned."""
     taken_back: str = ""
     """The message that takes the wish back once it is learned, instead of a second wish."""
+    together: bool = False
+    """Whether other people with other wishes use the same system at the same time."""
 
     @property
     def story(self) -> str:
+        if self.together:
+            return "together"
         if self.second is None:
             return "taken-back" if self.taken_back else "alone"
         return "against" if self.second.against == self.wish.name else "second"
@@ -56,6 +62,7 @@ class WishArm:
     @property
     def name(self) -> str:
         after = f"-then-{self.second.name}" if self.second else "-taken-back" if self.taken_back else ""
+        after = "-together" if self.together else after
         return f"{self.wish.name}{after}-{self.seed}".replace(" ", "-").replace("'", "")
 
 
@@ -107,27 +114,53 @@ class StrictUser:
         return missing[-1].says[number % len(missing[-1].says)]
 
 
-def run_arm(
-    arm: WishArm, folder: Path, rules: WishRules, items: Sequence[HeldOutItem], tick: Callable[[], None]
+def run_system(
+    arms: Sequence[WishArm],
+    out: Path,
+    rules: WishRules,
+    items: Sequence[HeldOutItem],
+    tick: Callable[[], None],
 ) -> None:
-    """Start the arm's own server in ``folder`` and run the arm to its end."""
-    folder.mkdir(parents=True, exist_ok=True)
-    log = ConversationLog(folder / "log.jsonl")
-    if log.of("end"):
+    """Start a server for these arms, and run all of them at the same time to their ends."""
+    folders = [out / arm.name for arm in arms]
+    if all(ConversationLog(folder / "log.jsonl").of("end") for folder in folders):
         return
-    started = time.monotonic()
-    home = folder / "home"
+    home = folders[0] / "home"
     threads = dict.fromkeys(("OPENCLAW_RL_NUM_THREADS", "OPENCLAW_RL_TRAIN_THREADS"), str(rules.threads))
-    with ServerProcess(home, "--seed", str(arm.seed), *rules.flags, environment=threads) as server:
-        key = KeyRing(home / "keys.json").key_of("default") or ""
-        with closing(System(server.url, key)) as system:
-            person = StrictUser(system, [arm.wish], arm.seed)
-            _drive(arm, log, rules, system, person, tick)
-            _last_look(arm, log, rules, system, items)
-            status = system.get("/v1/status")
-            policies = system.get("/v1/policies")["data"]
-            seconds = time.monotonic() - started
-            log.write("end", {"seconds": seconds, "policies": policies, "status": status})
+    with ServerProcess(home, "--seed", str(arms[0].seed), *rules.flags, environment=threads) as server:
+        ring, meeting = KeyRing(home / "keys.json"), Barrier(len(arms))
+        people = ["default", *(arm.name for arm in arms[1:])]
+        keys = [ring.key_of(person) or ring.add(person) for person in people]
+        with ThreadPoolExecutor(len(arms)) as pool:
+            jobs = [
+                pool.submit(_run_arm, arm, folder, rules, items, System(server.url, key), tick, meeting)
+                for arm, folder, key in zip(arms, folders, keys, strict=True)
+            ]
+        for job in jobs:
+            job.result()
+
+
+def _run_arm(
+    arm: WishArm,
+    folder: Path,
+    rules: WishRules,
+    items: Sequence[HeldOutItem],
+    system: System,
+    tick: Callable[[], None],
+    meeting: Barrier,
+) -> None:
+    log, started = ConversationLog(folder / "log.jsonl"), time.monotonic()
+    with closing(system):
+        try:
+            _drive(arm, log, rules, system, StrictUser(system, [arm.wish], arm.seed), tick, meeting)
+        finally:
+            meeting.abort()  # the others need not wait for this one any more
+        if log.of("end"):
+            return
+        _last_look(arm, log, rules, system, items)
+        status = system.get("/v1/status")
+        policies = system.get("/v1/policies")["data"]
+        log.write("end", {"seconds": time.monotonic() - started, "policies": policies, "status": status})
 
 
 def _drive(
@@ -137,6 +170,7 @@ def _drive(
     system: System,
     person: StrictUser,
     tick: Callable[[], None],
+    meeting: Barrier,
 ) -> None:
     done = len(log.of("conversation"))
     version = log.of("look")[-1]["version"] if log.of("look") else 0
@@ -152,6 +186,8 @@ def _drive(
             person.wishes = arm.turned
             log.write("turned", {"number": number})
         log.write("conversation", person.converse(number, instead) | {"turned": turned is not None})
+        with suppress(BrokenBarrierError):  # nobody measures while another one talks
+            meeting.wait()
         system.wait()
         if not log.of("given up") and any(wish["reason"] for wish in system.get("/v1/wishes")["data"]):
             log.write("given up", {"number": number})

@@ -20,13 +20,15 @@ from tqdm import tqdm
 from openclaw_rl.evals.personalize.plan import as_hint
 from openclaw_rl.evals.personalize.talk import ConversationLog, System
 from openclaw_rl.evals.wishes import report
-from openclaw_rl.evals.wishes.arm import WishArm, WishRules, answer_items, look, run_arm
+from openclaw_rl.evals.wishes.arm import WishArm, WishRules, answer_items, look, run_system
 from openclaw_rl.evals.wishes.items import HeldOutItem, items
 from openclaw_rl.evals.wishes.wish import WishCase, drawn, written
 from openclaw_rl.processes.server_process import ServerProcess
 from openclaw_rl.serve.auth import KeyRing
 
-STORIES = ("alone", "taken-back", "second", "against")
+STORIES = ("alone", "together", "taken-back", "second", "against")
+#: People who share a system in the story "together".
+_TOGETHER = 3
 _TAKEN_BACK = "You don't have to do that any more. Please answer normally again."
 _NOTE = "What this person asked for before, and still wants:\n- "
 
@@ -52,13 +54,13 @@ def run(options: argparse.Namespace, home: Path) -> int:
         row["wish"]: report.share(row["rows"]) for row in ConversationLog(out / "baselines.jsonl").of("told")
     }
     managed = [wish for wish in wishes if told[wish.name] >= report.MANAGED]
-    arms = [
-        arm
+    systems = [
+        arms
         for seed in range(options.seeds or 1)
         for story in stories
-        for arm in tell(story, seed, wishes, managed, contrary)
+        for arms in shared(tell(story, seed, wishes, managed, contrary))
     ]
-    failed = run_all(arms, out, rules, known, options.parallel or 1)
+    failed = run_all(systems, out, rules, known, options.parallel or 1)
     text = report.write(out)
     print(text)
     print(f"table and raw logs: {out}")
@@ -73,6 +75,8 @@ def tell(
     contrary: Sequence[tuple[WishCase, WishCase]],
 ) -> list[WishArm]:
     """The arms of a story. Stories that continue after a wish is learned use only learnable wishes."""
+    if story == "together":
+        return [WishArm(wish, seed, together=True) for wish in wishes]
     if story == "taken-back":
         return [WishArm(wish, seed, taken_back=_TAKEN_BACK) for wish in managed]
     if story == "second":
@@ -81,6 +85,12 @@ def tell(
     if story == "against":
         return [WishArm(first, seed, second=second) for first, second in contrary]
     return [WishArm(wish, seed) for wish in wishes]
+
+
+def shared(arms: Sequence[WishArm]) -> list[list[WishArm]]:
+    """The arms by system: each its own, or three people to one."""
+    number = _TOGETHER if any(arm.together for arm in arms) else 1
+    return [list(arms[first : first + number]) for first in range(0, len(arms), number)]
 
 
 def contraries() -> list[tuple[WishCase, WishCase]]:
@@ -160,35 +170,43 @@ def _measure(
 
 
 def run_all(
-    arms: Sequence[WishArm], out: Path, rules: WishRules, known: Sequence[HeldOutItem], parallel: int
+    systems: Sequence[Sequence[WishArm]],
+    out: Path,
+    rules: WishRules,
+    known: Sequence[HeldOutItem],
+    parallel: int,
 ) -> list[str]:
     """Run every arm to its end; returns the names of those that failed, which do not stop the others."""
     failed: list[str] = []
     lock = threading.Lock()
-    with tqdm(total=len(arms) * rules.conversations, unit="conversation", smoothing=0.05) as bar:
+    with tqdm(total=sum(map(len, systems)) * rules.conversations, unit="conversation", smoothing=0.05) as bar:
 
         def tick() -> None:
             with lock:
                 bar.update(1)
 
-        def one(arm: WishArm) -> None:
-            folder = out / "arms" / arm.name
-            folder.mkdir(parents=True, exist_ok=True)
-            facts = {
-                "wish": arm.wish.name,
-                "kind": arm.wish.kind,
-                "seed": arm.seed,
-                "says": arm.wish.says,
-                "story": arm.story,
-                "second": arm.second.name if arm.second else None,
-            }
-            (folder / "arm.json").write_text(json.dumps(facts), encoding="utf-8")
+        def one(arms: Sequence[WishArm]) -> None:
+            for arm in arms:
+                _describe(arm, out / "arms" / arm.name)
             try:
-                run_arm(arm, folder, rules, known, tick)
+                run_system(arms, out / "arms", rules, known, tick)
             except Exception as error:
-                failed.append(arm.name)
-                tqdm.write(f"{arm.name}: {type(error).__name__}: {error}", file=sys.stderr)
+                failed.append(arms[0].name)
+                tqdm.write(f"{arms[0].name}: {type(error).__name__}: {error}", file=sys.stderr)
 
         with ThreadPoolExecutor(parallel) as pool:
-            list(pool.map(one, arms))
+            list(pool.map(one, systems))
     return failed
+
+
+def _describe(arm: WishArm, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "wish": arm.wish.name,
+        "kind": arm.wish.kind,
+        "seed": arm.seed,
+        "says": arm.wish.says,
+        "story": arm.story,
+        "second": arm.second.name if arm.second else None,
+    }
+    (folder / "arm.json").write_text(json.dumps(facts), encoding="utf-8")

@@ -46,6 +46,8 @@ class Result:
     given_up: int | None
     """Conversations until the system reported that the model cannot do this."""
     seconds: float
+    together: bool = False
+    """Whether others used the same system at the same time."""
 
     @property
     def managed(self) -> bool:
@@ -76,7 +78,14 @@ class Turn:
 
 def write(out: Path) -> str:
     results, turns = collect(out), collect_turns(out)
-    text = "\n".join(part for part in (table(results), turn_table(turns)) if part)
+    alone = [result for result in results if not result.together]
+    together = [result for result in results if result.together]
+    parts = [
+        table(alone),
+        f"Three people with a system between them:\n\n{table(together)}" if together else "",
+        turn_table(turns),
+    ]
+    text = "\n".join(part for part in parts if part)
     (out / "report.md").write_text(text, encoding="utf-8")
     return text
 
@@ -88,7 +97,7 @@ def collect(out: Path) -> list[Result]:
     found = []
     for folder in sorted((out / "arms").iterdir()):
         log, facts = ConversationLog(folder / "log.jsonl"), json.loads((folder / "arm.json").read_text())
-        if log.of("final") and facts.get("story", "alone") == "alone":
+        if log.of("final") and facts.get("story", "alone") in ("alone", "together"):
             found.append(_result(folder.name, facts, log, told[facts["wish"]], base, every))
     return found
 
@@ -174,6 +183,7 @@ def _result(
         rejected=sum(row["status"] == "rejected" for row in policies),
         given_up=_given_up(log),
         seconds=end["seconds"],
+        together=facts.get("story") == "together",
     )
 
 
