@@ -148,6 +148,10 @@ docs: $(STAMP) ## build the documentation in build/site; a broken link fails
 test-install: $(STAMP) ## wheel to first streamed token in a clean virtual environment
 	@scripts/clean-install $(PYTHON)
 
+.PHONY: test-debian
+test-debian: $(STAMP) ## the same in clean Debian 12 and 13 trees, then without a network (root; ARGS=bookworm for one)
+	@scripts/debian-install $(ARGS)
+
 .PHONY: test-web
 test-web: $(STAMP) system-packages ## run the long browser tests, on the real model
 	@$(BIN)/python -m pytest -m web $(ARGS)

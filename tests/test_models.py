@@ -123,7 +123,7 @@ def test_a_file_that_is_no_gguf_leaves_no_cache_entry(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"not a model")
     with pytest.raises(ValueError, match=r"could not convert broken\.gguf"):
-        resolve_model(str(broken), tmp_path / "cache", progress=False)
+        resolve_model(str(broken), tmp_path / "cache")
     assert [path.suffix for path in (tmp_path / "cache/models").iterdir()] == [".lock"]
 
 
@@ -137,7 +137,7 @@ def hang(work):
     print("started", flush=True)
     time.sleep(60)
 
-_convert_once("0" * 64, Path(sys.argv[1]), hang, True)
+_convert_once("0" * 64, Path(sys.argv[1]), hang)
 """
 
 
@@ -153,7 +153,7 @@ def test_leftovers_of_a_killed_process_are_removed_and_its_lock_is_free(tmp_path
         process.kill()
     assert len(list((tmp_path / "models").glob(".gguf-*"))) == 1
     with pytest.raises(ValueError, match="could not convert"):
-        _convert_once("0" * 64, tmp_path, lambda work: work / "none.gguf", False)
+        _convert_once("0" * 64, tmp_path, lambda work: work / "none.gguf")
     assert list((tmp_path / "models").glob(".gguf-*")) == []
 
 

@@ -53,14 +53,18 @@ def _reader_left() -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="openclaw-rl", description="Agents that get better by being used.")
+    parser = Parser(
+        prog="openclaw-rl",
+        description="Serve a language model that learns from how people react to its replies.",
+        epilog="Start here: openclaw-rl setup, then openclaw-rl start.",
+    )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    serve = _command(commands, "serve", "serve the model and learn from what it is used for", _serve)
+    serve = _command(commands, "serve", "serve a model and learn from how people react", _serve)
     add_settings(serve)
     _add_run(commands)
-    learn = _command(commands, "learn", "only the learn process, beside a running server", _learn)
+    learn = _command(commands, "learn", "only the learning process, beside a running server", _learn)
     add_settings(learn)
     train = _command(commands, "train", "train on tasks in an environment", _terminal("train", "run"))
     train_arguments.add_arguments(train)
@@ -68,7 +72,7 @@ def _parser() -> Parser:
     _add_eval(commands)
     _add_background(commands)
     _add_terminal(commands)
-    doctor = _command(commands, "doctor", "what this machine lacks, and the fix", _doctor)
+    doctor = _command(commands, "doctor", "check this machine", _doctor)
     add_settings(doctor)
 
     _add_keys(commands)
@@ -80,7 +84,7 @@ def _parser() -> Parser:
 
 
 def _add_eval(commands: Any) -> None:
-    evaluate = _command(commands, "eval", "measure the parts", _eval)
+    evaluate = _command(commands, "eval", "measure how well it judges and learns", _eval)
     evaluate.add_argument("what", choices=("judge", "personalize", "wishes", "env"))
     complete_files(
         evaluate.add_argument(
@@ -114,7 +118,7 @@ def _add_connect(commands: Any) -> None:
 
 
 def _add_policy(commands: Any) -> None:
-    policy = _command(commands, "policy", "versions of the weights: look, choose, export", _policy)
+    policy = _command(commands, "policy", "versions of the model: list, choose, export", _policy)
     policy.add_argument("action", choices=("list", "show", "diff", "promote", "rollback", "export", "prune"))
     policy.add_argument("versions", nargs="*", type=int, metavar="VERSION")
     policy.add_argument("--json", action="store_true", help="print JSON")
@@ -126,7 +130,7 @@ def _add_policy(commands: Any) -> None:
 
 
 def _add_data(commands: Any) -> None:
-    data = _command(commands, "data", "captured turns in and out", _data)
+    data = _command(commands, "data", "export, import, check or prune the stored conversations", _data)
     data.add_argument("action", choices=("export", "import", "check", "prune"))
     complete_files(
         data.add_argument("file", nargs="?", default="-", help="JSONL file; - is standard input or output")
@@ -137,7 +141,7 @@ def _add_data(commands: Any) -> None:
     data.add_argument("--dry-run", action="store_true", help="prune nothing, only say what would go")
     add_settings(data, only=("home", "ledger_url", *_SCORING))
     brought = _command(
-        commands, "import", "conversations of other programs, or an adapter", _terminal("imports", "run")
+        commands, "import", "read conversations of other programs, or an adapter", _terminal("imports", "run")
     )
     import_arguments.add_arguments(brought)
     add_settings(brought, only=(*import_arguments.SETTINGS, *_SCORING))
@@ -145,7 +149,7 @@ def _add_data(commands: Any) -> None:
 
 def _add_run(commands: Any) -> None:
     """``serve`` with the flag names of another launcher."""
-    run = _command(commands, "run", "serve, with flags that people know from elsewhere", _run)
+    run = _command(commands, "run", "serve, with the flags of another launcher", _run)
     run.add_argument(
         "--method", choices=tuple(METHODS), help="; ".join(f"{m}: --algo {a}" for m, a in METHODS.items())
     )
@@ -169,13 +173,15 @@ def _add_background(commands: Any) -> None:
     add_settings(start)
     stop = _command(commands, "stop", "stop the server of this data folder", _terminal("background", "stop"))
     add_settings(stop, only=("home", "drain_timeout_s"))
-    logs = _command(commands, "logs", "what a server in the background said", _terminal("background", "logs"))
+    logs = _command(
+        commands, "logs", "show the log of the server in the background", _terminal("background", "logs")
+    )
     logs.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C")
     logs.add_argument("-n", "--lines", type=int, default=40, metavar="N", help="the last N lines [40]")
     add_settings(logs, only=("home",))
     for name, text in (
-        ("backup", "the data folder in one file, also while it serves"),
-        ("restore", "a backup into an empty data folder"),
+        ("backup", "write the data folder to one file, also while it serves"),
+        ("restore", "read a backup into an empty data folder"),
     ):
         command = _command(commands, name, text, _terminal("backup", name))
         complete_files(command.add_argument("file", metavar="FILE.tar.gz"))
@@ -183,9 +189,7 @@ def _add_background(commands: Any) -> None:
 
 
 def _add_users(commands: Any) -> None:
-    users = _command(
-        commands, "users", "people: keys, groups, limits, what is kept", _terminal("users", "run")
-    )
+    users = _command(commands, "users", "people: their keys, groups and limits", _terminal("users", "run"))
     actions = users.add_subparsers(dest="action", required=True, metavar="ACTION")
     add_settings(actions.add_parser("list", help="everybody who has a key"), only=("home",))
     waves = actions.add_parser("waves", help="sudden complaints by one key that wait for you")
@@ -217,7 +221,8 @@ def _add_users(commands: Any) -> None:
 
 def _add_terminal(commands: Any) -> None:
     """Commands that talk to a running server."""
-    status = _command(commands, "status", "what a running server is doing", _terminal("status", "run"))
+    status = _command(commands, "status", "whether it learns, and what", _terminal("status", "run"))
+    status.add_argument("--all", action="store_true", help="also traffic, queues and every stage of learning")
     status.add_argument("--json", action="store_true", help="print the API's own JSON")
     status.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
     chat = _command(

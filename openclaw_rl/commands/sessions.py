@@ -23,7 +23,7 @@ def sessions(options: argparse.Namespace, config: Config) -> int:
             f"{_when(one['opened_at'])}  {one['num_turns']:>4} turns  {one['id']}  {one['title']}"
             for one in found["data"]
         ]
-    print(json.dumps(found, indent=2) if options.json else "\n".join(lines) or "none")
+    print(json.dumps(found, indent=2) if options.json else "\n".join(lines) or "no conversations yet")
     return 0
 
 

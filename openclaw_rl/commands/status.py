@@ -1,4 +1,4 @@
-"""``openclaw-rl status``: a running server's state on one screen."""
+"""``openclaw-rl status``: whether a server learns, and what, in plain words; ``--all`` adds numbers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,46 @@ def run(options: argparse.Namespace, config: Config) -> int:
                 print(json.dumps(status, indent=None if options.watch else 2), flush=True)
             else:
                 clear = _CLEAR if options.watch and sys.stdout.isatty() else ""
-                print(f"{clear}{describe(status, server.url)}", flush=True)
+                print(f"{clear}{_shown(server, status, options.all)}", flush=True)
             if not options.watch:
                 return 0
             time.sleep(_EVERY_S)
+
+
+def _shown(server: ServerClient, status: Json, all_numbers: bool) -> str:
+    user = server.get("/v1/me")["user"]
+    learning = server.get("/v1/learning", user=user)
+    said = summarise(status, learning["headline"], server.url)
+    return f"{said}\n\n{describe(status, server.url)}" if all_numbers else said
+
+
+def summarise(status: Json, headline: str, url: str) -> str:
+    """For people: who answers, what is learned, how much is kept, and what is wrong, if anything."""
+    version, funnel = status["policy_version"], status["funnel"]
+    answers = f"version {version}" if version else "the unchanged base model"
+    lines = [f"{status['model']} at {url}; {answers} answers.", headline]
+    if funnel:
+        judged = next(stage["turns"] for stage in funnel["stages"] if stage["name"] == "judged")
+        kept = (
+            f"{_plural(funnel['turns'], 'reply', 'replies')} in {_plural(funnel['sessions'], 'conversation')}"
+        )
+        lines.append(f"Kept: {kept}; {_plural(judged, 'reaction')} judged.")
+    lines += [line.capitalize() for line in _take_over(status.get("take_over"))]
+    lines += [f"Problem: {problem}" for problem in _problems(status)]
+    return "\n".join(lines)
+
+
+def _plural(number: int, one: str, several: str = "") -> str:
+    return f"{number} {one if number == 1 else several or f'{one}s'}"
+
+
+def _problems(status: Json) -> list[str]:
+    found = [status["policy"]["problem"], None if status["ledger"]["ok"] else status["ledger"]["error"]]
+    lost = status["ledger"].get("num_lost")
+    return [
+        *filter(None, found),
+        *([f"{_plural(lost, 'reply', 'replies')} could not be stored"] if lost else []),
+    ]
 
 
 def describe(status: Json, url: str) -> str:

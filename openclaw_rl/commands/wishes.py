@@ -17,7 +17,11 @@ def run(options: argparse.Namespace, config: Config) -> int:
         if options.action == "list":
             found = server.get("/v1/wishes")
             lines = [_line(wish) for wish in found["data"]]
-            print(json.dumps(found, indent=2) if options.json else "\n".join(lines) or "none")
+            print(
+                json.dumps(found, indent=2)
+                if options.json
+                else "\n".join(lines) or "no wishes yet: tell it how to answer better"
+            )
             return 0
         changes: Json = {
             "edit": {"text": options.text},

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openclaw_rl.capture import events
-from openclaw_rl.capture.inspect import view_policies, view_policy, view_session, view_sessions, view_turn
+from openclaw_rl.capture.inspect import (
+    view_learning,
+    view_policies,
+    view_policy,
+    view_session,
+    view_sessions,
+    view_turn,
+)
 from openclaw_rl.capture.learned import (
     SwapWatch,
     view_rewards,
@@ -34,6 +41,7 @@ from openclaw_rl.config import to_environment
 from openclaw_rl.processes import health
 from openclaw_rl.processes.environments import list_environments, read_replay
 from openclaw_rl.processes.forgetting import Forgetting
+from openclaw_rl.processes.headline import headline
 from openclaw_rl.processes.token_pushes import push_of, taught_answers
 from openclaw_rl.serve.compare import Comparer
 from openclaw_rl.serve.pulse import Pulse
@@ -118,11 +126,22 @@ class Dashboard:
         return self._swaps[scope].last(now)
 
     def learning(self, user: str | None, scope: Scope = EVERYONE) -> Json:
+        first = view_first_replies(self._ledgers, user)
         return {
+            "headline": self._headline(user, scope, first),
             "rewards": view_rewards(self._ledgers.policies, user),
             "swaps": view_swaps(self._ledgers.policies, scope=scope),
-            "first_replies": view_first_replies(self._ledgers, user),
+            "first_replies": first,
         }
+
+    def _headline(self, user: str | None, scope: Scope, first: Json) -> str:
+        return headline(
+            view_wishes(self._ledgers, user, self._config.serve.notes),
+            first,
+            serving=self._engine.status().version_for(scope),
+            stage=view_learning(self._ledgers.policies, scope, everybodys=False)["stage"],
+            is_running=self._system.learning is None or self._system.learning.running,
+        )
 
     def environments(self, scope: Scope | None) -> list[Json]:
         return list_environments(self._config.home, self._ledgers.policies, scope)

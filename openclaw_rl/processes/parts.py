@@ -41,9 +41,8 @@ _MAX_SOCKET_PATH = 100
 
 def find_model(config: Config, progress: Callable[[str], None]) -> Path:
     """The folder of the served model's files, which are downloaded at the first start."""
-    progress(f"model {config.engine.model}: looking for it")
     path = model_folder(config)
-    progress("loading the model")
+    progress(f"loading {config.engine.model}")
     return path
 
 

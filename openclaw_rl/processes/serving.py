@@ -163,7 +163,7 @@ OpenClaw-RL {__version__} serves {system.config.serve.upstream or system.gateway
   key        {key}
   data       {system.config.home}
 
-Try it:
+Open the dashboard and sign in with the key. Or ask from here:
   curl {url}/v1/chat/completions -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\
     -d '{{"model": "{system.gateway.model_name}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
 """)

@@ -181,8 +181,9 @@ class LearnWorker:
         size = self._policies.full_batch(options.batch_size, scope)
         if number != self._reported.get(scope):
             self._reported[scope] = number
-            whose = "" if scope == EVERYONE else f" of {scope}"
-            self._progress(f"{number} of {size} samples toward the next step{whose}")
+            if 0 < number < size:
+                whose = "" if scope == EVERYONE else f" of {scope}"
+                self._progress(f"{number} of the {size} replies{whose} that a new version needs")
         old = (
             oldest is not None and time.time() - oldest > settings.batch_max_age_s and number >= _MIN_SAMPLES
         )
@@ -235,7 +236,7 @@ class LearnWorker:
         if result is None or self._is_undone(policy):
             return await self._discard(policy, None)
         seconds = time.monotonic() - started
-        self._progress(f"version {policy.version}: {len(result.checks)} checks in {seconds:.1f} s")
+        self._progress(f"version {policy.version} is checked: {len(result.checks)} checks in {seconds:.1f} s")
         self._store.update_manifest(policy.version, gate=result.to_json())
         self._log_step(policy.version, self._store.manifest(policy.version)["metrics"], result.to_json())
         self._wishes.count_version(self._policies.claimed(policy.version))
@@ -243,7 +244,7 @@ class LearnWorker:
             await self._discard(policy, result.to_json())
         elif self._policies.publish(policy.version, result.to_json()):
             await self._follow()
-            self._progress(f"version {policy.version} passed its checks and serves now")
+            self._progress(f"version {policy.version} passed its checks and answers from now on")
             self._disk.free(policy.scope)
         else:
             await self._discard(policy, None)
@@ -262,11 +263,11 @@ class LearnWorker:
             parent, policy.scope, self._get_trainer
         ):
             self._trainer_version = None
-        self._progress(f"step {version}: {len(items)} examples")
+        self._progress(f"training version {version} on {len(items)} examples")
         report = await self._in_thread(lambda: self._take_step(policy, training_set))
         self._progress(
-            f"step {version}: loss {report.loss:.4f}, gradient {report.grad_norm:.2f}, "
-            f"{report.num_tokens} tokens in {report.total_s:.1f} s"
+            f"version {version} is trained: {report.num_tokens} tokens in {report.total_s:.1f} s, "
+            f"loss {report.loss:.4f}, gradient {report.grad_norm:.2f}"
         )
         return True
 

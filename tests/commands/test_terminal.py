@@ -108,8 +108,15 @@ def test_excluding_and_taking_it_back(system: ServingSystem, capsys: pytest.Capt
 def test_the_status_fits_one_screen(system: ServingSystem, capsys: pytest.CaptureFixture[str]) -> None:
     chat(system, "Hello")
     assert run(system, "status") == 0
+    plain = capsys.readouterr().out
+    assert plain.startswith("scripted at http://127.0.0.1")
+    assert "the unchanged base model answers" in plain
+    assert "Nothing to learn from yet. Talk to it" in plain
+    assert "1 reply in 1 conversation; 0 reactions judged" in plain
+    assert "samples" not in plain
+    assert run(system, "status", "--all") == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("ok: scripted at http://127.0.0.1")
+    assert plain in shown
     assert len(shown.splitlines()) <= 24
     for word in ("traffic", "queues", "seen", "trained", "learning", "swap", "ledger"):
         assert word in shown
@@ -158,7 +165,7 @@ def test_a_server_elsewhere_is_named_by_its_address(
     assert main(["status", *there]) == 0
     assert f"at {url}" in capsys.readouterr().out
     assert main(["sessions", *there]) == 0
-    assert capsys.readouterr().out == "none\n"
+    assert capsys.readouterr().out == "no conversations yet\n"
     assert main(["status", "--home", str(elsewhere), "--url", url, "--key", "sk-wrong"]) == 2
     assert "key" in capsys.readouterr().err
     assert main(["status", "--home", str(elsewhere), "--url", "ftp://x"]) == 2

@@ -67,6 +67,19 @@ def shoot(guest: Any, name: str) -> None:
         guest.page.screenshot(path=Path(folder, f"{name}.png"), full_page=True)
 
 
+def below_the_fold(page: Any) -> list[str]:
+    """Answers that cannot be read in full without scrolling; on a phone, the navigation covers the bottom."""
+    return list(
+        page.evaluate("""() => {
+            const rail = document.querySelector(".rail").getBoundingClientRect();
+            const bottom = rail.top > 0 ? rail.top : innerHeight;
+            return [...document.querySelectorAll("[data-answer]")]
+                .filter((one) => one.getBoundingClientRect().bottom > bottom)
+                .map((one) => one.dataset.answer);
+        }""")
+    )
+
+
 def test_five_questions_are_answered_on_the_first_screen(live: Any, visit: Callable[..., Any]) -> None:
     ada = live.system.keys.add("ada")
     for number, score in enumerate((-1, 1, 1)):
@@ -79,7 +92,7 @@ def test_five_questions_are_answered_on_the_first_screen(live: Any, visit: Calla
     guest.sign_in(live.key)
     page = guest.page
     headline = page.locator("[data-answer=learning]")
-    headline.get_by_text("Answer in one sentence.").wait_for()
+    headline.get_by_text("Answer in one sentence").wait_for()
     assert "2 of your last 3 first replies were right" in headline.inner_text()
     assert "French" not in headline.inner_text(), "that is Ada's wish"
     assert "is being learned" in headline.inner_text()
@@ -93,6 +106,7 @@ def test_five_questions_are_answered_on_the_first_screen(live: Any, visit: Calla
     assert "4 replies in 4 conversations and 2 wishes, from everybody" in answers["known"]
     assert "nothing to go back to" in answers["undo"]
     assert "2 of 3" in page.get_by_role("region", name="First replies to you that were right").inner_text()
+    assert below_the_fold(page) == []
     guest.check()
     shoot(guest, "home")
     other = visit(live.url, phone=True)
@@ -103,6 +117,7 @@ def test_five_questions_are_answered_on_the_first_screen(live: Any, visit: Calla
     assert "one sentence" not in other.page.inner_text("main")
     assert "1 reply in 1 conversation" in other.page.locator("[data-answer=known]").inner_text()
     assert other.page.get_by_role("button", name="Go back").count() == 0
+    assert below_the_fold(other.page) == []
     other.check()
     shoot(other, "phone-home")
     guest.open("Sessions")
@@ -130,7 +145,7 @@ def test_going_back_is_about_the_version_that_answers_you(live: Any, visit: Call
     serving = live.system.ledgers.policies.serving
     assert (serving(EVERYONE), serving("user:ada")) == (0, 2)
     guest.check()
-    guest.open("Policies")
+    guest.open("Versions")
     page.locator("li.serving[data-version='0']").wait_for()
     assert page.locator("li[data-version='2']").count() == 0
     page.get_by_label("Whose versions").select_option("Of ada")

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 pytestmark = pytest.mark.browser
-PAGES = ("Home", "Wishes", "Sessions", "Try it", "Learning", "Policies", "People", "Now")
+PAGES = ("Home", "Wishes", "Sessions", "Try it", "Learning", "Versions", "People", "Now")
 NASTY = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script><b>bold</b>'
 
 
@@ -87,7 +87,7 @@ def test_everybody_sees_their_own(live: Any, visit: Callable[..., Any]) -> None:
     guest.open("Sessions")
     guest.page.get_by_text("Bob's own question").wait_for()
     assert guest.page.get_by_text("Ada's secret").count() == 0
-    guest.open("Policies")
+    guest.open("Versions")
     assert guest.page.get_by_role("button", name="Roll back").count() == 0
     owner = visit(live.url)
     owner.sign_in(live.key)

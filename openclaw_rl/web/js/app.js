@@ -24,7 +24,7 @@ const PAGES = [
   { name: "sessions", title: "Sessions", page: sessions, icon: "M4 5h16v11H9l-5 4z" },
   { name: "try", title: "Try it", page: chat, icon: "M5 4l14 8-14 8 3-8z" },
   { name: "learning", title: "Learning", page: learning, icon: "M4 19V5M4 19h16M8 15l4-5 3 3 5-7" },
-  { name: "policies", title: "Policies", page: policies, icon: "M6 4v16M6 9c0 4 12 1 12 6v5M18 15v5M6 4h.01M18 20h.01" },
+  { name: "policies", title: "Versions", page: policies, icon: "M6 4v16M6 9c0 4 12 1 12 6v5M18 15v5M6 4h.01M18 20h.01" },
   { name: "people", title: "People", page: people, owner: true, icon: "M9 11a3.5 3.5 0 1 0 0-7 3.5 3.5 0 0 0 0 7zM3 20c0-4 2.5-6 6-6s6 2 6 6M16 4.5a3.5 3.5 0 0 1 0 6.3M18 14.5c2 .8 3 2.6 3 5.5" },
   { name: "now", title: "Now", page: now, icon: "M3 12h4l3-8 4 16 3-8h4" },
 ];

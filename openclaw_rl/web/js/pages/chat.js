@@ -6,6 +6,7 @@ import { fill, h, pill, plural, toast, versionName, when } from "../dom.js";
 import { fate, feedback } from "../feedback.js";
 import { listen, onChange } from "../live.js";
 
+const EXAMPLES = ["What is photosynthesis?", "How do I boil an egg?", "Why is the sky blue?"];
 let history = [];
 let sessionId = newSession();
 const turns = new Map();
@@ -30,13 +31,15 @@ export async function render(main, { keep }) {
   const past = h("details", { ontoggle: () => past.open && list().catch((error) => toast(error.message)) }, h("summary", {}, "Earlier conversations"), earlier);
   const form = h("form", { class: "composer", onsubmit: (event) => { event.preventDefault(); ask(); } },
     h("div", { class: "field" }, h("label", { for: "say", class: "visually-hidden" }, "Your message"), text), send, stop);
+  const hint = h("div", { class: "empty" }, h("strong", {}, "Ask something. If you do not like the answer, say how you want it."),
+    h("p", { class: "row" }, EXAMPLES.map((words) => h("button", { type: "button", onclick: () => { text.value = words; form.requestSubmit(); } }, words))));
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Try it"), version,
-    h("div", { class: "actions" }, h("label", {}, h("input", { type: "checkbox", id: "off-the-record", checked: offTheRecord || null,
+    h("div", { class: "actions" }, h("label", { class: "row", title: "Nothing is kept and nothing is learned from it." }, h("input", { type: "checkbox", id: "off-the-record", checked: offTheRecord || null,
       onchange: (event) => { offTheRecord = event.target.checked; startAnew(); } }), " Off the record"), h("button", { type: "button", onclick: startAnew }, "New conversation")),
     h("p", { class: "lead" }, "Talk to the model. It learns from what you say next, from your thumbs and from your corrections.")),
   h("div", { class: "row chat-more" }, past, h("details", { open: instructions ? true : null }, h("summary", {}, "System prompt"), h("label", { for: "system", class: "visually-hidden" }, "System prompt"), system)),
   h("div", { class: "chat" }, log, form));
-  for (const entry of history) log.append(entry.element);
+  fill(log, history.length ? history.map((entry) => entry.element) : hint);
   keep(listen((status) => fill(version, pill(status.policy_version === 0 ? "base" : `version ${status.policy_version}`, "accent", true))));
   keep(onChange((status) => [status.funnel?.by_state, status.funnel?.judge_queue, status.policy_version], refresh));
   text.focus();
@@ -45,7 +48,7 @@ export async function render(main, { keep }) {
     history = [];
     turns.clear();
     sessionId = newSession();
-    fill(log);
+    fill(log, hint);
     text.focus();
   }
 
@@ -122,6 +125,7 @@ export async function render(main, { keep }) {
 
   function add(entry) {
     history.push(entry);
+    hint.remove();
     log.append(entry.element);
     entry.element.scrollIntoView({ block: "end" });
   }

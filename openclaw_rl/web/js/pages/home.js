@@ -7,11 +7,11 @@ import { current, listen, onChange } from "../live.js";
 
 export async function render(main, { me, keep }) {
   const headline = h("p", { class: "headline", "data-answer": "learning" });
-  const cards = h("div", { class: "grid two" });
+  const cards = h("div", { class: "grid two answers-first" });
   const replies = h("section", { class: "card", "aria-labelledby": "first-title" });
   const pairs = h("section", { class: "card", "aria-labelledby": "pairs-title" });
   const notice = h("div", {});
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Home")), h("div", { class: "stack" }, headline, notice, cards, replies, pairs));
+  fill(main, h("h1", { class: "visually-hidden" }, "Home"), h("div", { class: "stack" }, headline, notice, cards, replies, pairs));
 
   async function load() {
     const status = current() ?? await get("/v1/status");
@@ -19,7 +19,7 @@ export async function render(main, { me, keep }) {
       [get("/v1/learning", { user: me.user }), get("/v1/wishes"), get("/v1/policies", { scope: status.scope }), me.owner && me.keys ? get("/v1/waves") : { data: [] }]);
     const held = waves.data.filter((wave) => wave.state === "held").length, all = wishes.data.filter((wish) => wish.state !== "over");
     // The owner is told of everybody's wishes and versions; what stands here is their own.
-    const facts = { me, status, first: learning.first_replies, all, wishes: all.filter((wish) => wish.user === me.user), policies: policies.data };
+    const facts = { me, status, learning, first: learning.first_replies, all, wishes: all.filter((wish) => wish.user === me.user), policies: policies.data };
     fill(headline, ...sentence(facts));
     notice.classList.toggle("hidden", !held);
     fill(notice, held > 0 && h("p", { class: "card" }, h("a", { href: "#/people" }, plural(held, "wave of complaints", "waves of complaints")), held > 1 ? " wait" : " waits", " for your decision."));
@@ -28,24 +28,14 @@ export async function render(main, { me, keep }) {
     showPairs(pairs, facts.wishes);
   }
   await load();
-  keep(onChange((status) => [status.policy_version, status.last_step, status.funnel?.by_state, status.wishes, status.learn?.running, status.take_over], () => load().catch(() => null)));
+  keep(onChange((status) => [status.policy_version, status.last_step, status.funnel?.by_state, status.wishes, status.learn?.running, status.stage, status.take_over], () => load().catch(() => null)));
 }
 
-const names = (wishes) => wishes.flatMap((wish, index) => [index ? ", " : "", h("em", {}, wish.text)]);
-
-/** Whether it learns, in one sentence. */
-function sentence({ status, first, wishes }) {
-  const of = (state) => wishes.filter((wish) => wish.state === state).slice(0, 3);
-  const [learned, never, later] = [of("learned"), of("not possible"), of("not yet")];
-  const over = status.take_over ? [` ${Math.round(100 * status.take_over.share)} % of conversations are answered here instead of by the other model: ${status.take_over.why}.`] : [];
-  if (status.learn && !status.learn.running) return ["It is not learning at the moment: the learning process has stopped. Replies continue as before."];
-  if (!wishes.length && !first.last.of) return ["Nothing to learn from yet. ", h("a", { href: "#/try" }, "Talk to it"), " and tell it how to answer better.", ...over];
-  const parts = [];
-  if (learned.length) parts.push([names(learned), learned.length > 1 ? " work now" : " works now"]);
-  if (first.last.of) parts.push([first.last.of === 1 ? `the only first reply you reacted to was ${first.last.good ? "right" : "wrong"}` : `${first.last.good} of your last ${first.last.of} first replies were right`]);
-  if (later.length) parts.push([names(later), later.length > 1 ? " are being learned" : " is being learned"]);
-  if (never.length) parts.push([names(never), never.length > 1 ? " are not possible with this model" : " is not possible with this model"]);
-  return [h("b", {}, "Learning: "), ...parts.flatMap((part, index) => [index ? "; " : "", ...part]), ".", ...over];
+/** The server's sentence, with wishes marked and a way to the chat. */
+function sentence({ learning, status }) {
+  const over = status.take_over ? ` ${Math.round(100 * status.take_over.share)} % of conversations are answered here instead of by the other model: ${status.take_over.why}.` : "";
+  return learning.headline.split(/(“[^”]*”|^Learning:|Talk to it)/).map((part) =>
+    part.startsWith("“") ? h("em", {}, part.slice(1, -1)) : part === "Learning:" ? h("b", {}, part) : part === "Talk to it" ? h("a", { href: "#/try" }, part) : part).concat(over);
 }
 
 const card = (question, answer, ...body) => h("section", { class: "card", "data-answer": answer, "aria-label": question }, h("h2", {}, question), h("div", { class: "stack" }, ...body));
@@ -65,8 +55,8 @@ function trust({ policies, status }) {
   const swap = status.last_swap;
   return card("Can I trust it?", "trust",
     h("p", {}, serving && serving.version > 0 && serving.gate?.checks?.length
-      ? `Version ${serving.version} answers you. Before that, it passed ${plural(serving.gate.checks.length, "check")}: facts, arithmetic, tool calls, fluency and your own earlier requests.`
-      : "The unchanged base model answers you. A new version must first pass checks on facts, arithmetic, tool calls, fluency and your own earlier requests."),
+      ? `Version ${serving.version} answers you. It first passed ${plural(serving.gate.checks.length, "check")}: facts, arithmetic, tool calls, fluency and your own earlier requests.`
+      : "The unchanged base model answers you. A new version must first pass checks of facts, arithmetic, tool calls, fluency and your own earlier requests."),
     away > 0 && h("p", { class: "small muted" }, `${plural(away, "version failed its checks", "versions failed their checks")} and never answered anybody.`),
     swap && swap.replies > 0 && h("p", { class: "small muted" }, `${swap.failed ? plural(swap.failed, "reply was", "replies were") : "No reply was"} cut off when it took over.`),
     h("p", {}, h("a", { href: "#/policies" }, "Versions and their checks")));
@@ -75,7 +65,7 @@ function trust({ policies, status }) {
 function known({ me, status, all }) {
   const funnel = status.funnel;
   return card(me.owner ? "What does it know?" : "What does it know about me?", "known",
-    h("p", {}, funnel ? `It keeps ${plural(funnel.turns, "reply", "replies")} in ${plural(funnel.sessions, "conversation")} and ${plural(all.length, "wish", "wishes")}${me.owner ? ", from everybody who uses it" : ""}. All of it is kept by this server.` : "The database cannot be read at the moment."),
+    h("p", {}, funnel ? `It keeps ${plural(funnel.turns, "reply", "replies")} in ${plural(funnel.sessions, "conversation")} and ${plural(all.length, "wish", "wishes")}${me.owner ? ", from everybody who uses it" : ""}, on this server only.` : "The database cannot be read at the moment."),
     h("p", {}, h("a", { href: "#/sessions" }, "Read or forget conversations"), ", ", h("a", { href: "#/wishes" }, "read or forget wishes"), "."));
 }
 
@@ -83,7 +73,7 @@ function undo({ me, status, policies }, load) {
   const serving = policies.find((policy) => policy.status === "serving");
   const can = me.owner && serving && serving.version > 0;
   return card("How do I undo it?", "undo",
-    h("p", {}, "Pause or forget a ", h("a", { href: "#/wishes" }, "wish"), " to undo what was learned for it. Forgetting a conversation also undoes what was learned from it."),
+    h("p", {}, "Pause or forget a ", h("a", { href: "#/wishes" }, "wish"), " or forget a ", h("a", { href: "#/sessions" }, "conversation"), ": what was learned from it is undone."),
     can && h("p", {}, h("button", { type: "button", onclick: () => back(serving, status.scope, load) }, `Go back to ${versionName(serving.parent)}`), " ",
       h("span", { class: "small muted" }, "made ", when(serving.created_at))),
     !can && h("p", { class: "small muted" }, me.owner ? "The base model answers, so there is nothing to go back to." : "Only the owner of the server can go back to an earlier version."));

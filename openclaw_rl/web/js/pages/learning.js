@@ -1,7 +1,7 @@
 // Is it learning, and can I trust it?
 
 import { get } from "../api.js";
-import { fill, h, num, plural } from "../dom.js";
+import { fill, h, num, pill, plural } from "../dom.js";
 import { onChange } from "../live.js";
 import { legend, plot } from "../plot.js";
 import { comparison } from "../compare.js";
@@ -16,7 +16,7 @@ export async function render(main, { keep }) {
   const compare = h("section", { class: "card", "aria-labelledby": "compare-title" });
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Learning"),
     h("p", { class: "lead" }, "How people react to the replies, and what each new version changed.")),
-  h("div", { class: "stack" }, rewards, compare, probes, steps));
+  h("div", { class: "stack" }, rewards, compare, probes, h("details", {}, h("summary", {}, "Numbers of each training step"), steps)));
   const versions = comparison(compare);
   const load = async () => {
     const [learning, policies] = await Promise.all([get("/v1/learning"), get("/v1/policies")]);
@@ -33,7 +33,7 @@ export async function render(main, { keep }) {
 
 function showRewards(card, { rewards, swaps }) {
   const points = rewards.points;
-  const head = [h("h2", { id: "reward-title" }, "Reward and satisfaction"),
+  const head = [h("h2", { id: "reward-title" }, "How people reacted"),
     h("p", { class: "note" }, "Reward is the mean verdict on judged turns, from −1 to 1. Satisfaction is the share of good ones among clear verdicts."
       + (rewards.turns_per_point > 1 ? ` Each point stands for ${plural(rewards.turns_per_point, "turn")}.` : ""))];
   if (!points.length) return fill(card, head, h("div", { class: "empty" }, h("strong", {}, "No verdicts yet"), "The first one appears when somebody reacts to a reply."));
@@ -63,15 +63,29 @@ function placeOf(points, at) {
 
 function showProbes(card, made) {
   const head = [h("h2", { id: "probe-title" }, "Checks of each version"),
-    h("p", { class: "note" }, "Before a version may answer, it is asked questions that it was never trained on. The dashed line is the limit.")];
+    h("p", { class: "note" }, "Before a version may answer, it is asked questions that it was never trained on.")];
   if (!made.length) return fill(card, head, h("div", { class: "empty" }, h("strong", {}, "No version has been checked yet"), "The first check follows the first training step."));
+  fill(card, head, newest(made.at(-1)), made.length > 1 && h("details", {}, h("summary", {}, "All versions"), overVersions(made)));
+}
+
+/** One dot in a plot says less than a word. */
+function newest({ version, gate }) {
+  const checks = gate.checks.filter(({ name }) => name !== "finite");
+  return [h("h3", {}, `Version ${version}`), h("ul", { class: "lines checks" }, checks.map((check) => h("li", {}, h("span", {}, titled(check.name)),
+    h("span", { class: "row" }, h("span", { class: "small num muted" }, `${num(check.value, 2)}, limit ${num(check.bound, 2)}`),
+      check.passed ? pill("passed", "good") : pill("failed", "warn")))))];
+}
+
+const titled = (name) => name[0].toUpperCase() + name.slice(1);
+
+function overVersions(made) {
   const names = [...new Set(made.flatMap((policy) => policy.gate.checks.map((check) => check.name)))].filter((name) => name !== "finite");
-  fill(card, head, h("div", { class: "grid smalls" }, names.map((name) => {
+  return h("div", { class: "grid smalls" }, names.map((name) => {
     const found = made.map((policy) => ({ version: policy.version, check: policy.gate.checks.find((check) => check.name === name) })).filter((one) => one.check);
     const last = found.at(-1);
-    return small(name[0].toUpperCase() + name.slice(1), found.map((one) => one.version), found.map((one) => one.check.value), 2,
+    return small(titled(name), found.map((one) => one.version), found.map((one) => one.check.value), 2,
       found.map((one) => one.check.bound), `${num(last.check.value, 2)}, limit ${num(last.check.bound, 2)}`);
-  })));
+  }));
 }
 
 function showSteps(card, made) {

@@ -4,10 +4,10 @@ import { post } from "../api.js";
 import { fill, h, num, pill, plural, toast, when } from "../dom.js";
 import { listen } from "../live.js";
 
-const STAGES = { seen: "Seen", paired: "Paired", judged: "Judged", usable: "Usable", trained: "Trained" };
+const STAGES = { seen: "Given", paired: "Answered", judged: "Judged", usable: "Usable", trained: "Trained" };
 
 export async function render(main, { keep }) {
-  const health = h("span", {});
+  const health = h("span", { class: "row" });
   const tiles = h("div", { class: "grid tiles" });
   const funnel = h("ol", { class: "funnel" });
   const step = h("div", { class: "stack" });
@@ -16,8 +16,8 @@ export async function render(main, { keep }) {
     h("div", { class: "page-head" }, h("h1", {}, "Now"), health),
     h("div", { class: "stack" }, tiles,
       h("section", { class: "card", "aria-labelledby": "funnel-title" },
-        h("h2", { id: "funnel-title" }, "From turn to training"),
-        h("p", { class: "note" }, "All replies, and why some of them have not been learned from."), funnel),
+        h("h2", { id: "funnel-title" }, "From reply to training"),
+        h("p", { class: "note" }, "All replies, how many of them somebody answered, and why the others were not learned from."), funnel),
       h("div", { class: "grid two" },
         h("section", { class: "card", "aria-labelledby": "step-title" }, h("h2", { id: "step-title" }, "Next step"), step),
         h("section", { class: "card", "aria-labelledby": "swap-title" }, h("h2", { id: "swap-title" }, "Last change of version"), swap))));
@@ -61,15 +61,15 @@ function nextStep({ queues, stage, last_step: last, learn }) {
   const { samples, samples_per_step: needed } = queues;
   const doing = { training: "A training step is running.", candidate: "A new version is being checked." }[stage];
   return [
-    h("div", {}, h("div", { class: "spread" }, h("span", {}, doing ?? "Samples toward the next version"),
+    h("div", {}, h("div", { class: "spread" }, h("span", {}, doing ?? "Replies collected for the next version"),
       h("b", { class: "num" }, samples > needed ? `${num(samples)}, enough for more than one version` : `${num(samples)} of ${num(needed)}`)),
     h("div", { class: "bar", "aria-hidden": "true" }, h("div", { class: "bar-fill", "--share": Math.min(1, (samples ?? 0) / needed) }))),
     last && h("p", { class: "small muted" }, `The last step made version ${last.version}, `, when(last.created_at),
-      `, from ${plural(last.num_samples, "sample")} in ${num(last.metrics.total_s, 1)} s: `,
+      `, from ${plural(last.num_samples, "reply", "replies")} in ${num(last.metrics.total_s, 1)} s: `,
       last.gate.passed === undefined ? "it is being checked." : last.gate.passed ? "it passed its checks." : `it was rejected (${last.gate.reason}).`),
     learn && !learn.running && h("p", {}, pill("the learning process has stopped; replies continue", "warn", true)),
     h("div", { class: "row" }, h("button", { type: "button", onclick: flush }, "Learn now"),
-      h("span", { class: "small muted" }, "without waiting for a full batch")),
+      h("span", { class: "small muted" }, "without waiting for more replies")),
   ];
 }
 
@@ -83,7 +83,7 @@ function lastSwap(swap) {
   return [
     h("p", {}, h("b", {}, swap.version === 0 ? "The base" : `Version ${swap.version}`), " took over ", when(swap.at), ` (${swap.why}).`),
     h("p", { class: "row" }, swap.replies === 0 ? pill("no replies at the time", "", true) : calm ? pill("no reply affected", "good", true) : pill("some replies affected", "warn", true)),
-    h("p", { class: "small muted" }, `${plural(swap.replies, "reply", "replies")} began within ${num(swap.around_s)} s of the change: ${num(swap.failed)} cut off`,
+    swap.replies > 0 && h("p", { class: "small muted" }, `${plural(swap.replies, "reply", "replies")} began within ${num(swap.around_s)} s of the change: ${num(swap.failed)} cut off`,
       swap.delayed === null ? "." : `, ${num(swap.delayed)} waited longer than ${num(swap.delayed_above_s)} s for the first word.`),
   ];
 }

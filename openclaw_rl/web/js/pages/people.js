@@ -18,7 +18,7 @@ export async function render(main, { keep }) {
     h("div", { class: "field" }, h("label", { for: name.id }, "Name"), name), h("button", { class: "primary", type: "submit" }, "Add"));
   let people = [];
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "People"),
-    h("p", { class: "lead" }, "Everybody who has a key, which policy answers them, and how much they may use.")),
+    h("p", { class: "lead" }, "Everybody who has a key, what they share, and how much they may use.")),
   h("div", { class: "stack" }, waves.held,
     h("section", { class: "card", "aria-labelledby": "add-title" }, h("h2", { id: "add-title" }, "Add a person"),
       h("p", { class: "note" }, "Each person gets their own key and, from the second key on, their own policy. ", h("code", {}, "--policy-scope"), " changes that."), form, key),

@@ -11,7 +11,7 @@ export async function render(main, { me, keep }) {
   const choice = h("select", { id: "whose", onchange: () => load().catch((error) => toast(error.message)) }, h("option", { value: own }, "Yours"));
   const chooser = h("div", { class: "field hidden" }, h("label", { for: choice.id }, "Whose versions"), choice);
   let policies = [];
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Policies"),
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Versions"),
     me.owner && h("div", { class: "actions" }, back),
     h("p", { class: "lead" }, "Each training step makes a version. A version that fails its checks answers only if the owner chooses it.")),
   h("div", { class: "stack" }, chooser, h("div", { class: "card" }, tree)));
