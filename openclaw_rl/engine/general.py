@@ -227,6 +227,9 @@ class GeneralDecoder:
             if chunk.adapter:
                 yield slice(end - len(chunk.token_ids), end), chunk.adapter
 
+    def up_to(self, layer: int) -> None:
+        """All layers run: transformers' modules are called as a whole."""
+
     def keep_hidden(self, layer: int, hidden_RH: torch.Tensor) -> None:
         for chunk, end in _placed(self._chunks):
             if chunk.hidden_layer == layer:

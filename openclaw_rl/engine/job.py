@@ -37,7 +37,7 @@ class Job:
     targets: list[int] = field(default_factory=list)
     """Scoring: ``targets[i]`` is the token that position ``i`` must predict."""
     score_start: int = 0
-    """Scoring: the first position to score."""
+    """Scoring: the first position to score; ``len(ids)`` if only the hidden state is asked for."""
     top_k: int = 0
     hidden_layer: int | None = None
     hidden: torch.Tensor | None = None
@@ -54,4 +54,5 @@ class Job:
     @property
     def reusable_prefix(self) -> int:
         """At least one token must run to get logits; scoring needs the logits of all scored positions."""
-        return len(self.ids) - 1 if self.sampler else self.score_start
+        last = len(self.ids) - 1
+        return last if self.sampler else min(self.score_start, last)

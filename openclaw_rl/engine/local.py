@@ -22,6 +22,7 @@ import torch
 from openclaw_rl.engine import LOCAL
 from openclaw_rl.engine.adapter_cache import AdapterCache
 from openclaw_rl.engine.choose import choose_kernel, kernel_off_the_grid
+from openclaw_rl.engine.first_layers import FirstLayers
 from openclaw_rl.engine.graphs import sampler_on
 from openclaw_rl.engine.job import Job
 from openclaw_rl.engine.kernels import kernel_set
@@ -106,6 +107,7 @@ class LocalEngine(SharesGpu):
         self.kernel = choice.name
         log.info("kernel %s; %s", choice.name, "; ".join(choice.reasons))
         self._decoder = self._new_decoder(self._checkpoint, choice.name)
+        self._first_layers = FirstLayers(self._decoder)
         token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * self._dtype.itemsize
         pieces = _GPU_PIECES if self.device.type == "cuda" else 1
         room = cache_bytes(self.device, options.gpu_memory)
@@ -189,17 +191,18 @@ class LocalEngine(SharesGpu):
         token_ids, version, candidates = request.token_ids, request.policy_version, request.candidates
         self._check(token_ids, version)
         results: asyncio.Queue[object] = asyncio.Queue()
+        network, caches = self._first_layers.pick(request) or (self._decoders.get(version), version)
         async with self._adapter_cache.using(version) as adapter:
             job = Job(
                 ids=list(token_ids[:-1]),
-                version=version,
+                version=caches,
                 adapter=adapter,
-                decoder=self._decoders.get(version),
+                decoder=network,
                 priority=request.priority,
                 max_length=len(token_ids),
                 emit=partial(self._emit, asyncio.get_running_loop(), results),
                 targets=list(token_ids[1:]),
-                score_start=request.start - 1,
+                score_start=len(token_ids) - 1 if request.hidden_only else request.start - 1,
                 top_k=request.top_k,
                 hidden_layer=request.hidden_layer,
                 candidates_NK=None if candidates is None else torch.tensor(candidates, dtype=torch.long),

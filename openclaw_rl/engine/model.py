@@ -7,8 +7,9 @@ sequence's adapter. Results differ from a plain transformers forward only by rou
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -49,6 +50,9 @@ class Network(Protocol):
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor: ...
 
     def new_cache(self) -> SequenceCache: ...
+
+    def up_to(self, layer: int) -> Network | None:
+        """The layers up to this one, sharing weights; None if all of them have to run."""
 
     def read_adapter(self, path: Path) -> Adapter: ...
 
@@ -132,7 +136,7 @@ class Decoder:
         graphs: bool = False,
     ) -> None:
         """``graphs``: decode with CUDA graphs, on a GPU."""
-        kernels = kernels or kernel_set("float")
+        self._kernels = kernels = kernels or kernel_set("float")
         self.shape = checkpoint.shape
         self.device, self.dtype = device, dtype
         tensors = {
@@ -199,6 +203,16 @@ class Decoder:
     def new_cache(self) -> SequenceCache:
         shape = self.shape
         return SequenceCache(shape.num_layers, shape.num_kv_heads, shape.head_dim, self.device, self.dtype)
+
+    def up_to(self, layer: int) -> Decoder | None:
+        """On a CPU only: what a GPU would save is less than what launching another decoder costs."""
+        if self.device.type != "cpu":
+            return None
+        first = copy.copy(self)
+        first.layers = self.layers[: layer + 1]
+        first.shape = replace(self.shape, num_layers=layer + 1)
+        first._native = NativeLayers.of(first, self._kernels)
+        return first
 
     def read_adapter(self, path: Path) -> Adapter:
         return load_adapter(

@@ -65,7 +65,7 @@ class Evidence:
             prompts.append([*self._encode(prefix), *self._encode(text)])
         scores = [await self._score_label(kind, number, exchange)]
         # Which token is appended does not matter: the state is the one that predicts it.
-        scores += [await self._score([*ids, ids[0]], len(ids), 0) for ids in prompts]
+        scores += [await self._score([*ids, ids[0]], len(ids), 0, hidden_only=True) for ids in prompts]
         return [one.hidden for one in scores if one.hidden is not None]
 
     def _chat_prompt(self, exchange: CaseTexts) -> list[int]:
@@ -87,12 +87,13 @@ class Evidence:
         scores = await self._score([*prompt, *ids], len(prompt), 0)
         return sum(scores.logprobs) / len(ids)
 
-    async def _score(self, ids: list[int], start: int, top_k: int) -> Scores:
+    async def _score(self, ids: list[int], start: int, top_k: int, hidden_only: bool = False) -> Scores:
         key = (tuple(ids), start, top_k)
         if (known := self._known.get(key)) is not None:
             return known
         layer = self._layer if self._engine.capabilities.hidden_states else None
-        scores = await self._engine.score(ScoreRequest(ids, start, top_k, hidden_layer=layer))
+        request = ScoreRequest(ids, start, top_k, hidden_layer=layer, hidden_only=hidden_only)
+        scores = await self._engine.score(request)
         self._known[key] = scores
         while len(self._known) > _NUM_KNOWN:
             del self._known[next(iter(self._known))]

@@ -88,6 +88,8 @@ class ScoreRequest:
     priority: Priority = Priority.JUDGE
     hidden_layer: int | None = None
     """The layer whose last hidden state to return."""
+    hidden_only: bool = False
+    """Return no log-probs; an engine may then leave out the layers after ``hidden_layer``."""
     candidates: Sequence[Sequence[int]] | None = None
     """Further tokens to score, one row per scored position."""
 
@@ -97,6 +99,8 @@ class ScoreRequest:
         num_scored = len(self.token_ids) - self.start
         if self.candidates is not None and len(self.candidates) != num_scored:
             raise ValueError(f"{len(self.candidates)} rows of candidates for {num_scored} tokens")
+        if self.hidden_only and self.hidden_layer is None:
+            raise ValueError("hidden_only needs a hidden_layer")
 
 
 @dataclass(frozen=True, slots=True)

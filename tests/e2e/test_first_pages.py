@@ -83,7 +83,7 @@ def test_the_commands_of_the_first_pages_work(tmp_path: Path) -> None:
     assert stopped.stdout == "stopped\n", stopped.stderr
     assert "Traceback" not in (tmp_path / "home" / "serve.log").read_text()
     assert "everything needed is here" in outputs["openclaw-rl doctor"]
-    assert outputs["openclaw-rl status"].startswith("ok: ")
+    assert re.search(r" at http://\S+; .* answers\.$", outputs["openclaw-rl status"], re.M)
     [chat] = [line for line in lines if line.startswith("echo ")]
     assert outputs[chat].strip()
     with tarfile.open(tmp_path / "claw.tar.gz") as backup:
@@ -99,7 +99,8 @@ def url_and_key(printed: str) -> tuple[str, str]:
 
 
 def command_to_try(printed: str) -> str:
-    return printed.partition("Try it:\n")[2].partition("\n\n")[0]
+    [line] = re.findall(r"^  (curl (?:.*\\\n)?.*)$", printed, re.M)
+    return str(line)
 
 
 def program(printed: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,11 @@ async def test_hidden_states_match_transformers(
     network = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
     with torch.inference_mode():
         states = network(torch.tensor([ids]), output_hidden_states=True).hidden_states
-    for layer in (0, 20):
-        scores = await engine.score(ScoreRequest(ids, len(ids) - 1, hidden_layer=layer))
+    for layer, hidden_only in product((0, 20), (False, True)):
+        request = ScoreRequest(ids, len(ids) - 1, hidden_layer=layer, hidden_only=hidden_only)
+        scores = await engine.score(request)
         assert scores.hidden is not None
+        assert len(scores.logprobs) == (0 if hidden_only else 1)
         expected = states[layer + 1][0, -2]
         if KERNEL == "float":
             assert torch.allclose(torch.tensor(scores.hidden), expected, atol=1e-2, rtol=1e-3)

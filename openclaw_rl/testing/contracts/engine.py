@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -97,8 +98,12 @@ class EngineContract:
 
     async def test_hidden_states_where_claimed(self, engine: Engine) -> None:
         if engine.capabilities.hidden_states:
-            scores = await engine.score(ScoreRequest([*self.prompt, 3], len(self.prompt), hidden_layer=0))
-            assert scores.hidden
+            request = ScoreRequest([*self.prompt, 3], len(self.prompt), hidden_layer=0)
+            whole = await engine.score(request)
+            only = await engine.score(replace(request, hidden_only=True))
+            assert whole.hidden
+            assert only.hidden == pytest.approx(whole.hidden, abs=self.tolerance)
+            assert (await engine.score(request)).logprobs == whole.logprobs  # its caches are its own
 
     async def test_closing_a_stream_ends_the_work(self, engine: Engine) -> None:
         stream = cast("AsyncGenerator[Token]", engine.generate(self.request(max_tokens=64)))
