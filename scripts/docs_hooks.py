@@ -1,6 +1,6 @@
 """For `make docs`: links to files of the repository outside docs/ become code; the file has to exist.
 
-The tables of settings are put into docs/settings.md, so that whoever adds a setting need not write it there.
+Settings and routes are put into their pages, so that whoever adds one need not write it there.
 """
 
 import re
@@ -10,13 +10,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
-_SETTINGS = "<!-- settings -->"
+#: What stands in a page -> the script that prints what belongs there.
+_GENERATED = {"<!-- settings -->": "settings-reference", "<!-- routes -->": "api-reference"}
 
 
 def on_page_markdown(markdown, page, **_):
     folder = (ROOT / "docs" / page.file.src_path).parent
-    if _SETTINGS in markdown:
-        markdown = markdown.replace(_SETTINGS, _reference())
+    for mark, script in _GENERATED.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, _printed_by(script))
 
     def replace(match):
         target = (folder / match[2]).resolve()
@@ -29,8 +31,8 @@ def on_page_markdown(markdown, page, **_):
     return _LINK.sub(replace, markdown)
 
 
-def _reference():
-    """mkdocs has an environment of its own; the settings are read in ours."""
+def _printed_by(script):
+    """mkdocs has an environment of its own; the package is read in ours."""
     ours = ROOT / ".venv" / "bin" / "python"
-    command = [ours if ours.exists() else sys.executable, ROOT / "scripts" / "settings-reference"]
+    command = [ours if ours.exists() else sys.executable, ROOT / "scripts" / script]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout

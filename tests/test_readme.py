@@ -77,11 +77,16 @@ def test_the_code_map_names_every_folder() -> None:
     assert {f"{path.parent.name}/" for path in PACKAGE.glob("*/*.*")} - {"__pycache__/"} <= named
 
 
+def page_and_site(name: str) -> tuple[str, str]:
+    """A page as it is written, and as ``make docs`` shows it."""
+    text = (ROOT / "docs" / name).read_text()
+    page = SimpleNamespace(file=SimpleNamespace(src_path=name))
+    return text, runpy.run_path(str(ROOT / "scripts" / "docs_hooks.py"))["on_page_markdown"](text, page)
+
+
 def test_the_page_about_settings_is_made_from_them() -> None:
     """No file repeats them: see ``scripts/docs_hooks.py``."""
-    text = (ROOT / "docs" / "settings.md").read_text()
-    page = SimpleNamespace(file=SimpleNamespace(src_path="settings.md"))
-    made = runpy.run_path(str(ROOT / "scripts" / "docs_hooks.py"))["on_page_markdown"](text, page)
+    text, made = page_and_site("settings.md")
     for _, name, _ in fields():
         assert f"| `{name}` |" in made
         assert f"`{name}`" not in text
@@ -90,6 +95,18 @@ def test_the_page_about_settings_is_made_from_them() -> None:
     for table, setting in (("engine.local", "kernel"), ("engine.vllm", "url"), ("train.local", "train_base")):
         _, _, rest = made.partition(f"## `[{table}]`")
         assert f"| `{setting}` |" in rest.partition("## ")[0]
+
+
+def test_the_page_about_the_api_is_made_from_the_routes(tmp_path: Path) -> None:
+    text, made = page_and_site("api.md")
+    routes = scripted_system(tmp_path / "home").app().openapi()["paths"]
+    for path, methods in routes.items():
+        for method, operation in methods.items():
+            [row] = re.findall(rf"^\| `{method.upper()} {re.escape(path)}[?`].*", made, re.M)
+            assert operation.get("description"), f"{method} {path} needs a docstring"
+            assert not row.endswith("|  |"), row
+    assert "| `POST /v1/feedback` `{id, rating?, score?, text?}` |" in made
+    assert "GET /v1/turns/{turn_id}" not in text
 
 
 def test_the_readme_s_program_runs(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 ``session_id`` and ``turns[]`` with ``type``, ``prompt``, ``response``, ``next_state`` and
 ``trainable`` are the common trajectory format; ``exact`` holds what is needed to restore a ledger
 bit for bit. Lines without ``exact`` cannot be imported: text is no substitute for the sampled
-tokens. docs/ledger.md describes every field.
+tokens. docs/lab/ledger.md describes every field.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -29,8 +30,9 @@ def add_dialect(router: APIRouter, gateway: Gateway, dialect: Dialect[Any]) -> N
     # FastAPI validates against this annotation and shows it in the schema.
     ask.__annotations__["parsed"] = dialect.request
     router.add_api_route(
-        dialect.path, ask, methods=["POST"], response_model=None, tags=["serve"], name=dialect.name
-    )
+        dialect.path, ask, methods=["POST"], response_model=None, tags=["generate"], name=dialect.name,
+        description=inspect.getdoc(dialect) or "",
+    )  # fmt: skip
     dialect.add_routes(router, gateway)
 
 

@@ -131,6 +131,8 @@ def _json_schema(response_format: dict[str, Any] | None) -> Json | None:
 
 
 class ChatDialect(Dialect[ChatCompletionRequest]):
+    """OpenAI's chat completions."""
+
     name = "chat"
     path = "/v1/chat/completions"
     id_prefix = "chatcmpl-"

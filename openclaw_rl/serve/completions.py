@@ -39,6 +39,8 @@ class CompletionRequest(WireRequest):
 
 
 class CompletionsDialect(Dialect[CompletionRequest]):
+    """Plain text or token ids in, text out; no chat template."""
+
     name = "completions"
     path = "/v1/completions"
     id_prefix = "cmpl-"

@@ -155,28 +155,32 @@ def add_conversation_routes(router: APIRouter, gateway: Gateway) -> None:
     async def owned(conversation_id: str, request: Request) -> Json:
         return await _find(store, conversation_id, request.state.user)
 
-    @router.post(PATH, tags=["serve"])
+    @router.post(PATH, tags=["generate"])
     async def create(request: Request, parsed: NewConversation) -> Json:
+        """Creates a conversation. Requests that name it get its items before their input; finished replies
+        are added."""
         _refuse_unrecorded(store, request)
         items = await _read_items(gateway, parsed.items, request, [])
         conversation_id = f"conv_{secrets.token_hex(16)}"
         await _ask(store.create, conversation_id, request.state.user, parsed.metadata or {}, items)
         return await owned(conversation_id, request)
 
-    @router.get(f"{PATH}/{{conversation_id}}", tags=["serve"])
+    @router.get(f"{PATH}/{{conversation_id}}", tags=["generate"])
     async def retrieve(conversation_id: str, request: Request) -> Json:
+        """One conversation."""
         return await owned(conversation_id, request)
 
-    @router.post(f"{PATH}/{{conversation_id}}", tags=["serve"])
+    @router.post(f"{PATH}/{{conversation_id}}", tags=["generate"])
     async def update(conversation_id: str, request: Request, parsed: ConversationChange) -> Json:
+        """Replaces its ``metadata``."""
         await owned(conversation_id, request)
         _refuse_unrecorded(store, request)
         await _ask(store.update, conversation_id, parsed.metadata)
         return await owned(conversation_id, request)
 
-    @router.delete(f"{PATH}/{{conversation_id}}", tags=["serve"])
+    @router.delete(f"{PATH}/{{conversation_id}}", tags=["generate"])
     async def delete(conversation_id: str, request: Request) -> Json:
-        """The replies stay in the session of the same name; that is forgotten by itself."""
+        """Deletes it. The replies stay in the session of the same name."""
         await owned(conversation_id, request)
         await _ask(store.delete, conversation_id)
         return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
@@ -188,17 +192,19 @@ def _add_item_routes(router: APIRouter, gateway: Gateway) -> None:
     async def owned(conversation_id: str, request: Request) -> Json:
         return await _find(store, conversation_id, request.state.user)
 
-    @router.get(f"{PATH}/{{conversation_id}}/items", tags=["serve"])
+    @router.get(f"{PATH}/{{conversation_id}}/items", tags=["generate"])
     async def list_items(
         conversation_id: str,
         request: Request,
         page: Annotated[Page, Depends()],
     ) -> Json:
+        """Its items."""
         await owned(conversation_id, request)
         return page.of(await _ask(store.items, conversation_id))
 
-    @router.post(f"{PATH}/{{conversation_id}}/items", tags=["serve"])
+    @router.post(f"{PATH}/{{conversation_id}}/items", tags=["generate"])
     async def create_items(conversation_id: str, request: Request, parsed: NewItems) -> Json:
+        """Adds up to 20 items."""
         await owned(conversation_id, request)
         _refuse_unrecorded(store, request)
         there = await _ask(store.items, conversation_id)
@@ -207,14 +213,16 @@ def _add_item_routes(router: APIRouter, gateway: Gateway) -> None:
             raise not_found("conversation", conversation_id)
         return Page(max(1, len(items)), "asc").of(items)
 
-    @router.get(f"{PATH}/{{conversation_id}}/items/{{item_id}}", tags=["serve"])
+    @router.get(f"{PATH}/{{conversation_id}}/items/{{item_id}}", tags=["generate"])
     async def retrieve_item(conversation_id: str, item_id: str, request: Request) -> Json:
+        """One item."""
         await owned(conversation_id, request)
         items = await _ask(store.items, conversation_id)
         return or_not_found(next((i for i in items if i["id"] == item_id), None), "item", item_id)
 
-    @router.delete(f"{PATH}/{{conversation_id}}/items/{{item_id}}", tags=["serve"])
+    @router.delete(f"{PATH}/{{conversation_id}}/items/{{item_id}}", tags=["generate"])
     async def delete_item(conversation_id: str, item_id: str, request: Request) -> Json:
+        """Deletes one item."""
         conversation = await owned(conversation_id, request)
         if not _ITEM_ID.fullmatch(item_id) or not await _ask(store.delete_item, conversation_id, item_id):
             raise not_found("item", item_id)

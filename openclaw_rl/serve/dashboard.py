@@ -27,14 +27,15 @@ def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
         pulse = inspection.pulse_of(own_scope(request, gateway), limited_to(request))
         return sse.EventStream(pulse.listen(), {}, lambda: None)
 
-    @router.get("/v1/learning", tags=["look in"])
+    @router.get("/v1/learning", tags=["read"])
     def learning(request: Request, user: Annotated[str | None, Query(max_length=64)] = None) -> Json:
-        """The owner's shows everybody's reactions, unless ``user`` names somebody."""
+        """The headline of *Home*, verdicts over time, and how many first replies were right, by version.
+        The owner gets everybody's unless ``user`` names somebody."""
         return inspection.learning(visible_user(request, user), gateway.scope_of(user or request.state.user))
 
-    @router.get("/v1/take-over", tags=["look in"])
+    @router.get("/v1/take-over", tags=["read"])
     def take_over(request: Request) -> Json:
-        """The share of the user's conversations that the local model answers instead of the upstream one."""
+        """With ``--take-over``: the share of conversations answered locally, and why."""
         if (found := inspection.take_over(own_scope(request, gateway))) is None:
             raise RequestError(
                 "No model elsewhere is being taken over from; start with --upstream URL --take-over.",
@@ -43,12 +44,14 @@ def dashboard_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
             )
         return found
 
-    @router.get("/v1/results", tags=["look in"])
+    @router.get("/v1/results", tags=["read"])
     def results() -> Json:
+        """The contents of ``evals/*.json`` in the data folder."""
         return inspection.results()
 
-    @router.post("/v1/compare", tags=["serve"], response_model=None)
+    @router.post("/v1/compare", tags=["generate"], response_model=None)
     async def compare(parsed: Comparison, request: Request) -> Response:
+        """Up to four versions answer one question, as a stream of events; nothing is stored."""
         if inspection.comparer is None:
             raise RequestError("Another server answers here; its versions cannot be compared.", status=409)
         await asyncio.to_thread(check_versions, request, gateway, inspection, parsed.versions)

@@ -51,6 +51,7 @@ def feedback_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
 
     @router.post("/v1/sessions/{session_id:path}/close", tags=["feedback"])
     async def close_session(session_id: str, request: Request, parsed: Closing | None = None) -> Json:
+        """Ends a session. Its last reply is judged by ``messages``, such as a tool's result, if given."""
         found = await asyncio.to_thread(
             inspection.session, session_id, limited_to(request), None, None, False
         )
@@ -63,6 +64,7 @@ def feedback_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
 
     @router.post("/v1/feedback", tags=["feedback"])
     async def feedback(parsed: Feedback, request: Request) -> Json:
+        """Rates a reply; overrides the judge."""
         or_not_found(
             await asyncio.to_thread(inspection.turn, parsed.id, limited_to(request)), "turn", parsed.id
         )
@@ -74,7 +76,7 @@ def feedback_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
 
     @router.post("/v1/flush", tags=["feedback"])
     async def flush(request: Request) -> Json:
-        """The owner's reaches all that waits, anybody else's what waits for their own policy."""
+        """Judges and trains what is waiting now; the owner's key does so for everybody."""
         mine = {} if limited_to(request) is None else {"scope": own_scope(request, gateway)}
         await inspection.record_event(None, "flush", mine)
         return {"status": "ok"}
@@ -87,6 +89,7 @@ def exclusion_routes(inspection: Inspection) -> APIRouter:
 
     @router.post("/v1/turns/{turn_id}/exclude", tags=["feedback"])
     async def exclude_turn(turn_id: str, request: Request) -> Json:
+        """Never learns from this turn. 409 if a version already has."""
         try:
             done = await inspection.exclude_turn(turn_id, limited_to(request), request.state.user)
         except ValueError as error:
@@ -95,16 +98,19 @@ def exclusion_routes(inspection: Inspection) -> APIRouter:
 
     @router.post("/v1/sessions/{session_id:path}/exclude", tags=["feedback"])
     async def exclude_session(session_id: str, request: Request) -> Json:
+        """Never learns from this session."""
         done = await inspection.exclude_session(session_id, limited_to(request), request.state.user)
         return or_not_found(done, "session", session_id)
 
     @router.post("/v1/turns/{turn_id}/include", tags=["feedback"])
     async def include_turn(turn_id: str, request: Request) -> Json:
+        """Undoes exclude."""
         done = await inspection.include_turn(turn_id, limited_to(request), request.state.user)
         return or_not_found(done, "turn", turn_id)
 
     @router.post("/v1/sessions/{session_id:path}/include", tags=["feedback"])
     async def include_session(session_id: str, request: Request) -> Json:
+        """Undoes exclude."""
         done = await inspection.include_session(session_id, limited_to(request), request.state.user)
         return or_not_found(done, "session", session_id)
 

@@ -21,21 +21,22 @@ def forget_routes(inspection: Inspection) -> APIRouter:
 
     @router.delete("/v1/turns/{turn_id}", tags=["forget"])
     async def forget_turn(turn_id: str, request: Request) -> Json:
-        """Also forgets the turns after it, whose history repeats it."""
+        """Erases and unlearns a turn and those after it, which repeat it; returns a receipt."""
         return await forget("turn", turn_id, request)
 
     @router.delete("/v1/sessions/{session_id:path}", tags=["forget"])
     async def forget_session(session_id: str, request: Request) -> Json:
+        """Erases and unlearns a session."""
         return await forget("session", session_id, request)
 
     @router.delete("/v1/wishes/{wish_id}", tags=["forget"])
     async def forget_wish(wish_id: str, request: Request) -> Json:
-        """Also forgets the turns that it was taught from; a wish's id is its ``turn_id``."""
+        """Erases and unlearns a wish and the turns it was taught from."""
         return await forget("wish", wish_id, request)
 
     @router.delete("/v1/users/{name}", tags=["forget"])
     async def forget_user(name: str, request: Request) -> Json:
-        """Forgets all of a user's data; their key stays."""
+        """Erases and unlearns everything a person said; their key stays."""
         return await forget("user", name, request)
 
     return router

@@ -91,6 +91,8 @@ class MessagesRequest(CountTokensRequest):
 
 
 class MessagesDialect(Dialect[MessagesRequest]):
+    """Anthropic's messages: content blocks, streaming, tools, ``output_config.format``."""
+
     name = "messages"
     path = "/v1/messages"
     id_prefix = "msg_"
@@ -107,8 +109,9 @@ class MessagesDialect(Dialect[MessagesRequest]):
         return error_body(status, message, code)
 
     def add_routes(self, router: APIRouter, gateway: Gateway) -> None:
-        @router.post(f"{self.path}/count_tokens", tags=["serve"])
+        @router.post(f"{self.path}/count_tokens", tags=["generate"])
         async def count_tokens(parsed: CountTokensRequest, request: Request) -> Json:
+            """Tokens of the rendered prompt."""
             call = await call_of(gateway, request)
             return {"input_tokens": await gateway.count_tokens(read(parsed, call))}
 

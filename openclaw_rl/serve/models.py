@@ -13,8 +13,9 @@ from openclaw_rl.types import Json
 def model_routes(gateway: Gateway) -> APIRouter:
     router = APIRouter()
 
-    @router.post("/v1/embeddings", tags=["serve"])
+    @router.post("/v1/embeddings", tags=["generate"])
     async def embeddings() -> Json:
+        """Refused: the model has none."""
         raise RequestError(
             "There are no embeddings here: the model is trained to talk. Give your client the base URL of a "
             "server with an embedding model for them.",
@@ -22,14 +23,16 @@ def model_routes(gateway: Gateway) -> APIRouter:
             code="unsupported_endpoint",
         )
 
-    @router.get("/v1/models", tags=["serve"])
+    @router.get("/v1/models", tags=["generate"])
     async def models(request: Request) -> Json:
+        """The model's name and every loaded version."""
         data = [_model(name) for name in await gateway.answerer.models(own_scope(request, gateway))]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
         return {"object": "list", "data": data, "has_more": False, **ends}
 
-    @router.get("/v1/models/{name:path}", tags=["serve"])
+    @router.get("/v1/models/{name:path}", tags=["generate"])
     async def model(name: str, request: Request) -> Json:
+        """One of these, or 404."""
         await gateway.answerer.check_model(name, own_scope(request, gateway))
         return _model(name)
 

@@ -6,6 +6,7 @@ They change the same files as ``openclaw-rl users``. A key is shown once, when i
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Request
@@ -50,14 +51,7 @@ class Decision(WellFormed):
 def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspection: Inspection) -> APIRouter:
     router = APIRouter()
 
-    def ring(request: Request) -> KeyRing:
-        require_owner(request)
-        if keys is None:
-            raise RequestError(
-                "There are no keys here: start without --no-auth.", status=409, code="conflict"
-            )
-        keys.reload()
-        return keys
+    ring = partial(_ring, keys)
 
     def view(name: str, num_sessions: dict[str, int]) -> Json:
         about = {"name": name, "scope": gateway.scope_of(name), "num_sessions": num_sessions.get(name, 0)}
@@ -69,12 +63,13 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspecti
 
     @router.get("/v1/users", tags=["people"])
     def list_people(request: Request) -> Json:
+        """Everybody who has a key, with ``num_sessions``."""
         names, num_sessions = ring(request).users, inspection.count_sessions()
         return {"object": "list", "data": [view(name, num_sessions) for name in names]}
 
     @router.post("/v1/users", tags=["people"])
     def add(parsed: NewPerson, request: Request) -> Json:
-        """The response contains the new key; it is not shown again."""
+        """Creates a key and returns it once. A name that was used before needs ``same_person``."""
         try:
             key = ring(request).add(parsed.name, parsed.same_person)
         except FormerUser as error:
@@ -86,6 +81,7 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspecti
 
     @router.patch("/v1/users/{name}", tags=["people"])
     def change(name: str, parsed: PersonChange, request: Request) -> Json:
+        """Changes a person's group and limits: omitted fields stay, null removes one."""
         known(name, ring(request))
         if not parsed.model_fields_set:
             fields = ", ".join(PersonChange.model_fields)
@@ -98,7 +94,7 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspecti
 
     @router.delete("/v1/users/{name}/key", tags=["people"])
     def remove_key(name: str, request: Request) -> Json:
-        """The user loses access; their data stays until it is forgotten."""
+        """Removes a person's key; their data stays until it is forgotten."""
         own = ring(request)
         known(name, own)
         if name == DEFAULT_USER:
@@ -109,17 +105,26 @@ def people_routes(keys: KeyRing | None, users: Users, gateway: Gateway, inspecti
     return router
 
 
+def _ring(keys: KeyRing | None, request: Request) -> KeyRing:
+    require_owner(request)
+    if keys is None:
+        raise RequestError("There are no keys here: start without --no-auth.", status=409, code="conflict")
+    keys.reload()
+    return keys
+
+
 def wave_routes(inspection: Inspection) -> APIRouter:
     router = APIRouter()
 
     @router.get("/v1/waves", tags=["people"])
     def waves(request: Request) -> Json:
-        """Sudden waves of complaints from one key in a shared policy; held ones wait for a decision."""
+        """Sudden waves of complaints about a shared policy; those held wait for a decision."""
         require_owner(request)
         return {"object": "list", "data": inspection.waves()}
 
     @router.post("/v1/waves/{wave_id}", tags=["people"])
     def decide(wave_id: Annotated[int, Path(ge=1, le=2**31)], parsed: Decision, request: Request) -> Json:
+        """Learns from a held wave, or discards it."""
         require_owner(request)
         done = inspection.decide_wave(wave_id, parsed.decision == "learn")
         return or_not_found(done, "held wave", wave_id)

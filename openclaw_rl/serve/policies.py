@@ -26,18 +26,20 @@ class Export(WellFormed):
 def policy_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/v1/policies", tags=["look in"])
+    @router.get("/v1/policies", tags=["read"])
     def policies(request: Request, scope: str | None = None) -> Json:
-        """The owner sees everybody's, unless one is named."""
+        """All versions: parent, status, checks, metrics. The owner sees every scope unless one is named."""
         everybodys = scope is None and limited_to(request) is None
         return inspection.policies(None if everybodys else visible_scope(request, gateway, scope))
 
-    @router.post("/v1/policies/{version}/promote", tags=["policies"])
+    @router.post("/v1/policies/{version}/promote", tags=["versions"])
     async def promote(version: int, request: Request, scope: str = EVERYONE) -> Json:
+        """Serves this version; 0 is the base. Owner only."""
         return await _promote(version, scope, request, f"promoted by {request.state.user}")
 
-    @router.post("/v1/policies/rollback", tags=["policies"])
+    @router.post("/v1/policies/rollback", tags=["versions"])
     async def rollback(request: Request, scope: str = EVERYONE) -> Json:
+        """Serves the parent of the serving version. Owner only."""
         require_owner(request)
         parent = await asyncio.to_thread(inspection.parent, scope)
         if parent is None:
@@ -51,12 +53,14 @@ def policy_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
         except (ValueError, OSError) as error:
             raise RequestError(str(error), status=404, code="not_found") from None
 
-    @router.get("/v1/policies/{version}", tags=["look in"])
+    @router.get("/v1/policies/{version}", tags=["read"])
     def policy(version: Version, request: Request) -> Json:
+        """One version, with the turns it was trained on."""
         return visible_policy(request, gateway, inspection, version)
 
-    @router.post("/v1/policies/{version}/export", tags=["policies"])
+    @router.post("/v1/policies/{version}/export", tags=["versions"])
     async def export(version: Version, parsed: Export, request: Request) -> Json:
+        """Writes a version into ``exports/`` of the data folder. Owner only."""
         require_owner(request)
         try:
             return await inspection.export(version, parsed.format)

@@ -48,6 +48,7 @@ def reaction_routes(inspection: Inspection) -> APIRouter:
 
     @router.post("/v1/reactions", tags=["feedback"])
     async def react(parsed: Reaction, request: Request) -> Json:
+        """An emoji reaction becomes feedback on the reply."""
         user = limited_to(request)
         turn_id, lack = await asyncio.to_thread(_which, inspection, parsed, user)
         if turn_id is None:

@@ -72,6 +72,9 @@ class ResponsesRequest(WireRequest):
 
 
 class ResponsesDialect(Dialect[ResponsesRequest]):
+    """OpenAI's Responses API: streaming, tools, ``text.format``, ``previous_response_id``, ``conversation``,
+    ``background``, ``truncation: auto``."""
+
     name = "responses"
     path = "/v1/responses"
     id_prefix = "resp_"
@@ -132,8 +135,9 @@ class ResponsesDialect(Dialect[ResponsesRequest]):
         return ResponseWriter(exchange, _namespaces(parsed.tools or []), _wants_logprobs(parsed))
 
     def add_routes(self, router: APIRouter, gateway: Gateway) -> None:
-        @router.post(f"{self.path}/input_tokens", tags=["serve"])
+        @router.post(f"{self.path}/input_tokens", tags=["generate"])
         async def input_tokens(parsed: ResponsesRequest, request: Request) -> Json:
+            """Tokens of the rendered prompt."""
             call = await call_of(gateway, request)
             count = await gateway.count_tokens(await self.read(parsed, call))
             return {"object": "response.input_tokens", "input_tokens": count}

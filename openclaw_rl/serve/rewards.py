@@ -36,6 +36,7 @@ def reward_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
 
     @router.post("/v1/sessions/{session_id:path}/reward", tags=["feedback"])
     async def reward(session_id: str, parsed: Reward, request: Request) -> Json:
+        """The outcome of one attempt at a task, in a group of ``size`` attempts."""
         if (parsed.reward is None) == (parsed.failure is None):
             raise RequestError(
                 "Give either a reward, or the failure that kept it from being known.", param="reward"
@@ -66,28 +67,28 @@ def reward_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
 def environment_routes(inspection: Inspection, gateway: Gateway) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/v1/environments", tags=["look in"])
+    @router.get("/v1/environments", tags=["read"])
     def environments(request: Request) -> Json:
-        """Results of the newest attempts in each environment, by version, with the causes of failures."""
+        """Success rates by version and causes of failure, per environment."""
         own = None if limited_to(request) is None else gateway.scope_of(request.state.user)
         return {"data": inspection.environments(own)}
 
-    @router.get("/v1/environments/{name}/attempts", tags=["look in"])
+    @router.get("/v1/environments/{name}/attempts", tags=["read"])
     def attempts(
         name: str,
         request: Request,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
         before: Annotated[float | None, Query(allow_inf_nan=False)] = None,
     ) -> Json:
-        """The newest attempts, optionally before a time, each with its session."""
+        """The newest attempts."""
         scope = f"env:{name}"
         if limited_to(request) is not None and scope != gateway.scope_of(request.state.user):
             raise not_found("environment", name)
         return {"data": inspection.attempts(scope, limit, before)}
 
-    @router.get("/v1/environments/{name}/attempts/{session_id}", tags=["look in"])
+    @router.get("/v1/environments/{name}/attempts/{session_id}", tags=["read"])
     def replay(name: str, session_id: str, request: Request) -> Json:
-        """An episode of ``openclaw-rl train``, step by step."""
+        """One attempt of ``openclaw-rl train``, step by step."""
         found = inspection.replay(name, session_id, limited_to(request))
         if found is None:
             raise RequestError(

@@ -16,7 +16,7 @@ from openclaw_rl.types import Json
 def session_routes(inspection: Inspection) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/v1/sessions", tags=["look in"])
+    @router.get("/v1/sessions", tags=["read"])
     def sessions(
         request: Request,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -25,10 +25,11 @@ def session_routes(inspection: Inspection) -> APIRouter:
         rated: Literal["good", "bad"] | None = None,
         user: Annotated[str | None, Query(max_length=64)] = None,
     ) -> Json:
-        """``user``: only this person's; for the owner."""
+        """Sessions, newest first. ``query`` searches their text, ``rated`` filters by verdict, ``user`` by
+        person (owner only)."""
         return inspection.sessions(limit, after, visible_user(request, user), query, rated)
 
-    @router.get("/v1/sessions/{session_id:path}", tags=["look in"])
+    @router.get("/v1/sessions/{session_id:path}", tags=["read"])
     def session(
         session_id: str,
         request: Request,
@@ -36,15 +37,18 @@ def session_routes(inspection: Inspection) -> APIRouter:
         after: str | None = None,
         text: bool = False,
     ) -> Json:
+        """One session with its turns; ``text=true`` adds input and reply."""
         found = inspection.session(session_id, limited_to(request), limit, after, text)
         return or_not_found(found, "session", session_id)
 
-    @router.get("/v1/turns/{turn_id}", tags=["look in"])
+    @router.get("/v1/turns/{turn_id}", tags=["read"])
     def turn(turn_id: str, request: Request) -> Json:
+        """One turn: its state and why, what followed, verdict, version, and the step that learned from it."""
         return or_not_found(inspection.turn(turn_id, limited_to(request)), "turn", turn_id)
 
-    @router.get("/v1/turns/{turn_id}/tokens", tags=["look in"])
+    @router.get("/v1/turns/{turn_id}/tokens", tags=["read"])
     def tokens(turn_id: str, request: Request) -> Json:
+        """Per token of a reply: log-prob and advantage."""
         return or_not_found(inspection.tokens(turn_id, limited_to(request)), "turn", turn_id)
 
     return router

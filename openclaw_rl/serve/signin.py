@@ -214,8 +214,9 @@ def add_signin(app: FastAPI, keys: KeyRing | None, hosts: Collection[str] = ()) 
     signed_out = None if keys is None else SignedOut(keys.path.with_name("signed_out.txt"))
     app.add_middleware(Authentication, keys=keys, signed_out=signed_out, attempts=attempts, hosts=hosts)
 
-    @app.post("/v1/login", tags=["sign in"])
+    @app.post("/v1/login", tags=["sign-in"])
     async def login(parsed: Login, request: Request) -> Response:
+        """Signs a browser in with a cookie."""
         check_same_site(request.headers)
         if keys is None:
             check_host(request.headers, hosts)
@@ -238,8 +239,9 @@ def add_signin(app: FastAPI, keys: KeyRing | None, hosts: Collection[str] = ()) 
             )
         return answer
 
-    @app.post("/v1/logout", tags=["sign in"])
+    @app.post("/v1/logout", tags=["sign-in"])
     async def logout(request: Request) -> Response:
+        """Ends this sign-in."""
         if keys is not None and signed_out is not None:
             session = _session_of(request.scope, request.headers, keys)
             if session is not None:
@@ -248,8 +250,9 @@ def add_signin(app: FastAPI, keys: KeyRing | None, hosts: Collection[str] = ()) 
         answer.delete_cookie(cookie_name(request.scope), httponly=True, samesite="strict")
         return answer
 
-    @app.get(WHO_AM_I, tags=["sign in"])
+    @app.get(WHO_AM_I, tags=["sign-in"])
     async def me(request: Request) -> Json:
+        """Who is signed in."""
         return _me(request.state.user, keys)
 
 

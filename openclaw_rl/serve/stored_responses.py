@@ -125,13 +125,14 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
     unfinished = partial(_unfinished, gateway)
     owned = partial(_owned, gateway, dialect)
 
-    @router.get(f"{path}/{{response_id}}", tags=["serve"], response_model=None)
+    @router.get(f"{path}/{{response_id}}", tags=["generate"], response_model=None)
     async def response(
         response_id: str,
         request: Request,
         stream: bool = False,
         starting_after: Annotated[int | None, Query(ge=0)] = None,
     ) -> Response | Json:
+        """A stored response, also one that runs in the background."""
         if (known := await unfinished(response_id, request)) is not None:
             if stream:
                 raise RequestError(
@@ -146,8 +147,9 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
         told = [sse.event(event, event["type"]) for event in events if event["sequence_number"] > after]
         return StreamingResponse(iter(told), media_type="text/event-stream")
 
-    @router.delete(f"{path}/{{response_id}}", tags=["serve"])
+    @router.delete(f"{path}/{{response_id}}", tags=["generate"])
     async def delete(response_id: str, request: Request) -> Json:
+        """No longer returns it or learns from it."""
         removed = await gateway.background.remove(response_id, request.state.user)
         if removed:
             await gateway.settle()
@@ -155,9 +157,9 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
             await gateway.capture.withhold((await owned(response_id, request)).id)
         return {"id": response_id, "object": "response", "deleted": True}
 
-    @router.post(f"{path}/{{response_id}}/cancel", tags=["serve"])
+    @router.post(f"{path}/{{response_id}}/cancel", tags=["generate"])
     async def cancel(response_id: str, request: Request) -> Json:
-        """One that is over is returned as it is."""
+        """Stops a background response; one that is over is returned as it is."""
         await gateway.background.cancel(response_id, request.state.user)
         await gateway.settle()  # what there was of the reply is being recorded
         if (known := await unfinished(response_id, request)) is not None:
@@ -167,12 +169,13 @@ def add_stored_routes(router: APIRouter, gateway: Gateway, path: str, dialect: s
             return stored_response(turn)
         raise RequestError("Only background responses can be cancelled; of any other, close the connection.")
 
-    @router.get(f"{path}/{{response_id}}/input_items", tags=["serve"])
+    @router.get(f"{path}/{{response_id}}/input_items", tags=["generate"])
     async def items_of(
         response_id: str,
         request: Request,
         page: Annotated[Page, Depends()],
     ) -> Json:
+        """Its input."""
         return page.of(input_items(await owned(response_id, request)))
 
 

@@ -30,13 +30,15 @@ class WishChange(WellFormed):
 def wish_routes(inspection: Inspection) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/v1/wishes", tags=["look in"])
+    @router.get("/v1/wishes", tags=["read"])
     def wishes(request: Request) -> Json:
+        """The newest hundred wishes: your own, or everybody's for the owner."""
         return inspection.wishes(limited_to(request))
 
     @router.patch("/v1/wishes/{wish_id}", tags=["wishes"])
     async def change(wish_id: str, parsed: WishChange, request: Request) -> Json:
-        """What was learned for the wish is undone; unless it is paused, its new text is taught."""
+        """Rewords or pauses a wish, which undoes what was learned for it, or decides about its note. 409
+        if the wish is over."""
         if parsed.text is None and parsed.paused is None and parsed.noted is None:
             raise RequestError("Say what to change: text, paused or noted.", param="text")
         if parsed.text is not None and find_secrets(parsed.text):
