@@ -1,7 +1,7 @@
 """The processes that are killed: both halves of the real system, a prune and a backup.
 
 They are forked from a process that has imported everything, so that a start costs little and kills can come
-at any moment of it. The model is the scripted one; its weights are a few bytes.
+at any moment of it. The model is the scripted one, whose weights are a few bytes, or the real default one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -34,6 +35,7 @@ from openclaw_rl.types.lora import ADAPTER_FILE
 DAY_S = 86_400.0
 #: A conversation that was idle for this long may be pruned.
 IDLE_S = 4.0
+SERVED_NAME = "soak"
 
 
 class Engine(ScriptedEngine):
@@ -62,24 +64,29 @@ def model_folder(folder: Path) -> Path:
     return folder
 
 
-def settings(home: Path, model: Path, port: int = 0) -> Config:
-    stated = {
-        "home": home, "model": str(model), "renderer": "qwen3", "port": port, "learn": False,
-        "served_model_name": "scripted", "engine": "tests.soak.actors:Engine", "log_level": "error",
-        "trainer": "tests.soak.actors:Trainer", "judge": "openclaw_rl.testing:WordJudge",
-        "algo": "binary", "batch_size": 4, "held_out_share": 0.0,
+def settings(home: Path, model: Path | None, port: int = 0) -> Config:
+    """``model`` None: the real default one, with its engine, trainer, judge and gate."""
+    stated: dict[str, object] = {
+        "home": home, "port": port, "learn": False, "served_model_name": SERVED_NAME, "log_level": "error",
+        "batch_size": 4, "held_out_share": 0.0,
     }  # fmt: skip
+    if model is not None:
+        stated |= {
+            "model": str(model), "renderer": "qwen3", "engine": "tests.soak.actors:Engine",
+            "trainer": "tests.soak.actors:Trainer", "judge": "openclaw_rl.testing:WordJudge",
+            "algo": "binary",
+        }  # fmt: skip
     return load_config(stated, environment={})
 
 
 # --- what runs in the processes --------------------------------------------------------------
 
 
-def run_serve(home: Path, model: Path, port: int) -> None:
+def run_serve(home: Path, model: Path | None, port: int) -> None:
     asyncio.run(serve(settings(home, model, port), lambda line: None))
 
 
-def run_learn(home: Path, model: Path) -> None:
+def run_learn(home: Path, model: Path | None) -> None:
     asyncio.run(learn(settings(home, model)))
 
 
@@ -109,6 +116,14 @@ def _context() -> multiprocessing.context.ForkServerContext:
     return context
 
 
+def _stands_still(pid: int) -> bool:
+    states = []
+    for file in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # the thread ended
+            states.append(file.read_text().rpartition(")")[2].split()[0])
+    return all(state in "TtZX" for state in states)
+
+
 def _begin(log: Path, act: Callable[..., None], arguments: Sequence[object]) -> None:
     die_with_parent(signal.SIGKILL)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -129,6 +144,12 @@ class Actor:
         self.process.start()
         return self
 
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        assert self.process.pid is not None
+        return self.process.pid
+
     def kill(self) -> bool:
         """Whether it was alive."""
         assert self.process is not None
@@ -136,6 +157,19 @@ class Actor:
         self.process.kill()
         self.process.join()
         return alive
+
+    def freeze(self) -> None:
+        """Returns when all its threads stand still, which a signal by itself does not wait for."""
+        self._signal(signal.SIGSTOP)
+        while self.process is not None and self.process.is_alive() and not _stands_still(self.pid):
+            time.sleep(0.001)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.process is not None and self.process.is_alive():
+            os.kill(self.pid, number)
 
     def finish(self, timeout_s: float) -> bool:
         """Whether it ended by itself, and well."""

@@ -1,42 +1,49 @@
-"""What docs/architecture.md promises, checked on a data folder whose processes are dead, and over HTTP."""
+"""What docs/architecture.md promises, checked on a data folder in which nothing writes, and over HTTP."""
 
 from __future__ import annotations
 
 import json
 import random
+import sqlite3
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
 import sqlalchemy as sa
 
+from openclaw_rl.capture import schema
 from openclaw_rl.capture.learn_ledger import LearnLedger, verdicts
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.samples import policies, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
-from openclaw_rl.testing import byte_tokenizer
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION
 from tests.soak.actors import run_command
 from tests.soak.people import Acknowledged
 
-_TOKENS = 20
 _ENDED = ("completed", "failed", "cancelled", "incomplete")
+#: Of so many turns all tokens are read; of the others, that they are there.
+_TOKENS = 20
 
 
-def check_all(home: Path, known: Acknowledged, chance: random.Random) -> Counter[str]:
-    """With all processes dead; how much there is of what."""
+def check_all(
+    home: Path, known: Acknowledged, chance: random.Random, sampled: list[int] | None
+) -> Counter[str]:
+    """While nothing writes; how much there is of what. ``sampled``: the ids of every reply, if known."""
     with ExitStack() as stack:
         serve = stack.enter_context(closing(ServeLedger(sqlite_url(home / "serve.db"))))
         learn = stack.enter_context(closing(LearnLedger(sqlite_url(home / "learn.db"))))
+        ledger, kept = PolicyLedger(serve, learn), known.kept()
         assert serve.check_integrity() == []
-        kept = known.kept()
         _check_turns(serve, learn, known, kept)
-        _check_tokens(serve, chance.sample(kept, min(_TOKENS, len(kept))))
+        versions = {BASE_VERSION, *(policy.version for policy in ledger.list_policies())}
+        for turn_id in chance.sample(kept, min(_TOKENS, len(kept))):
+            _check_tokens(serve, turn_id, known.num_tokens[turn_id], versions, sampled)
+        _check_responses(serve, known, kept)
         _check_keys(home, known)
-        ledger = PolicyLedger(serve, learn)
         return Counter(
             judged=_judged_once(learn),
             turns=len(known.turns),
@@ -47,12 +54,24 @@ def check_all(home: Path, known: Acknowledged, chance: random.Random) -> Counter
             rated=len(known.rated),
             trained=_check_samples(ledger),
             versions=_check_versions(ledger, PolicyStore(home / "policies")),
-            **known.done,
+            **dict(known.done),
         )
 
 
+def is_being_written(home: Path) -> bool:
+    """Whether a process, which may be frozen, is in the middle of a write to a ledger."""
+    for name in ("serve.db", "learn.db"):
+        with closing(sqlite3.connect(home / name, timeout=0, isolation_level=None)) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+                database.execute("ROLLBACK")
+            except sqlite3.OperationalError:
+                return True
+    return False
+
+
 def _check_turns(serve: ServeLedger, learn: LearnLedger, known: Acknowledged, kept: list[str]) -> None:
-    for turn_id in known.forgotten:
+    for turn_id in set(known.forgotten):
         assert serve.turn_summary(turn_id) is None, f"{turn_id} was forgotten and is there"
         assert learn.verdict(turn_id) is None, f"{turn_id} was forgotten and has a verdict"
     gone = [turn_id for turn_id in kept if serve.turn_summary(turn_id) is None]
@@ -63,14 +82,32 @@ def _check_turns(serve: ServeLedger, learn: LearnLedger, known: Acknowledged, ke
             assert kind in kinds, f"{kind} of {turn_id} is gone"
 
 
-def _check_tokens(serve: ServeLedger, turn_ids: list[str]) -> None:
-    """Sampled ids are the engine's."""
-    tokenizer = byte_tokenizer()
-    expected = [*tokenizer.encode("Hello!", add_special_tokens=False), tokenizer.eos_token_id]
-    for turn_id in turn_ids:
-        turn = serve.load_turn(turn_id)
-        assert turn is not None
-        assert [token.id for token in turn.tokens] == expected, turn_id
+def _check_tokens(
+    serve: ServeLedger, turn_id: str, num_tokens: int, versions: set[int], sampled: list[int] | None
+) -> None:
+    """They are the engine's, with their log-probs, all of one version that there is."""
+    turn = serve.load_turn(turn_id)
+    assert turn is not None
+    ids = [token.id for token in turn.tokens]
+    assert len(ids) == num_tokens, f"{turn_id} has {len(ids)} tokens, and the reply said {num_tokens}"
+    assert sampled is None or ids == sampled, turn_id
+    assert all(token.logprob <= 0 and token.sampled_logprob <= 0 for token in turn.tokens), turn_id
+    [version] = {token.policy_version for token in turn.tokens}
+    assert version in versions, f"{turn_id} is of version {version}, which nobody knows"
+
+
+def _check_responses(serve: ServeLedger, known: Acknowledged, kept: list[str]) -> None:
+    """Background replies and conversations; what nobody used since a prune may be gone."""
+    with known.lock:
+        asked = {id for id, at in known.background.items() if not known.may_be_pruned(at)}
+        alive = {known.turns[turn_id][0] for turn_id in kept}
+        items = {id for name, ids in known.conversations.items() if name in alive for id in ids}
+    with serve.db.connect() as connection:
+        there = set(connection.scalars(sa.select(schema.background.c.id)))
+        stored = set(connection.scalars(sa.select(schema.conversation_items.c.id)))
+    lost = {id for id in asked - there if serve.turn_summary(id) is None}
+    assert lost == set(), "background replies that were begun, and are gone"
+    assert items <= stored, "conversations lack items"
 
 
 def _judged_once(learn: LearnLedger) -> int:
@@ -124,7 +161,8 @@ def check_backup(home: Path, known: Acknowledged) -> int:
         return 0
     with TemporaryDirectory(dir=home.parent) as folder:
         restored = Path(folder) / "restored"
-        run_command("restore", str(known.backups[-1]), "--home", str(restored))
+        with redirect_stdout(StringIO()):
+            run_command("restore", str(known.backups[-1]), "--home", str(restored))
         with closing(ServeLedger(sqlite_url(restored / "serve.db"))) as serve:
             assert serve.check_integrity() == []
             back = [turn_id for turn_id in known.forgotten if serve.turn_summary(turn_id)]

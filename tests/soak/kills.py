@@ -1,9 +1,11 @@
-"""One run: a data folder, its processes and its people, and one kill after the other.
+"""Serve and learn killed at random while people write, rate, exclude, prune, forget, promote and back up.
 
-    python -m tests.soak.kills --seeds 16 --minutes 9
+    python -m tests.soak.kills --kills 200 --seed 7 --runs 4
 
-runs that many at once, each with its own folder and port, until the time is over, and says what became of
-each. It needs nothing but Python and this package.
+makes four runs at once, with the seeds 7 to 10, and prints a line of JSON for each when it is done: kills,
+checks, what there was in the end, and what failed. Each run has a folder and a port of its own. After each
+kill the processes that live are frozen, and every promise of ``invariants`` is checked. Needs nothing but
+Python and this package.
 """
 
 from __future__ import annotations
@@ -17,20 +19,24 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 
-from openclaw_rl.testing import wait_until
+from openclaw_rl.testing import byte_tokenizer, wait_until
 from tests.soak.actors import Actor, model_folder, run_learn, run_serve
-from tests.soak.invariants import check_all, check_backup, check_over_http
+from tests.soak.invariants import check_all, check_backup, check_over_http, is_being_written
 from tests.soak.people import Acknowledged, Owner, Person, Writer
 
 NUM_WRITERS = 4
-#: A kill comes within so many seconds of the last start, before or after the server listens again.
-_MOST_S = 1.2
-_CHECKED, _KILLS_BOTH = 0.25, 0.35
+#: A kill comes within so many seconds of the last start, before or after the server listens again: of the
+#: scripted engine, and of the real model, which loads and trains for longer.
+_MOST_S, _MOST_REAL_S = 1.2, 30.0
+_KILLS_BOTH, _KILLS_COMMAND, _WAITS_FOR_WRITING = 0.35, 0.5, 0.8
 
 
 def free_port() -> int:
@@ -42,12 +48,13 @@ def free_port() -> int:
 class Run:
     """``seed`` decides who is killed and when; what the people say between is up to the machine."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.seed, self.num_kills, self._folder = seed, 0, folder
+    def __init__(self, folder: Path, seed: int, real: bool = False) -> None:
+        self.seed, self.num_kills, self.num_checks, self._folder = seed, 0, 0, folder
         self.home, self.counted = folder / "home", Counter[str]()
         self.victims = Counter[str]()
         self._known, self._chance = Acknowledged(), random.Random(seed)
-        model, port = model_folder(folder / "model"), free_port()
+        model, port = None if real else model_folder(folder / "model"), free_port()
+        self._most_s, self._sampled = (_MOST_REAL_S, None) if real else (_MOST_S, _scripted_reply())
         self.url = f"http://127.0.0.1:{port}"
         self._serve = Actor(folder / "serve.log", run_serve, self.home, model, port).start()
         self._learn = Actor(folder / "learn.log", run_learn, self.home, model).start()
@@ -60,7 +67,7 @@ class Run:
         ]
 
     def go(self, num_kills: int, deadline: float) -> None:
-        """Kill so often, or until the deadline; everything is checked in between and in the end."""
+        """Kill so often, or until the deadline; all is checked after each, and over HTTP in the end."""
         for person in self._people:
             person.start()
         try:
@@ -70,56 +77,75 @@ class Run:
             for person in self._people:
                 person.stopping.set()
         for person in self._people:
-            person.join(200)
-            assert person.failure is None, repr(person.failure)
+            person.join(600)
+            assert person.failure is None, f"{person.name}: {person.failure!r}"
         self._finish()
 
     def _kill_once(self) -> None:
-        if self._chance.random() < 0.8:
+        if self._chance.random() < _WAITS_FOR_WRITING:
             before = len(self._known.turns)
-            wait_until(lambda: len(self._known.turns) > before, f"{self}: writing goes on", 300)
-        threading.Event().wait(self._chance.uniform(0, _MOST_S))  # not in step with the replies
+            wait_until(lambda: len(self._known.turns) > before, "writing goes on", 300)
+        threading.Event().wait(self._chance.uniform(0, self._most_s))  # not in step with the replies
+        victims = {"serve": self._serve, "learn": self._learn}
         command = self._owner.command
-        if command is not None and self._chance.random() < 0.5:
-            self._count("command", command)
-            return
-        victims = [("serve", self._serve), ("learn", self._learn)]
-        if self._chance.random() > _KILLS_BOTH:
-            victims = [victims[self._chance.random() < 0.4]]
-        for name, victim in victims:
+        if command is not None and self._chance.random() < _KILLS_COMMAND:
+            victims = {"command": command}
+        elif self._chance.random() > _KILLS_BOTH:
+            del victims["serve" if self._chance.random() < 0.4 else "learn"]
+        for name, victim in victims.items():
             self._count(name, victim)
-        if len(victims) == 2 and self._chance.random() < _CHECKED:
+        with self._nothing_moves():
             self._check()
-        for _, victim in victims:
-            victim.start()
+        for name, victim in victims.items():
+            if name != "command":
+                victim.start()
 
     def _count(self, name: str, victim: Actor) -> None:
         if victim.kill():
             self.num_kills += 1
             self.victims[name] += 1
 
+    @contextmanager
+    def _nothing_moves(self) -> Iterator[None]:
+        """Whoever lives is frozen, but not in the middle of a write: the checks open the ledgers too."""
+        with self._known.commands:  # a prune or backup that runs is waited for
+            try:
+                wait_until(self._frozen_between_writes, "a moment at which nobody writes", 120)
+                yield
+            finally:
+                for actor in (self._serve, self._learn):
+                    actor.thaw()
+
+    def _frozen_between_writes(self) -> bool:
+        for actor in (self._serve, self._learn):
+            actor.freeze()
+        if not is_being_written(self.home):
+            return True
+        for actor in (self._serve, self._learn):
+            actor.thaw()
+        return False
+
     def _check(self) -> None:
-        """Nothing may write meanwhile: a prune or backup that runs is waited for."""
-        while self._owner.command is not None:
-            time.sleep(0.01)
-        try:
-            self.counted = check_all(self.home, self._known, self._chance)
-        except AssertionError as error:
-            raise AssertionError(f"{self}: {error}") from error
+        self.counted = check_all(self.home, self._known, self._chance, self._sampled)
+        self._check_logs()
+        self.num_checks += 1
+
+    def _check_logs(self) -> None:
+        for log in ("serve.log", "learn.log"):
+            text = (self._folder / log).read_text()
+            assert "Traceback" not in text, text[-2000:]
+            assert "question of" not in text, "a prompt was logged"
 
     def _finish(self) -> None:
-        self._serve.kill()
-        self._learn.kill()
+        for actor in (self._serve, self._learn):
+            actor.kill()
         self._check()
         self.counted["restored"] = check_backup(self.home, self._known)
         self._serve.start()
         wait_until(self._listens, "the server listens again", 300)
         check_over_http(self.url, self.home, self._known)
         self._serve.kill()
-        for log in ("serve.log", "learn.log"):
-            text = (self._folder / log).read_text()
-            assert "Traceback" not in text, f"{self}: {text[-2000:]}"
-            assert "question of" not in text, f"{self}: a prompt was logged"
+        self._check_logs()
 
     def _listens(self) -> bool:
         try:
@@ -131,71 +157,68 @@ class Run:
         for actor in (self._serve, self._learn):
             actor.kill()
 
-    def report(self) -> dict[str, object]:
-        return {"seed": self.seed, "kills": self.num_kills, **self.victims, **self.counted}
+    def report(self, failure: str | None) -> dict[str, object]:
+        numbers = {"seed": self.seed, "kills": self.num_kills, "checks": self.num_checks}
+        return {
+            **numbers, "victims": dict(self.victims), "counts": dict(self.counted),
+            "failures": [] if failure is None else [f"after kill {self.num_kills}: {failure}"],
+        }  # fmt: skip
 
-    def __str__(self) -> str:
-        return f"seed {self.seed}, kill {self.num_kills}"
+
+def _scripted_reply() -> list[int]:
+    tokenizer = byte_tokenizer()
+    return [*tokenizer.encode("Hello!", add_special_tokens=False), tokenizer.eos_token_id]
 
 
-def run(folder: Path, seed: int, num_kills: int, minutes: float = 600.0) -> Run:
-    folder.mkdir(parents=True, exist_ok=True)
-    one = Run(folder, seed)
+def run(folder: Path, seed: int, num_kills: int, minutes: float, real: bool) -> dict[str, object]:
+    one = Run(folder, seed, real)
     try:
         one.go(num_kills, time.monotonic() + 60 * minutes)
+    except Exception:
+        return one.report(traceback.format_exc()[-3000:])
     finally:
         one.close()
-    return one
-
-
-# --- several at once -------------------------------------------------------------------------
+    return one.report(None)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=1, help="runs at once")
-    parser.add_argument("--first", type=int, default=1, help="the first run's seed")
-    parser.add_argument("--kills", type=int, default=10_000, help="at most so many in each run")
-    parser.add_argument(
-        "--minutes", type=float, default=9.0, help="for all of it, checks and starts included"
-    )
-    parser.add_argument("--out", type=Path, help="also write the report here")
+    parser.add_argument("--kills", type=int, default=200, help="in each run")
+    parser.add_argument("--seed", type=int, default=1, help="of the first run")
+    parser.add_argument("--runs", type=int, default=1, help="at once")
+    parser.add_argument("--minutes", type=float, default=600.0, help="no kill is begun later than this")
+    parser.add_argument("--real", action="store_true", help="the default model instead of the scripted one")
+    parser.add_argument("--results", type=Path, help="also append the lines to this file")
+    parser.add_argument("--keep", type=Path, help="keep the runs' folders in here")
     options = parser.parse_args()
-    if options.seeds == 1:
-        with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(run(Path(folder), options.first, options.kills, options.minutes).report()))
-        return 0
-    return _run_all(options)
+    return _run_all(options) if options.runs > 1 else _run_one(options)
+
+
+def _run_one(options: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory() as passing:
+        folder = (options.keep or Path(passing)) / f"seed{options.seed}"
+        folder.mkdir(parents=True)
+        report = run(folder, options.seed, options.kills, options.minutes, options.real)
+    line = json.dumps(report)
+    print(line, flush=True)
+    if options.results:
+        with options.results.open("a") as file:
+            file.write(line + "\n")
+    return 1 if report["failures"] else 0
 
 
 def _run_all(options: argparse.Namespace) -> int:
-    own = [sys.executable, "-m", "tests.soak.kills", "--seeds", "1", "--kills", str(options.kills)]
-    runs = {
-        seed: subprocess.Popen(
-            [*own, "--minutes", str(options.minutes * 0.8), "--first", str(seed)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for seed in range(options.first, options.first + options.seeds)
-    }  # fmt: skip
-    deadline, reports = time.monotonic() + 60 * options.minutes, []
-    for seed, one in runs.items():
-        try:
-            out, errors = one.communicate(timeout=max(1.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            one.kill()
-            out, errors = "", "not finished in time"
-        reports.append(json.loads(out) if one.returncode == 0 else {"seed": seed, "failed": errors[-3000:]})
-    failed = [report for report in reports if "failed" in report]
-    total = Counter[str]()
-    for report in reports:
-        total.update({name: n for name, n in report.items() if isinstance(n, int) and name != "seed"})
-    text = json.dumps({"runs": reports, "total": total, "failed": len(failed)}, indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    return 1 if failed else 0
+    """Each in a process of its own, which prints its line itself."""
+    same = ["--kills", str(options.kills), "--minutes", str(options.minutes)]
+    same += ["--real"] if options.real else []
+    same += [f"--results={options.results}"] if options.results else []
+    same += [f"--keep={options.keep}"] if options.keep else []
+    seeds = range(options.seed, options.seed + options.runs)
+    command = [sys.executable, "-m", "tests.soak.kills", *same]
+    runs = [subprocess.Popen([*command, "--seed", str(seed)]) for seed in seeds]
+    return max(abs(one.wait()) for one in runs)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import httpx
 
-from tests.soak.actors import IDLE_S, Actor, run_backup, run_prune
+from tests.soak.actors import IDLE_S, SERVED_NAME, Actor, run_backup, run_prune
 
 #: What may come instead of 200: it is gone (forgotten or pruned), learned from, or cannot be stored now.
 ALLOWED = (200, 404, 409, 429, 503)
+#: Enough for the scripted reply; the real model would go on.
+_MAX_TOKENS = 12
 
 
 @dataclass
@@ -24,6 +26,8 @@ class Acknowledged:
 
     turns: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Session, and when it was asked."""
+    num_tokens: dict[str, int] = field(default_factory=dict)
+    """Of each turn, as the reply said."""
     excluded: set[str] = field(default_factory=set)
     rated: set[str] = field(default_factory=set)
     background: dict[str, float] = field(default_factory=dict)
@@ -42,6 +46,8 @@ class Acknowledged:
     backups: list[Path] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    commands: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a prune or backup runs, and by whoever wants none to run."""
 
     def kept(self) -> list[str]:
         """Turns that must be there: neither forgotten nor in a conversation that was idle at a prune."""
@@ -104,9 +110,9 @@ class Writer(Person):
 
     def _chat(self, name: str) -> None:
         said = [{"role": "user", "content": f"question of {name}"}]
-        first = self._ask(said)
+        first, reply = self._ask(said)
         reaction = self.chance.choice(("bad, say less", "good, thanks"))
-        self._ask([*said, {"role": "assistant", "content": "Hello!"}, {"role": "user", "content": reaction}])
+        self._ask([*said, {"role": "assistant", "content": reply}, {"role": "user", "content": reaction}])
         what = self.chance.random()
         if what < 0.3:
             answer = self.http.post("/v1/feedback", json={"id": first, "rating": "down"})
@@ -114,17 +120,20 @@ class Writer(Person):
         elif what < 0.5:
             self._note(self.http.post(f"/v1/turns/{first}/exclude"), self.known.excluded, first)
 
-    def _ask(self, messages: list[dict[str, str]]) -> str:
-        began = time.time()
-        answer = self.http.post("/v1/chat/completions", json={"model": "scripted", "messages": messages})
+    def _ask(self, messages: list[dict[str, str]]) -> tuple[str, str]:
+        """The turn's id and the reply."""
+        body, began = {"model": SERVED_NAME, "messages": messages, "max_tokens": _MAX_TOKENS}, time.time()
+        answer = self.http.post("/v1/chat/completions", json=body)
         assert answer.status_code == 200, answer.text
-        return self._has(answer, began)
+        reply = answer.json()
+        self._has(answer, began, reply["usage"]["completion_tokens"])
+        return reply["id"], reply["choices"][0]["message"]["content"]
 
-    def _has(self, answer: httpx.Response, began: float) -> str:
+    def _has(self, answer: httpx.Response, began: float, num_tokens: int) -> None:
         turn_id: str = answer.json()["id"]
         with self.known.lock:
+            self.known.num_tokens[turn_id] = num_tokens
             self.known.turns[turn_id] = answer.headers["x-session-id"], began
-        return turn_id
 
     def _note(self, answer: httpx.Response, known: set[str], turn_id: str) -> None:
         assert answer.status_code in ALLOWED, answer.text
@@ -136,19 +145,22 @@ class Writer(Person):
         conversation = self.http.post("/v1/conversations", json={}).raise_for_status().json()["id"]
         items: list[str] = []
         for text in (f"question of {name}", "bad, say less"):
-            body, began = {"model": "scripted", "conversation": conversation, "input": text}, time.time()
+            body, began = self._response(text, conversation=conversation), time.time()
             answer = self.http.post("/v1/responses", json=body)
             if answer.status_code == 404:  # pruned or forgotten meanwhile
                 return
             assert answer.status_code == 200, answer.text
-            self._has(answer, began)
+            self._has(answer, began, answer.json()["usage"]["output_tokens"])
             items += [item["id"] for item in answer.json()["output"]]
             with self.known.lock:
                 self.known.conversations[conversation] = list(items)
         self.count("conversation")
 
+    def _response(self, text: str, **fields: object) -> dict[str, object]:
+        return {"model": SERVED_NAME, "input": text, "max_output_tokens": _MAX_TOKENS, **fields}
+
     def _background(self, name: str) -> None:
-        body, began = {"model": "scripted", "background": True, "input": f"question of {name}"}, time.time()
+        body, began = self._response(f"question of {name}", background=True), time.time()
         answer = self.http.post("/v1/responses", json=body)
         assert answer.status_code in ALLOWED, answer.text
         if answer.status_code != 200:
@@ -224,17 +236,19 @@ class Owner(Person):
         return True
 
     def _prune(self, number: int) -> bool:
-        with self.known.lock:
-            self.known.pruning = True
-        done = self._run(Actor(self._log, run_prune, self.home))
-        with self.known.lock:
-            self.known.pruning, self.known.pruned_until = False, time.time() - IDLE_S
+        with self.known.commands:
+            with self.known.lock:
+                self.known.pruning = True
+            done = self._run(Actor(self._log, run_prune, self.home))
+            with self.known.lock:
+                self.known.pruning, self.known.pruned_until = False, time.time() - IDLE_S
         return done
 
     def _back_up(self, number: int) -> bool:
         file = self.home.parent / f"backup{number}.tgz"
-        if not self._run(Actor(self._log, run_backup, self.home, file)):
-            return False
+        with self.known.commands:
+            if not self._run(Actor(self._log, run_backup, self.home, file)):
+                return False
         with self.known.lock:
             for old in self.known.backups:
                 old.unlink(missing_ok=True)
@@ -244,6 +258,6 @@ class Owner(Person):
     def _run(self, actor: Actor) -> bool:
         """False if it was killed."""
         self.command = actor.start()
-        done = actor.finish(120)
+        done = actor.finish(600)
         self.command = None
         return done

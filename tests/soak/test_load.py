@@ -6,10 +6,9 @@ What was measured is printed; nothing here depends on how fast the machine is.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -21,7 +20,8 @@ import pytest
 
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.testing import wait_until
-from tests.soak.test_kills import SERVE
+from tests.soak.actors import SERVED_NAME, Actor, model_folder, run_serve
+from tests.soak.kills import free_port
 
 NUM_KEYS, CLIENTS_EACH, REQUESTS_EACH = 20, 10, 10
 NUM_HALF_OPEN, NUM_SLOW = 100, 20
@@ -48,7 +48,9 @@ class Flood:
         async with httpx.AsyncClient(base_url=self._url, headers=headers, timeout=300) as http:
             for i in range(REQUESTS_EACH):
                 said = {"role": "user", "content": f"{user} {number} asks {i}"}
-                await self._ask(http, user, {"model": "scripted", "stream": True, "messages": [said]}, chance)
+                await self._ask(
+                    http, user, {"model": SERVED_NAME, "stream": True, "messages": [said]}, chance
+                )
 
     async def _ask(self, http: httpx.AsyncClient, user: str, body: object, chance: random.Random) -> None:
         began = time.monotonic()
@@ -77,16 +79,11 @@ def test_two_hundred_clients_beside_those_who_mean_ill(tmp_path: Path) -> None:
     home.mkdir()
     ring = KeyRing(home / "keys.json")
     keys = {f"user{number}": ring.add(f"user{number}") for number in range(NUM_KEYS)}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(home), str(port)], stdout=log, stderr=log
-        )
+    port, model = free_port(), model_folder(tmp_path / "model")
+    actor = Actor(tmp_path / "log", run_serve, home, model, port).start()
     try:
         wait_until(lambda: answers(port), "the server listens", 120)
-        server, flood = psutil.Process(process.pid), Flood(f"http://127.0.0.1:{port}")
+        server, flood = psutil.Process(actor.pid), Flood(f"http://127.0.0.1:{port}")
         with ExitStack() as stack:
             for number in range(NUM_HALF_OPEN + NUM_SLOW):
                 connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
@@ -109,12 +106,12 @@ def test_two_hundred_clients_beside_those_who_mean_ill(tmp_path: Path) -> None:
         assert grown < 500
         assert answers(port)
     finally:
-        process.kill()
-        process.wait()
+        actor.kill()
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def slow(head: str) -> bytes:
     """A whole request whose reply is never read."""
-    body = '{"model": "scripted", "stream": true, "messages": [{"role": "user", "content": "x"}]}'
+    said = [{"role": "user", "content": "x"}]
+    body = json.dumps({"model": SERVED_NAME, "stream": True, "messages": said})
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
