@@ -59,7 +59,7 @@ _NO_ACCIDENT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Largest allowed degradations; see docs/learning.md."""
+    """Largest allowed degradations; see docs/lab/gate.md."""
 
     lost: float = 0.25
     """Share lost of the facts, sums and reading questions that the reference gets right."""
