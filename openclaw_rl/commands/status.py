@@ -58,10 +58,12 @@ def _plural(number: int, one: str, several: str = "") -> str:
 
 
 def _problems(status: Json) -> list[str]:
-    found = [status["policy"]["problem"], None if status["ledger"]["ok"] else status["ledger"]["error"]]
-    lost = status["ledger"].get("num_lost")
+    ledger = status["ledger"]
+    unsaved, lost = ledger.get("num_unsaved"), ledger.get("num_lost")
+    waiting = f"; {_plural(unsaved, 'reply', 'replies')} kept in memory until it can" if unsaved else ""
     return [
-        *filter(None, found),
+        *([status["policy"]["problem"]] if status["policy"]["problem"] else []),
+        *([] if ledger["ok"] else [f"the ledger cannot be written ({ledger['error']}){waiting}"]),
         *([f"{_plural(lost, 'reply', 'replies')} could not be stored"] if lost else []),
     ]
 

@@ -120,7 +120,7 @@ def test_a_taken_port_is_said_at_once(server: ServerProcess, tmp_path: Path) -> 
 def test_the_command_line_and_the_api_show_the_same_status(server: ServerProcess, http: httpx.Client) -> None:
     shown = cli(server.home, "status")
     assert shown.returncode == 0
-    assert shown.stdout.startswith(f"ok: {MODEL} at {server.url}")
+    assert shown.stdout.startswith(f"{MODEL} at {server.url}; the unchanged base model answers.")
     status = json.loads(cli(server.home, "status", "--json").stdout)
     assert status.keys() == http.get("/v1/status").json().keys()
 
@@ -157,7 +157,9 @@ def test_a_full_disk_costs_no_reply(home: Path) -> None:
             ready = client.get("/readyz")
             assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
             assert client.get("/v1/status").json()["ledger"]["num_unsaved"] == 2
-            assert cli(home, "status").stdout.startswith("degraded: ")
+            problem = cli(home, "status").stdout.splitlines()[-1]
+            assert problem.startswith("Problem: the ledger cannot be written (")
+            assert problem.endswith("; 2 replies kept in memory until it can")
             resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (hard, hard))
             wait_until(lambda: client.get("/readyz").json()["status"] == "ok", "the backlog is written")
             for reply_id in ids:

@@ -236,6 +236,7 @@ async def test_the_tokens_of_a_reply(client: httpx.AsyncClient, system: ServingS
 async def test_learning_before_anything_was_learned(client: httpx.AsyncClient) -> None:
     learning = (await client.get("/v1/learning")).json()
     assert learning == {
+        "headline": "Nothing to learn from yet. Talk to it and tell it how to answer better.",
         "rewards": {"turns": 0, "turns_per_point": 1, "points": []},
         "swaps": [],
         "first_replies": {"versions": [], "last": {"good": 0, "of": 0}},
