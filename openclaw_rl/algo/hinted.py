@@ -79,6 +79,9 @@ class Hinted:
     steps: int = 8
     """Optimizer steps per version."""
     step_examples: int = 8
+    """Examples of each step, if the wish is about form."""
+    all_told: bool = True
+    """Whether each step uses all answers to a wish that is not about form: slower, but keeps the subject."""
     anchors: int = 4
     """Anchors added to each step's examples."""
     scale: float = 0.6
@@ -165,13 +168,17 @@ class _Choice:
         return self.reading.cuts or not self.reading.can_make
 
     def example(self, ask: Ask, kept: _Kept, source: Source, options: Hinted) -> Example:
-        """Tokens that a form leaves unchanged are trained to stay the same, unless the form selects answers.
+        """Answers that no form could make are in every step: seeing all of them keeps more of the subject.
+
+        Tokens that a form leaves unchanged are trained to stay the same, unless the form selects answers.
 
         Before a cut only some of them: all there is to learn is where to stop. Otherwise all of them, because
         they show where the form does *not* occur.
         """
         if not kept.shaped or self.reading.selects:
-            return distribution_example(ask, kept.answer, source, kept.own_share(options.own_share))
+            share = kept.own_share(options.own_share)
+            told = distribution_example(ask, kept.answer, source, share)
+            return replace(told, in_every_step=options.all_told and not self.reading.can_make)
         share = kept.own_share(0.0)
         made = distribution_example(ask, kept.answer, source, share)
         if not self.reading.cuts:

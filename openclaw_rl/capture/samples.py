@@ -122,7 +122,7 @@ def encode_examples(examples: Sequence[Example], turn: TurnRecord) -> bytes:
     return _pack(arrays, facts)
 
 
-_FACTS = ("num_free", "weight", "strength", "scope")
+_FACTS = ("num_free", "weight", "strength", "scope", "in_every_step")
 
 
 def _pack(arrays: Mapping[str, Any], facts: Sequence[Json]) -> bytes:
@@ -179,7 +179,7 @@ def _decode(arrays: Mapping[str, Any], n: int, fact: Json, turn: TurnRecord) -> 
         arrays[f"old{n}"],
         arrays[f"signal{n}"],
         source,
-        **{name: fact[name] for name in _FACTS},
+        **{name: fact[name] for name in _FACTS if name in fact},
     )
 
 

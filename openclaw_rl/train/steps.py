@@ -39,11 +39,13 @@ def take_steps(
 ) -> TrainedStep:
     """Deterministic: after a crash the same seed gives the same steps with the same examples."""
     needs, chance = algorithm.needs, random.Random(seed)
-    decks = _Deck(training_set.new, chance), _Deck(training_set.replayed, chance)
+    always = [example for example in training_set.new if example.in_every_step]
+    some = [example for example in training_set.new if not example.in_every_step]
+    decks = _Deck(some, chance), _Deck(training_set.replayed, chance)
     result: TrainedStep | None = None
     for _ in range(needs.steps):
         new, replayed = _choose(needs, training_set, *decks)
-        made = algorithm.batch(new, state)
+        made = algorithm.batch([*always, *new], state)
         number = needs.anchors * (1 + min(training_set.num_rejected, _MOST_REJECTED))
         anchors = chance.sample(training_set.anchors, min(number, len(training_set.anchors)))
         made = replace(made, scale=made.scale * _SMALLER**training_set.num_rejected)
@@ -62,30 +64,29 @@ class _Deck:
     """
 
     def __init__(self, examples: Sequence[Example], chance: random.Random) -> None:
-        self._examples, self._chance = examples, chance
+        self.examples, self._chance = list(examples), chance
         self._left: list[int] = []
 
     def draw(self, number: int) -> list[Example]:
-        """So many different examples; ``number`` is at most how many there are."""
+        """So many different examples, or all if there are fewer."""
         drawn: list[int] = []
-        while len(drawn) < number:
+        while len(drawn) < min(number, len(self.examples)):
             if not self._left:
                 # Those drawn for this step come last, so that no step has one twice.
-                fresh = self._chance.sample(range(len(self._examples)), len(self._examples))
+                fresh = self._chance.sample(range(len(self.examples)), len(self.examples))
                 self._left = sorted(fresh, key=lambda n: n not in drawn)
             drawn.append(self._left.pop())
-        return [self._examples[n] for n in drawn]
+        return [self.examples[n] for n in drawn]
 
 
 def _choose(
     needs: Needs, training_set: TrainingSet, new: _Deck, replayed: _Deck
 ) -> tuple[list[Example], list[Example]]:
+    """The examples of one step, besides those that are in every step."""
     if not needs.step_examples:
-        return training_set.new, training_set.replayed
-    number = min(len(training_set.new), round(_NEW_SHARE * needs.step_examples))
-    if not training_set.replayed:
-        number = min(len(training_set.new), needs.step_examples)
-    rest = min(len(training_set.replayed), needs.step_examples - number)
+        return new.examples, training_set.replayed
+    number = round(_NEW_SHARE * needs.step_examples) if training_set.replayed else needs.step_examples
+    rest = needs.step_examples - min(number, len(training_set.new))
     return new.draw(number), replayed.draw(rest)
 
 

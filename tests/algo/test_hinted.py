@@ -328,6 +328,18 @@ async def test_an_answer_that_was_cut_off_does_not_teach_to_stop_there() -> None
     assert set(teacher.written) == {f"Well now, {SAID}…"}
 
 
+@pytest.mark.parametrize(
+    ("wish", "whether"),
+    [(WISH, True), ("Please answer in French.", True), ("Begin every answer with Well now.", False)],
+)
+async def test_answers_that_no_form_could_make_are_in_every_step(wish: str, whether: bool) -> None:
+    teacher = ScriptedTeacher([spelled("Il pleut et il fait froid, et le vent est fort.")])
+    asked = lesson(hints=(wish,), wishes=(wish,))
+    made = await Hinted().examples(asked, teacher)
+    assert [example.in_every_step for example in made] == [whether] * len(ASKS)
+    assert not any(example.in_every_step for example in await Hinted(all_told=False).examples(asked, teacher))
+
+
 async def test_a_form_that_cannot_be_made_is_looked_for_in_what_the_told_model_says() -> None:
     wish = "Please answer in exactly four words."
     teacher = ScriptedTeacher([answer(20, "Rain is just water"), answer(21, "Rain is water")])

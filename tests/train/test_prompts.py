@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -192,6 +192,16 @@ def test_where_nothing_is_heard_again_a_step_is_all_new() -> None:
         trainer, Hinted(steps=1, step_examples=8), TrainingSet(examples(0, 3), examples(100, 2), []), {}, 1, 0
     )
     assert len(heard_by(trainer)[1]) == 5
+
+
+def test_some_examples_are_in_every_step() -> None:
+    always = [replace(example, in_every_step=True) for example in examples(0, 12)]
+    training_set = TrainingSet([*always, *examples(50, 6)], examples(100, 9), [])
+    trainer = ScriptedTrainer()
+    take_steps(trainer, Hinted(steps=3, step_examples=6), training_set, {}, 1, 0)
+    parts = (always, training_set.new[12:], training_set.replayed)
+    for step in heard_by(trainer):
+        assert [len(set(step) & named(part)) for part in parts] == [12, 4, 2]
 
 
 def test_weights_that_are_not_numbers_end_the_steps() -> None:
