@@ -43,11 +43,10 @@ def better_before(lineage: Sequence[int], reactions: Sequence[Reaction]) -> int 
 
     ``lineage`` is the serving version followed by its ancestors. ``reactions`` are in order of arrival.
     """
+    places = {version: number for number, version in enumerate(lineage)}
+    placed = [(places[r.version], r) for r in reactions if r.version in places]
     evidence = {
-        target: max_evidence(
-            [r for r in reactions if r.version in lineage[number:]],
-            [r for r in reactions if r.version in lineage[:number]],
-        )
+        target: max_evidence([r for n, r in placed if n >= number], [r for n, r in placed if n < number])
         for number, target in enumerate(lineage[: _BOUNDARIES + 1])
         if number
     }

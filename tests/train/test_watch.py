@@ -33,7 +33,7 @@ def first_alarm(said: list[Reaction], start: int) -> int | None:
     return None
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.9])
 def test_false_alarms_are_as_rare_as_stated(rate: float) -> None:
     """400 verdicts, a hundred versions."""
     runs = 20
