@@ -24,6 +24,9 @@ T = TypeVar("T")
 #: For pydantic, when a section is part of the config tree.
 _STRICT: dict[str, Any] = {"extra": "forbid"}
 _SWITCHES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_KINDS = {
+    bool: "true or false", int: "a whole number", float: "a number", str: "text", tuple: "a list",
+}  # fmt: skip
 #: Bound in ``annotated_types`` -> its check, and its words in error messages.
 _BOUNDS = {
     "ge": (operator.ge, "at least"),
@@ -121,7 +124,7 @@ def _check_bounds(kind: type, values: Mapping[str, Any]) -> None:
         if value not in choices:
             known = [str(choice) for choice in choices]
             meant = did_you_mean(str(value), known)
-            raise ValueError(f"setting {name} is {value!r}; it wants one of {', '.join(known)}{meant}")
+            raise ValueError(f"setting {name} is {value!r}; it must be one of {', '.join(known)}{meant}")
         for bound in getattr(hints[name], "__metadata__", ()):
             _check_bound(name, value, bound)
 
@@ -130,7 +133,7 @@ def _check_bound(name: str, value: Any, bound: Any) -> None:
     for word, (holds, text) in _BOUNDS.items():
         limit = getattr(bound, word, None)
         if limit is not None and not holds(value, limit):
-            raise ValueError(f"setting {name} is {value!r}; it wants {text} {limit}")
+            raise ValueError(f"setting {name} is {value!r}; it must be {text} {limit}")
 
 
 def _like(default: Any, value: Any, name: str) -> Any:
@@ -141,6 +144,6 @@ def _like(default: Any, value: Any, name: str) -> Any:
         if isinstance(default, (int, float, str, tuple)):
             return type(default)(value)
     except (ValueError, TypeError, KeyError):
-        wanted = type(default).__name__
-        raise ValueError(f"setting {name} is {value!r}; it wants a {wanted} such as {default!r}") from None
+        wanted = _KINDS[type(default)]
+        raise ValueError(f"setting {name} is {value!r}; it must be {wanted} (default: {default!r})") from None
     return value

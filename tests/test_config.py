@@ -109,11 +109,11 @@ def test_an_implementation_has_a_table_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ("top_k=9", "top_k is 9; it wants at most 8"),
-        ("top_k=0", "top_k is 0; it wants at least 1"),
-        ("gap_clip=0", "gap_clip is 0.0; it wants more than 0"),
-        ("gap_clip=much", "gap_clip is 'much'; it wants a float"),
-        ("hint_choice=sentence", "hint_choice is 'sentence'; it wants one of sequence, token"),
+        ("top_k=9", "top_k is 9; it must be at most 8"),
+        ("top_k=0", "top_k is 0; it must be at least 1"),
+        ("gap_clip=0", "gap_clip is 0.0; it must be more than 0"),
+        ("gap_clip=much", "gap_clip is 'much'; it must be a number"),
+        ("hint_choice=sentence", "hint_choice is 'sentence'; it must be one of sequence, token"),
     ],
 )
 def test_an_option_has_bounds(tmp_path: Path, options: str, problem: str) -> None:

@@ -61,10 +61,10 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    serve = _command(commands, "serve", "serve a model and learn from how people react", _serve)
+    serve = _command(commands, "serve", "serve a model and learn from reactions to its replies", _serve)
     add_settings(serve)
     _add_run(commands)
-    learn = _command(commands, "learn", "only the learning process, beside a running server", _learn)
+    learn = _command(commands, "learn", "run only the learning process, beside a running server", _learn)
     add_settings(learn)
     train = _command(commands, "train", "train on tasks in an environment", _terminal("train", "run"))
     train_arguments.add_arguments(train)
@@ -84,7 +84,8 @@ def _parser() -> Parser:
 
 
 def _add_eval(commands: Any) -> None:
-    evaluate = _command(commands, "eval", "measure how well it judges and learns", _eval)
+    evaluate = _command(commands, "eval", "evaluate the judge, learning, or agents on tasks", _eval)
+    evaluate.usage = "%(prog)s {judge,personalize,wishes,env} [options]"
     evaluate.add_argument("what", choices=("judge", "personalize", "wishes", "env"))
     complete_files(
         evaluate.add_argument(
@@ -100,32 +101,44 @@ def _add_eval(commands: Any) -> None:
 
 
 def _add_keys(commands: Any) -> None:
-    keys = _command(commands, "keys", "API keys, one per user", _terminal("keys", "run"))
+    keys = _command(commands, "keys", "list, add or remove API keys, one per user", _terminal("keys", "run"))
     keys.add_argument("action", choices=("list", "add", "remove"))
     keys.add_argument("user", nargs="?", help="the user the key names")
-    keys.add_argument("--same-person", action="store_true", help="add: a name that was used before")
+    keys.add_argument(
+        "--same-person",
+        action="store_true",
+        help="add: allow a name that was used before, for the same person",
+    )
     add_settings(keys, only=("home",))
 
 
 def _add_connect(commands: Any) -> None:
-    link = _command(commands, "connect", "point a client at this server", _terminal("connect", "run"))
+    link = _command(commands, "connect", "configure a client to use this server", _terminal("connect", "run"))
     link.add_argument("client", choices=tuple(CLIENTS), help=", ".join(c.title for c in CLIENTS.values()))
-    link.add_argument("--write", action="store_true", help="change the client's settings; shown, and kept")
-    link.add_argument("--undo", action="store_true", help="take that back")
-    link.add_argument("--context", type=int, metavar="TOKENS", help="the model's, where it is not known")
-    link.add_argument("--user", default="default", help="whose key the client gets [default]")
+    link.add_argument(
+        "--write", action="store_true", help="write the client's settings, after showing the change"
+    )
+    link.add_argument("--undo", action="store_true", help="restore the client's old settings")
+    link.add_argument(
+        "--context", type=int, metavar="TOKENS", help="context length, if the server does not know it"
+    )
+    link.add_argument("--user", default="default", help="the user whose key the client gets [default]")
     add_settings(link, only=_CONNECT)
 
 
 def _add_policy(commands: Any) -> None:
-    policy = _command(commands, "policy", "versions of the model: list, choose, export", _policy)
+    policy = _command(commands, "policy", "list, choose, compare or export versions of the model", _policy)
     policy.add_argument("action", choices=("list", "show", "diff", "promote", "rollback", "export", "prune"))
     policy.add_argument("versions", nargs="*", type=int, metavar="VERSION")
     policy.add_argument("--json", action="store_true", help="print JSON")
-    policy.add_argument("--format", choices=("peft", "merged", "gguf"), default="peft", help="of an export")
-    policy.add_argument("--scope", type=check_scope, default=EVERYONE, help="whose versions [everyone]")
-    complete_files(policy.add_argument("--to", metavar="PATH", help="where an export goes"))
-    policy.add_argument("--keep", type=int, metavar="N", help="prune keeps the last N served [keep_versions]")
+    policy.add_argument(
+        "--format", choices=("peft", "merged", "gguf"), default="peft", help="format of an export [peft]"
+    )
+    policy.add_argument(
+        "--scope", type=check_scope, default=EVERYONE, help="the scope whose versions are meant [everyone]"
+    )
+    complete_files(policy.add_argument("--to", metavar="PATH", help="folder or file to export to"))
+    policy.add_argument("--keep", type=int, metavar="N", help="prune: keep the last N versions that served")
     add_settings(policy, only=("home", "ledger_url", "model", "policies"))
 
 
@@ -135,13 +148,16 @@ def _add_data(commands: Any) -> None:
     complete_files(
         data.add_argument("file", nargs="?", default="-", help="JSONL file; - is standard input or output")
     )
-    data.add_argument("--user", metavar="NAME", help="export all about this person, as a zip file")
+    data.add_argument("--user", metavar="NAME", help="export everything about this person, as a zip file")
     data.add_argument("--older-than", type=float, metavar="DAYS", help="prune sessions idle for longer")
     data.add_argument("--max-gb", type=float, metavar="GB", help="prune the oldest sessions above this size")
-    data.add_argument("--dry-run", action="store_true", help="prune nothing, only say what would go")
+    data.add_argument("--dry-run", action="store_true", help="only show what would be removed")
     add_settings(data, only=("home", "ledger_url", *_SCORING))
     brought = _command(
-        commands, "import", "read conversations of other programs, or an adapter", _terminal("imports", "run")
+        commands,
+        "import",
+        "import conversations of other programs, or an adapter",
+        _terminal("imports", "run"),
     )
     import_arguments.add_arguments(brought)
     add_settings(brought, only=(*import_arguments.SETTINGS, *_SCORING))
@@ -149,7 +165,7 @@ def _add_data(commands: Any) -> None:
 
 def _add_run(commands: Any) -> None:
     """``serve`` with the flag names of another launcher."""
-    run = _command(commands, "run", "serve, with the flags of another launcher", _run)
+    run = _command(commands, "run", "serve, with the flag names of the reference launcher", _run)
     run.add_argument(
         "--method", choices=tuple(METHODS), help="; ".join(f"{m}: --algo {a}" for m, a in METHODS.items())
     )
@@ -166,21 +182,21 @@ _CONNECT = ("home", "host", "port", "model", "served_model_name", "default_max_t
 
 def _add_background(commands: Any) -> None:
     setup = _command(commands, "setup", "choose a model and write the settings", _terminal("setup", "run"))
-    setup.add_argument("-y", "--yes", action="store_true", help="take what is recommended, ask nothing")
-    setup.add_argument("--model", help="this one, without being asked")
+    setup.add_argument("-y", "--yes", action="store_true", help="ask nothing; use the recommended settings")
+    setup.add_argument("--model", help="use this model")
     add_settings(setup, only=("home",))
     start = _command(commands, "start", "serve in the background", _terminal("background", "start"))
     add_settings(start)
     stop = _command(commands, "stop", "stop the server of this data folder", _terminal("background", "stop"))
     add_settings(stop, only=("home", "drain_timeout_s"))
     logs = _command(
-        commands, "logs", "show the log of the server in the background", _terminal("background", "logs")
+        commands, "logs", "show the log of the background server", _terminal("background", "logs")
     )
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C")
+    logs.add_argument("-f", "--follow", action="store_true", help="keep following until Ctrl-C")
     logs.add_argument("-n", "--lines", type=int, default=40, metavar="N", help="the last N lines [40]")
     add_settings(logs, only=("home",))
     for name, text in (
-        ("backup", "write the data folder to one file, also while it serves"),
+        ("backup", "write the data folder to one file, also while serving"),
         ("restore", "read a backup into an empty data folder"),
     ):
         command = _command(commands, name, text, _terminal("backup", name))
@@ -189,30 +205,32 @@ def _add_background(commands: Any) -> None:
 
 
 def _add_users(commands: Any) -> None:
-    users = _command(commands, "users", "people: their keys, groups and limits", _terminal("users", "run"))
+    users = _command(
+        commands, "users", "manage people: their keys, groups and limits", _terminal("users", "run")
+    )
     actions = users.add_subparsers(dest="action", required=True, metavar="ACTION")
-    add_settings(actions.add_parser("list", help="everybody who has a key"), only=("home",))
-    waves = actions.add_parser("waves", help="sudden complaints by one key that wait for you")
+    add_settings(actions.add_parser("list", help="list everybody who has a key"), only=("home",))
+    waves = actions.add_parser("waves", help="list sudden waves of complaints that wait for your decision")
     waves.add_argument("--learn", type=int, metavar="ID", help="learn from this one after all")
     waves.add_argument("--discard", type=int, metavar="ID", help="never learn from this one")
     add_settings(waves, only=("home",))
     for name, text in (
-        ("add", "make a key for somebody"),
+        ("add", "create a key for somebody"),
         ("group", "let somebody share a group's policy"),
-        ("environment", "let a key be an agent's in an environment, with its own policy"),
-        ("quota", "limit what somebody may use"),
-        ("record", "keep what somebody says, or nothing of it"),
+        ("environment", "use a key for an agent in an environment, with its own policy"),
+        ("quota", "set somebody's limits"),
+        ("record", "switch recording of somebody's requests on or off"),
     ):
         action = actions.add_parser(name, help=text, description=text)
         action.add_argument("name", help="the user")
         if name == "group":
-            action.add_argument("group", help="its name, or none")
+            action.add_argument("group", help="its name, or 'none'")
         elif name == "environment":
-            action.add_argument("environment", help="its name, or none")
+            action.add_argument("environment", help="its name, or 'none'")
         elif name == "quota":
-            action.add_argument("--requests-per-minute", metavar="N", help="a number, or none")
+            action.add_argument("--requests-per-minute", metavar="N", help="a number, or 'none'")
             action.add_argument(
-                "--tokens-per-day", metavar="N", help="prompts and replies; a number, or none"
+                "--tokens-per-day", metavar="N", help="prompts and replies; a number, or 'none'"
             )
         elif name == "record":
             action.add_argument("record", choices=("on", "off"))
@@ -221,53 +239,59 @@ def _add_users(commands: Any) -> None:
 
 def _add_terminal(commands: Any) -> None:
     """Commands that talk to a running server."""
-    status = _command(commands, "status", "whether it learns, and what", _terminal("status", "run"))
-    status.add_argument("--all", action="store_true", help="also traffic, queues and every stage of learning")
-    status.add_argument("--json", action="store_true", help="print the API's own JSON")
-    status.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
-    chat = _command(
-        commands, "chat", "talk to the served model, and tell it what you think", _terminal("chat", "run")
+    status = _command(commands, "status", "show whether it learns, and what", _terminal("status", "run"))
+    status.add_argument(
+        "--all", action="store_true", help="also show traffic, queues and every stage of learning"
     )
-    chat.add_argument("--off-the-record", action="store_true", help="nothing is kept or learned from")
+    status.add_argument("--json", action="store_true", help="print the API's JSON")
+    status.add_argument("--watch", action="store_true", help="refresh every second, until Ctrl-C")
+    chat = _command(
+        commands, "chat", "chat with the served model and rate its replies", _terminal("chat", "run")
+    )
+    chat.add_argument("--off-the-record", action="store_true", help="store nothing and learn nothing")
     sessions = _command(
-        commands, "sessions", "conversations, or one of them", _terminal("sessions", "sessions")
+        commands, "sessions", "list conversations, or the turns of one", _terminal("sessions", "sessions")
     )
     sessions.add_argument("session", nargs="?", help="id of a session, to list its turns")
-    sessions.add_argument("--search", metavar="WORDS", help="only sessions where this was said")
-    sessions.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many [20]")
+    sessions.add_argument("--search", metavar="WORDS", help="only sessions that contain these words")
+    sessions.add_argument("--limit", type=int, default=20, metavar="N", help="list at most N [20]")
     turn = _command(
-        commands, "turn", "one turn: words, verdict, what was learned", _terminal("sessions", "turn")
+        commands, "turn", "show one reply: text, verdict, what was learned", _terminal("sessions", "turn")
     )
-    verdict = _command(commands, "verdict", "what was thought of one reply", _terminal("sessions", "verdict"))
+    verdict = _command(
+        commands, "verdict", "show the verdict on one reply, and why", _terminal("sessions", "verdict")
+    )
     for command in (turn, verdict):
         command.add_argument("id", help="the reply's id")
     for command in (sessions, turn, verdict):
-        command.add_argument("--json", action="store_true", help="print the API's own JSON")
+        command.add_argument("--json", action="store_true", help="print the API's JSON")
     exclude = _command(
-        commands, "exclude", "do not learn from a turn or a session", _terminal("exclude", "exclude")
+        commands, "exclude", "never learn from a turn or a session", _terminal("exclude", "exclude")
     )
-    include = _command(commands, "include", "take an exclusion back", _terminal("exclude", "include"))
+    include = _command(commands, "include", "undo an exclusion", _terminal("exclude", "include"))
     for command in (exclude, include):
         command.add_argument("what", choices=("turn", "session"))
-        command.add_argument("id", help="of that turn or session")
+        command.add_argument("id", help="id of the turn or session")
     forget = _command(commands, "forget", "erase something and unlearn it", _terminal("forget", "run"))
     forget.add_argument("what", choices=("turn", "session", "wish", "user"))
-    forget.add_argument("id", help="of that turn, session or wish, or the user's name")
+    forget.add_argument("id", help="id of the turn, session or wish, or the user's name")
     add_settings(forget, only=("home", "ledger_url", "policies"))
     wished = _command(
-        commands, "wishes", "what people asked for, for good: list, edit, pause", _terminal("wishes", "run")
+        commands, "wishes", "list, reword or pause what people asked for", _terminal("wishes", "run")
     )
     wished.add_argument("action", nargs="?", choices=_WISHES, default="list")
-    wished.add_argument("id", nargs="?", help="of a wish; 'forget wish ID' makes it go for good")
-    wished.add_argument("text", nargs="?", help="edit: its new words")
-    wished.add_argument("--json", action="store_true", help="print the API's own JSON")
+    wished.add_argument("id", nargs="?", help="id of a wish; to erase one: openclaw-rl forget wish ID")
+    wished.add_argument("text", nargs="?", help="edit: the new text")
+    wished.add_argument("--json", action="store_true", help="print the API's JSON")
     told = _command(
-        commands, "mcp", "what it has learned, as tools for agents (MCP)", _terminal("mcp", "run")
+        commands, "mcp", "run an MCP server: what was learned, as tools for agents", _terminal("mcp", "run")
     )
-    told.add_argument("--skill", action="store_true", help="print a SKILL.md that tells agents of the tools")
+    told.add_argument(
+        "--skill", action="store_true", help="print a SKILL.md that describes the tools to agents"
+    )
     for command in (status, chat, sessions, turn, verdict, exclude, include, wished, told):
         add_server(command)
-    completion = _command(commands, "completion", "a script for your shell's completion", _completion)
+    completion = _command(commands, "completion", "print a completion script for your shell", _completion)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 

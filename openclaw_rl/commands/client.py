@@ -25,8 +25,8 @@ class ServerClient:
         found = url or announced(config.home)
         if found is None:
             raise ValueError(
-                f"no server is running with the data folder {config.home}; start one: openclaw-rl serve, "
-                "or name one elsewhere: --url http://HOST:30000"
+                f"no server is running with the data folder {config.home}; start one with "
+                "'openclaw-rl start', or give the address of another with --url http://HOST:30000"
             )
         self.url = _base_url(found)
         key = key or KeyRing.in_home(config.people, create=False).key_of(DEFAULT_USER)
@@ -83,7 +83,7 @@ def _base_url(text: str) -> str:
     """Accepts URLs with or without a scheme and /v1."""
     url = text if "://" in text else f"http://{text}"
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"--url is {text!r}; it wants an address such as http://gpu-box:30000")
+        raise ValueError(f"--url is {text!r}; it must be an address such as http://gpu-box:30000")
     return url.rstrip("/").removesuffix("/v1")
 
 

@@ -47,7 +47,13 @@ def complete_files(argument: argparse.Action) -> None:
 
 
 def add_settings(command: argparse.ArgumentParser, only: Sequence[str] | None = None) -> None:
-    """Add one flag per setting of the config tree."""
+    """Add one flag per setting of the config tree.
+
+    A command that takes all of them lists its own flags first, then these by their table in the file.
+    """
+    if only is None:
+        command.usage = command.usage or "%(prog)s [options]"
+    groups: dict[str | None, argparse._ActionsContainer] = {}
     complete_files(
         command.add_argument(
             "--config", type=Path, help="TOML file (default: config.toml in the data folder)"
@@ -56,15 +62,19 @@ def add_settings(command: argparse.ArgumentParser, only: Sequence[str] | None = 
     for section, name, field in fields():
         if only is not None and name not in only:
             continue
-        flag = "--" + name.replace("_", "-")
-        text = f"{field.description} [{field.default}]".replace("%", "%%")
+        if section not in groups:
+            title = f"settings in [{section}]" if section else "settings"
+            groups[section] = command if only is not None else command.add_argument_group(title)
+        group, flag = groups[section], "--" + name.replace("_", "-")
+        default = "" if field.default in (None, "", {}) else f" [{field.default}]"
+        text = f"{field.description}{default}".replace("%", "%%")
         if field.annotation is bool:
-            command.add_argument(
+            group.add_argument(
                 flag, dest=name, action=argparse.BooleanOptionalAction, default=None, help=text
             )
         else:
             metavar = (section or name).upper() if section is None else name.split("_")[-1].upper()
-            command.add_argument(flag, dest=name, default=None, metavar=metavar, help=text)
+            group.add_argument(flag, dest=name, default=None, metavar=metavar, help=text)
     for name in MOVED_NAMES:
         if only is None or name in only:
             _add_moved(command, name)
@@ -79,7 +89,7 @@ def _add_moved(command: argparse.ArgumentParser, name: str) -> None:
 
 def add_server(command: argparse.ArgumentParser) -> None:
     """Flags that select the server: the data folder's, or any other."""
-    command.add_argument("--url", help="of a server elsewhere, such as http://gpu-box:30000")
+    command.add_argument("--url", help="address of another server, such as http://gpu-box:30000")
     command.add_argument("--key", help="its API key [the data folder's, or OPENCLAW_RL_API_KEY]")
     add_settings(command, only=("home",))
 

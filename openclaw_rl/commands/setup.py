@@ -48,11 +48,13 @@ CHOICES = (
 
 def run(options: argparse.Namespace, config: Config) -> int:
     if not options.yes and not sys.stdin.isatty():
-        raise ValueError("nobody is there to answer; 'openclaw-rl setup --yes' takes what is recommended")
+        raise ValueError(
+            "setup asks questions in a terminal; 'openclaw-rl setup --yes' uses the recommended settings"
+        )
     home = config.home if options.yes or options.home else _ask_home(config.home)
     path = home / "config.toml"
     if path.exists():
-        raise ValueError(f"{path} is there already; change it, or move it away to be asked again")
+        raise ValueError(f"{path} exists already; edit it, or delete it to run setup again")
     room, on_gpu = _memory()
     if options.model or options.yes:
         model = options.model or recommend(room, on_gpu).model

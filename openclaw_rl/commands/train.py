@@ -294,7 +294,7 @@ def report(plan: TrainPlan, log: RunLog) -> str:
     lines += [f"  after {row['groups']:4} groups, {_versions(row)}: {_share(row)}" for row in looks]
     if len(looks) > 1:
         lines.append(f"  held-out success, last against first: {compared(looks[0], looks[-1])}")
-    lines.append("attempts that failed, by whose fault: " + (_counts(failures) or "none"))
+    lines.append("failed attempts by cause: " + (_counts(failures) or "none"))
     lines.append(f"agents were busy {busy / seconds if seconds else 0:.0%} of the time")
     return "\n".join(lines)
 

@@ -7,17 +7,45 @@ import argparse
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--env", metavar="NAME", help="toolcall, terminal, … or pkg.module:Class [ENV_TYPE]")
-    add("--tasks", default="", metavar="PATH", help="its tasks [those that come with it]")
-    add("--difficulty", type=int, metavar="N", help="only tasks that are at most so difficult [all]")
-    add("--parallel", type=int, default=0, metavar="N", help="episodes at once [PARALLEL_ENVS, or 8]")
-    add("--pool", default="local", metavar="WHERE", help="where they act: local, ray or ray://HOST:PORT")
-    add("--attempts", type=int, default=8, metavar="N", help="at each task; they are compared [8]")
-    add("--groups", type=int, default=0, metavar="N", help="tasks to attempt in all [until it is stopped]")
-    add("--minutes", type=float, default=0, metavar="M", help="end after so long")
-    add("--max-steps", type=int, default=0, metavar="N", help="of an episode [MAX_STEPS]")
-    add("--eval-every", type=int, metavar="N", help="try held-out tasks every N groups [50; 0 with --quick]")
-    add("--eval-tasks", type=int, default=100, metavar="N", help="of them, at most so many [100]")
-    add("--task-seed", type=int, default=0, metavar="N", help="of the order of the tasks [0]")
-    add("--free", action="store_true", help="do not force the reply to be a call of a tool")
-    add("--quick", action="store_true", help="20 minutes on a small machine, with rules as the judge")
+    add("--env", metavar="NAME", help="toolcall, terminal, swe, gui, … or pkg.module:Class [$ENV_TYPE]")
+    add("--tasks", default="", metavar="PATH", help="file or folder of tasks [the built-in ones]")
+    add("--difficulty", type=int, metavar="N", help="only tasks up to this difficulty; 0 is easiest [all]")
+    add(
+        "--parallel",
+        type=int,
+        default=0,
+        metavar="N",
+        help="attempts that run at the same time [$PARALLEL_ENVS, or 8]",
+    )
+    add(
+        "--pool",
+        default="local",
+        metavar="WHERE",
+        help="where environments run: local, ray or ray://HOST:PORT [local]",
+    )
+    add(
+        "--attempts",
+        type=int,
+        default=8,
+        metavar="N",
+        help="attempts at each task, which are compared with each other [8]",
+    )
+    add("--groups", type=int, default=0, metavar="N", help="stop after N tasks [never]")
+    add("--minutes", type=float, default=0, metavar="M", help="stop after M minutes [never]")
+    add(
+        "--max-steps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="most steps of an attempt [$MAX_STEPS, or the task's own]",
+    )
+    add(
+        "--eval-every",
+        type=int,
+        metavar="N",
+        help="evaluate on held-out tasks after every N tasks [50; 0, never, with --quick]",
+    )
+    add("--eval-tasks", type=int, default=100, metavar="N", help="evaluate on at most N held-out tasks [100]")
+    add("--task-seed", type=int, default=0, metavar="N", help="seed of the order of tasks [0]")
+    add("--free", action="store_true", help="do not force replies to be tool calls")
+    add("--quick", action="store_true", help="a run of about 20 minutes on two cores, with --judge rules")

@@ -21,5 +21,5 @@ def read_variables(
 def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:
     text = environment.get(name) or str(otherwise)
     if not text.isdecimal():
-        raise ValueError(f"{name} is {text!r}; it wants a whole number")
+        raise ValueError(f"{name} is {text!r}; it must be a whole number")
     return int(text)

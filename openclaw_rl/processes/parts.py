@@ -141,7 +141,7 @@ def build_upstream_answerer(config: Config) -> UpstreamAnswerer:
     """Answers with an upstream server only: no local model, hence no training."""
     url, key = config.serve.upstream or "", os.environ.get("OPENCLAW_RL_UPSTREAM_API_KEY")
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"--upstream is {url!r}; it wants a URL such as https://api.example.com/v1")
+        raise ValueError(f"--upstream is {url!r}; it must be a URL such as https://api.example.com/v1")
     name = config.serve.served_model_name or "default"
     return UpstreamAnswerer(url, key, name, config.serve.upstream_timeout_s)
 

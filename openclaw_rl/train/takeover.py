@@ -71,7 +71,7 @@ def take_over_shares(text: str) -> tuple[float, ...]:
     except ValueError:
         shares = ()
     if not shares or list(shares) != sorted(set(shares)) or shares[0] <= 0 or shares[-1] > 1:
-        raise ValueError(f"--take-over-shares is {text!r}; it wants rising shares such as 0.05,0.25,1")
+        raise ValueError(f"--take-over-shares is {text!r}; it must be rising shares such as 0.05,0.25,1")
     return shares
 
 

@@ -32,7 +32,7 @@ from openclaw_rl.testing import clean_environment, command
         (("serve", "--dtype", "bf61"), "did you mean 'bf16'?"),
         (("serve", "--policy-scope", "usr"), "did you mean 'user'?"),
         (("serve", "--algo", "binary", "--algo-options", "rl_wieght=2"), "has no setting 'rl_wieght'"),
-        (("serve", "--num-threads", "two"), "num_threads is 'two'; it wants a int"),
+        (("serve", "--num-threads", "two"), "num_threads is 'two'; it must be a whole number"),
         (("serve", "--train-base", "int8"), "did you mean 'int4'?"),
         (("serve", "--train-base", "int4", "--finetune", "full"), "--train-base int4 is for adapters"),
         (("serve", "--engine", "vllm", "--kernel", "float"), "is a setting of --engine local, not of vllm"),

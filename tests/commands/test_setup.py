@@ -38,7 +38,7 @@ def test_what_is_recommended_is_written_and_read(tmp_path: Path, capsys: pytest.
     stated = tomllib.loads((home / "config.toml").read_text())["engine"]["model"]
     assert load_config({"home": home}, {}).engine.model == stated
     assert main(["setup", "--yes", "--home", str(home)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_a_model_of_ones_own(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ async def test_a_run_is_logged_and_goes_on_where_it_was(
     said = report(first, log)
     assert "3 groups of 2" in said
     assert "1 of 1 solved" in said
-    assert "by whose fault: model 6" in said
+    assert "by cause: model 6" in said
 
 
 async def test_held_out_tasks_are_tried_on_a_schedule(

@@ -60,7 +60,7 @@ def test_an_implementation_s_own_settings_extend_the_section() -> None:
     assert (engine.max_running, engine.graphs, engine.idle_chunk_tokens) == (3, False, 512)
     with pytest.raises(ValueError, match=r"no setting 'graph'; it has: .*did you mean 'graphs'"):
         extended(LocalEngineOptions, EngineConfig(), {"graph": "no"})
-    with pytest.raises(ValueError, match="idle_chunk_tokens is 'many'; it wants a int such as 512"):
+    with pytest.raises(ValueError, match="idle_chunk_tokens is 'many'; it must be a whole number"):
         extended(LocalEngineOptions, EngineConfig(), {"idle_chunk_tokens": "many"})
 
 

@@ -12,13 +12,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="toolcall, terminal, swe, gui, verifiers, openenv, or pkg.module:Class [ENV_TYPE]",
     )
-    group.add_argument("--tasks", default="", metavar="PATH", help="its tasks [those that come with it]")
     group.add_argument(
-        "--split", default="test", choices=("train", "validation", "test", "all"), help="which of them [test]"
+        "--tasks", default="", metavar="PATH", help="file or folder of tasks [the built-in ones]"
     )
-    group.add_argument("--attempts", type=int, default=1, metavar="N", help="at each task [1]")
-    group.add_argument("--max-steps", type=int, default=0, metavar="N", help="of an episode [MAX_STEPS]")
     group.add_argument(
-        "--pool", default="local", metavar="WHERE", help="where they act: local, ray or ray://HOST:PORT"
+        "--split", default="test", choices=("train", "validation", "test", "all"), help="which tasks [test]"
     )
-    group.add_argument("--free", action="store_true", help="do not force the reply to be a call of a tool")
+    group.add_argument("--attempts", type=int, default=1, metavar="N", help="attempts at each task [1]")
+    group.add_argument(
+        "--max-steps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="most steps of an attempt [$MAX_STEPS, or the task's own]",
+    )
+    group.add_argument(
+        "--pool",
+        default="local",
+        metavar="WHERE",
+        help="where environments run: local, ray or ray://HOST:PORT",
+    )
+    group.add_argument("--free", action="store_true", help="do not force replies to be tool calls")

@@ -113,7 +113,7 @@ def table(name: str, episodes: Sequence[Episode]) -> str:
     lines = [
         f"{name}: {found['solved']} of {found['of']} solved, {share:.2f} "
         f"[{found['low']:.2f}, {found['high']:.2f}]",
-        f"not solved, by whose fault: {failed}",
+        f"not solved, by cause: {failed}",
         *(f"  {template:16} {share:.2f}" for template, share in found["by"].items()),
     ]
     return "\n".join(lines)

@@ -15,10 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of this evaluation, in addition to those that all evaluations share."""
     group = parser.add_argument_group("wishes")
     group.add_argument(
-        "--wishes", metavar="NAMES", help="names with commas between, written, or drawn:N [drawn:12]"
+        "--wishes", metavar="NAMES", help="comma-separated names, 'written', or drawn:N [drawn:12]"
     )
-    group.add_argument("--draw", metavar="TEXT", help="what wishes are drawn by [the commit's hash]")
-    group.add_argument("--items", type=int, default=400, metavar="N", help="checkable items tried [400]")
+    group.add_argument("--draw", metavar="TEXT", help="seed of the random draw of wishes [the commit's hash]")
+    group.add_argument("--items", type=int, default=400, metavar="N", help="checkable tasks to try [400]")
     group.add_argument(
         "--stories",
         default="alone",
@@ -26,4 +26,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="alone, together (three people at once), or once it is learned: taken-back, second (another "
         "wish), against (a contrary one)",
     )
-    group.add_argument("--note", action="store_true", help="also with a memory note in the system prompt")
+    group.add_argument("--note", action="store_true", help="also measure with a note in the system prompt")
