@@ -15,7 +15,7 @@ from typing import Any
 import shtab
 
 from openclaw_rl import __version__
-from openclaw_rl.commands import import_arguments, train_arguments
+from openclaw_rl.commands import import_arguments, train_arguments, user_arguments
 from openclaw_rl.commands.flags import Parser, add_server, add_settings, complete_files, parse, read_config
 from openclaw_rl.config import Config
 from openclaw_rl.connect import CLIENTS
@@ -76,7 +76,8 @@ def _parser() -> Parser:
     add_settings(doctor)
 
     _add_keys(commands)
-    _add_users(commands)
+    people = "manage people: their keys, groups and limits"
+    user_arguments.add_arguments(_command(commands, "users", people, _terminal("users", "run")))
     _add_connect(commands)
     _add_policy(commands)
     _add_data(commands)
@@ -202,39 +203,6 @@ def _add_background(commands: Any) -> None:
         command = _command(commands, name, text, _terminal("backup", name))
         complete_files(command.add_argument("file", metavar="FILE.tar.gz"))
         add_settings(command, only=("home", "ledger_url", "policies"))
-
-
-def _add_users(commands: Any) -> None:
-    users = _command(
-        commands, "users", "manage people: their keys, groups and limits", _terminal("users", "run")
-    )
-    actions = users.add_subparsers(dest="action", required=True, metavar="ACTION")
-    add_settings(actions.add_parser("list", help="list everybody who has a key"), only=("home",))
-    waves = actions.add_parser("waves", help="list sudden waves of complaints that wait for your decision")
-    waves.add_argument("--learn", type=int, metavar="ID", help="learn from this one after all")
-    waves.add_argument("--discard", type=int, metavar="ID", help="never learn from this one")
-    add_settings(waves, only=("home",))
-    for name, text in (
-        ("add", "create a key for somebody"),
-        ("group", "let somebody share a group's policy"),
-        ("environment", "use a key for an agent in an environment, with its own policy"),
-        ("quota", "set somebody's limits"),
-        ("record", "switch recording of somebody's requests on or off"),
-    ):
-        action = actions.add_parser(name, help=text, description=text)
-        action.add_argument("name", help="the user")
-        if name == "group":
-            action.add_argument("group", help="its name, or 'none'")
-        elif name == "environment":
-            action.add_argument("environment", help="its name, or 'none'")
-        elif name == "quota":
-            action.add_argument("--requests-per-minute", metavar="N", help="a number, or 'none'")
-            action.add_argument(
-                "--tokens-per-day", metavar="N", help="prompts and replies; a number, or 'none'"
-            )
-        elif name == "record":
-            action.add_argument("record", choices=("on", "off"))
-        add_settings(action, only=("home",))
 
 
 def _add_terminal(commands: Any) -> None:
