@@ -129,7 +129,9 @@ def reply(met: list[bool], form: str = "trained", shows: list[bool] | None = Non
 def arm_log(out: Path, name: str, facts: dict[str, Any]) -> ConversationLog:
     folder = out / "arms" / name
     folder.mkdir(parents=True)
-    (folder / "arm.json").write_text(json.dumps({"wish": "w", "kind": "form", "second": None, **facts}))
+    (folder / "arm.json").write_text(
+        json.dumps({"wish": "w", "seed": 0, "kind": "form", "second": None, **facts})
+    )
     return ConversationLog(folder / "log.jsonl")
 
 
@@ -180,6 +182,40 @@ def test_people_at_once_are_reported_beside_those_alone(out: Path) -> None:
     alone, together = report.write(out).split("Three people")
     assert "| w-0 | 0.50 | 1.00 |" in alone
     assert "| w-together-0 | 0.50 | 0.00 |" in together
+
+
+def pair_log(out: Path, story: str, seed: int, looks: list[int], final: int, wish: str = "w") -> None:
+    """One arm: of ten replies, how many met the wish after each conversation and at the end."""
+    log = arm_log(out, f"{wish}-{story}-{seed}", {"story": story, "wish": wish, "seed": seed})
+    for number, met in enumerate(looks):
+        log.write("look", {"number": number, "rows": [reply([n < met]) for n in range(10)]})
+    log.write("final", {"rows": [reply([n < final]) for n in range(10)]})
+    log.write("items", {"right": [True, True, True]})
+
+
+def test_each_wish_alone_stands_beside_the_same_wish_and_seed_together(out: Path) -> None:
+    pair_log(out, "alone", 0, looks=[5, 5], final=8)
+    pair_log(out, "together", 0, looks=[1, 1, 5, 5], final=6)
+    pair_log(out, "alone", 1, looks=[1, 5, 5], final=6)
+    pair_log(out, "together", 1, looks=[1], final=2)
+    pair_log(out, "alone", 2, looks=[5], final=10)  # nobody to compare with
+    pair_log(out, "together", 0, looks=[5], final=10, wish="v")
+    paired = report.pairs(report.collect(out))
+    assert [(p.alone.name, p.together.name) for p in paired] == [
+        ("w-alone-0", "w-together-0"),
+        ("w-alone-1", "w-together-1"),
+    ]
+    text = report.write(out)
+    assert "| w | 2 | 0.50 | 0.70 | 0.40 | -0.30 (-0.40 … -0.20) | 1.5 (2 of 2) | 3 (1 of 2) |" in text
+    assert "2 pairs of wishes that the told base meets at least 30%: together minus alone -0.300 ±" in text
+    assert "more than 0.10 below alone: 2." in text
+    assert "both ways 1; of these, together after +2.0 conversations" in text
+
+
+def test_without_arms_run_both_ways_there_is_no_paired_table(out: Path) -> None:
+    pair_log(out, "alone", 0, looks=[5], final=8)
+    pair_log(out, "together", 1, looks=[5], final=8)
+    assert "alone and together" not in report.write(out)
 
 
 def test_what_was_taken_back_is_gone_when_it_shows_no_more(out: Path) -> None:

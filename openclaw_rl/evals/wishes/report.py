@@ -22,6 +22,8 @@ GONE = 0.15
 @dataclass(frozen=True, slots=True)
 class Result:
     name: str
+    wish: str
+    seed: int
     kind: str
     told: float
     """Share of the hinted base's held-out replies that meet the wish."""
@@ -55,6 +57,18 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """The same wish with the same seed, on a system of its own and on one that others use too."""
+
+    alone: Result
+    together: Result
+
+    @property
+    def difference(self) -> float:
+        return self.together.now - self.alone.now
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """A wish after it was taken back, or after another one was added."""
 
@@ -83,6 +97,7 @@ def write(out: Path) -> str:
     parts = [
         table(alone),
         f"Three people with a system between them:\n\n{table(together)}" if together else "",
+        pair_table(pairs(results)),
         turn_table(turns),
     ]
     text = "\n".join(part for part in parts if part)
@@ -164,6 +179,8 @@ def _result(
     plain = base.of("plain")[-1]["rows"]
     return Result(
         name=name,
+        wish=facts["wish"],
+        seed=facts["seed"],
         kind=facts["kind"],
         told=level,
         plain=0.0,
@@ -257,6 +274,64 @@ def summary(results: Sequence[Result]) -> str:
         said = sum(r.given_up is not None for r in others)
         lines.append(f"Of {len(others)} wishes that it does not manage when told, {said} were said so.")
     return "\n".join(lines)
+
+
+def pairs(results: Sequence[Result]) -> list[Pair]:
+    """Arms that were run both ways; an arm without its counterpart is left out."""
+    alone = {(r.wish, r.seed): r for r in results if not r.together}
+    return [Pair(alone[r.wish, r.seed], r) for r in results if r.together and (r.wish, r.seed) in alone]
+
+
+def pair_table(paired: Sequence[Pair]) -> str:
+    """One row per wish: means over its seeds, and the median of the conversations until it was learned."""
+    if not paired:
+        return ""
+    head = (
+        "The same wishes and seeds, alone and together:\n\n"
+        "| wish | seeds | told base | after: alone | together | difference (least … most) "
+        "| learned after: alone | together |\n"
+        "|---|---|---|---|---|---|---|---|"
+    )
+    wishes = sorted({pair.alone.wish for pair in paired})
+    lines = [_pair_row(wish, [pair for pair in paired if pair.alone.wish == wish]) for wish in wishes]
+    return "\n".join([head, *lines, "", pair_summary(paired)]) + "\n"
+
+
+def _pair_row(wish: str, paired: Sequence[Pair]) -> str:
+    differences = [pair.difference for pair in paired]
+    return (
+        f"| {wish} | {len(paired)} | {paired[0].alone.told:.2f} | {_mean([p.alone.now for p in paired]):.2f} "
+        f"| {_mean([p.together.now for p in paired]):.2f} | {_mean(differences):+.2f} "
+        f"({min(differences):+.2f} … {max(differences):+.2f}) "
+        f"| {_until([p.alone for p in paired])} | {_until([p.together for p in paired])} |"
+    )
+
+
+def _until(results: Sequence[Result]) -> str:
+    """Conversations until the wish was learned, and in how many arms it was."""
+    until = [r.reached for r in results if r.reached is not None]
+    return f"{statistics.median(until):g} ({len(until)} of {len(results)})" if until else "–"
+
+
+def pair_summary(paired: Sequence[Pair]) -> str:
+    """Over wishes that the told base meets; the interval treats the pairs as independent."""
+    managed = [pair for pair in paired if pair.alone.managed]
+    if not managed:
+        return f"{len(paired)} pairs, none of a wish that the told base meets."
+    differences = [pair.difference for pair in managed]
+    interval = ""
+    if len(managed) > 1:
+        interval = f" ± {1.96 * statistics.stdev(differences) / len(managed) ** 0.5:.3f} (95 %)"
+    later = [pair for pair in managed if None not in (pair.alone.reached, pair.together.reached)]
+    delay = _mean([(pair.together.reached or 0) - (pair.alone.reached or 0) for pair in later])
+    return (
+        f"{len(managed)} pairs of wishes that the told base meets at least {MANAGED:.0%}: "
+        f"together minus alone {_mean(differences):+.3f}{interval}; more than {BELOW:.2f} below alone: "
+        f"{sum(d < -BELOW for d in differences)}. Learned alone "
+        f"{sum(p.alone.reached is not None for p in managed)}, together "
+        f"{sum(p.together.reached is not None for p in managed)}, both ways {len(later)}; "
+        f"of these, together after {delay:+.1f} conversations on average."
+    )
 
 
 def turn_table(turns: Sequence[Turn]) -> str:
