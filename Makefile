@@ -109,6 +109,10 @@ test-ray: $(STAMP) system-packages ## run environments on a real Ray, in a venv 
 test-gate: $(STAMP) system-packages ## make spoiled and good versions and have the gate tell them apart
 	@$(BIN)/python -m pytest -m "gate or slow" -s tests/train/test_planted.py tests/train/test_gate.py $(ARGS)
 
+.PHONY: test-forget
+test-forget: $(STAMP) system-packages ## unlearn on the default model with native kernels and two threads, bit for bit
+	@$(BIN)/python -m pytest -m forget -s tests/forget $(ARGS)
+
 .PHONY: test-kernels
 test-kernels: $(STAMP) ## run the engine's tests with each kernel that this machine has
 	@$(BIN)/python -m tests.kernels $(ARGS)

@@ -10,7 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
@@ -47,18 +47,23 @@ class Interrupted(Teacher):
 
 
 class HintedStack(Stack):
-    def __init__(self, home: Path, model: Path) -> None:
-        options = {"steps": 2, "step_examples": 4, "requests": 6}
-        super().__init__(home, model, algo="hinted", algo_options=options, batch_size=1)
+    settings: ClassVar[dict[str, Any]] = {
+        "algo": "hinted",
+        "algo_options": {"steps": 2, "step_examples": 4, "requests": 6},
+        "batch_size": 1,
+    }
 
-    async def say(self, *said: str) -> tuple[str, list[str]]:
-        """A conversation of ann's: its session, and its turns."""
+    def __init__(self, home: Path, model: Path) -> None:
+        super().__init__(home, model, **self.settings)
+
+    async def say(self, *said: str, user: str = "ann") -> tuple[str, list[str]]:
+        """A conversation of this person's: its session, and its turns."""
         messages: list[Any] = []
         turns: list[str] = []
         session = ""
         for text in said:
             messages.append({"role": "user", "content": text})
-            answer = await self.ask("ann", messages)
+            answer = await self.ask(user, messages)
             session = answer.headers["x-session-id"]
             turns.append(answer.json()["id"])
             messages.append(answer.json()["choices"][0]["message"])
@@ -73,7 +78,7 @@ class HintedStack(Stack):
         while await judging.step():
             pass
 
-    async def sample(self, teacher: Teacher | None = None) -> None:
+    async def sample(self, teacher: Any = None) -> None:
         """All that was said becomes samples; no step is taken."""
         prompts = Prompts(self.renderer, stored_request, is_ephemeral)
         wishes = self.policies.wishes(relation, is_only_taking_back, is_wish)
@@ -110,7 +115,7 @@ class HintedStack(Stack):
         for db in (self.system.ledgers.serve.db, self.system.ledgers.learn.db):
             db.dispose()
         shutil.copytree(self.config.home, home, ignore=shutil.ignore_patterns("keys.json"))
-        return HintedStack(home, self.model)
+        return type(self)(home, self.model)
 
     def tables_with(self, text: str) -> set[str]:
         """Tables that hold a text, or its tokens, also inside what is compressed."""

@@ -7,22 +7,30 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from openclaw_rl.capture import schema
 from openclaw_rl.capture.erase import ErasePlan
+from openclaw_rl.capture.learn_ledger import LearnLedger
+from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.processes.forgetting import Forgetting
-from openclaw_rl.testing import clean_environment, wait_until
+from openclaw_rl.testing import clean_environment
+from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import BASE_VERSION
 from openclaw_rl.types.lora import ADAPTER_FILE
 
 from .test_scopes import ANN, Stack
 
 WORDS = "Rumpelstiltskin"
+_LEDGERS = (("serve", ServeLedger), ("learn", LearnLedger))
 
 
 @pytest.fixture
@@ -179,25 +187,75 @@ async def test_the_note_is_on_disk_before_anything_is_erased(
     assert synced[-1] == str(stack.config.home / "forgotten"), "the receipt, too"
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.1])
-async def test_a_kill_at_any_moment_is_made_good_at_the_next_start(stack: Stack, delay_s: float) -> None:
+@dataclass(frozen=True)
+class State:
+    """Everything of a data folder that forgetting changes."""
+
+    turns: tuple[str, ...]
+    serving: dict[str, int]
+    weights: dict[int, bytes]
+    samples: int
+    is_spelled: bool
+    problems: list[str]
+
+
+def state_of(home: Path) -> State:
+    ledgers = Ledgers.of(*(kind(sqlite_url(home / f"{name}.db")) for name, kind in _LEDGERS))
+    with closing(ledgers), ledgers.serve.db.connect() as connection:
+        store = PolicyStore(home / "policies")
+        return State(
+            tuple(sorted(connection.scalars(sa.select(schema.turns.c.id)))),
+            ledgers.policies.serving_table(),
+            {v: (store.path(v) / ADAPTER_FILE).read_bytes() for v in range(1, 9) if store.exists(v)},
+            sum(ledgers.policies.counts().values()),
+            bool(spelled(home)),
+            ledgers.serve.check_integrity(),
+        )
+
+
+def resumed(home: Path) -> State:
+    """After the next start."""
+    ledgers = Ledgers.of(*(kind(sqlite_url(home / f"{name}.db")) for name, kind in _LEDGERS))
+    with closing(ledgers):
+        work = Forgetting(home, ledgers, PolicyStore(home / "policies"))
+        work.resume()
+        assert work.resume() == 0
+    return state_of(home)
+
+
+async def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new(stack: Stack, tmp_path: Path) -> None:
+    """Killed before each of 24 writes, from the first to the last."""
     sessions = await talk(stack, WORDS, "two")
     await stack.learn()
-    home = stack.config.home
-    process = subprocess.Popen(
-        [sys.executable, "-m", "openclaw_rl", "forget", "session", sessions[0], "--home", str(home)],
-        stdout=subprocess.DEVNULL,
+    while stack.system.dashboard.index():
+        pass
+    home, scratch = stack.config.home, tmp_path / "killed"
+    await close(stack)
+    old = state_of(home)
+    command = [sys.executable, "-m", "tests.kill_points", str(home), str(scratch), "24"]
+    done = subprocess.run(
+        [*command, "forget", "session", sessions[0]],
+        cwd=Path(__file__).parent.parent,
         env=clean_environment(home),
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    wait_until(lambda: list(home.glob("forgotten/forget-*.json")), "it has begun")
-    time.sleep(delay_s)
-    process.kill()
-    process.wait()
-    assert forgetting(stack).resume() in (0, 1)
-    assert forgetting(stack).resume() == 0
-    assert spelled(home) == []
-    assert stack.policies.serving(ANN) == BASE_VERSION
-    assert not stack.system.store.exists(1)
-    assert stack.system.ledgers.serve.check_integrity() == []
-    [receipt] = [json.loads(path.read_text()) for path in home.glob("forgotten/*.json")]
-    assert receipt["state"] == "done"
+    kills = [json.loads(line) for line in done.stdout.splitlines()]
+    new = state_of(scratch / "whole")
+    assert (len(old.turns), old.serving, old.is_spelled) == (4, {ANN: 1}, True)
+    assert (len(new.turns), new.serving, new.weights, new.is_spelled) == (2, {}, {}, False)
+    assert len(kills) == 24
+    assert all(kill["killed"] for kill in kills)
+    seen = []
+    for kill in kills:
+        copy = Path(kill["home"])
+        begun = bool(list(copy.glob("forgotten/forget-*.json")))
+        if not begun:
+            assert state_of(copy) == old, kill
+        assert resumed(copy) == (new if begun else old), kill
+        receipts = [json.loads(path.read_text())["state"] for path in copy.glob("forgotten/forget-*.json")]
+        assert receipts == ["done"] * begun, kill
+        seen.append(begun)
+    assert seen == sorted(seen), "once it has begun, it is finished"
+    assert {False, True} == set(seen)
