@@ -17,17 +17,15 @@ import sqlalchemy as sa
 from openclaw_rl.algo.hinted import Hinted
 from openclaw_rl.capture import schema
 from openclaw_rl.capture.content import pack_ids
-from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
 from openclaw_rl.capture.learn_ledger import metadata
 from openclaw_rl.capture.normalise import is_ephemeral
 from openclaw_rl.capture.sample_turns import sample_turns
 from openclaw_rl.capture.samples import change_sources, samples
 from openclaw_rl.capture.stored import stored_request
 from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
-from openclaw_rl.judge.worker import JudgeWorker
 from openclaw_rl.train.lessons import SampleMaker
 from openclaw_rl.train.prompts import Prompts
-from openclaw_rl.types import Answer, Json
+from openclaw_rl.types import Answer, Json, Judge
 
 from .learn.test_wishes import Complaints, Teacher
 from .test_scopes import ANN, Stack
@@ -70,13 +68,10 @@ class HintedStack(Stack):
         await self.judge()
         return session, turns
 
-    async def judge(self) -> None:
+    async def judge(self, judge: Judge | None = None) -> None:
         """One conversation after the other, so that verdicts come in their order."""
         await self.system.gateway.drain()
-        ledgers = self.system.ledgers
-        judging = JudgeWorker(LedgerJudgeQueue(ledgers.serve, ledgers.learn, idle_s=1e12), Complaints())
-        while await judging.step():
-            pass
+        await super().judge(judge or Complaints())
 
     async def sample(self, teacher: Any = None) -> None:
         """All that was said becomes samples; no step is taken."""

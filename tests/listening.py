@@ -1,4 +1,4 @@
-"""A scripted system that listens on a real port, for clients that bring their own connection."""
+"""Servers on real ports: a scripted system for clients that bring their own connection, and a receiver."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import uvicorn
 
@@ -26,3 +27,27 @@ def listening(system: ServingSystem) -> Iterator[str]:
     server.should_exit = True
     thread.join(30)
     assert not thread.is_alive()
+
+
+@contextmanager
+def receiving() -> Iterator[tuple[str, list[bytes]]]:
+    """The URL of a server that accepts everything, and the bodies that were sent to it."""
+    bodies: list[bytes] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", bodies
+        finally:
+            server.shutdown()
+            thread.join(30)

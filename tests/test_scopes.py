@@ -20,7 +20,8 @@ from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.scopes import Scopes, check_scope
 from openclaw_rl.sinks import Fan
 from openclaw_rl.testing import FiniteGate, WordJudge, tiny_model
-from openclaw_rl.types import EVERYONE, ScoreRequest
+from openclaw_rl.train.worker import LearnWorker
+from openclaw_rl.types import EVERYONE, Judge, ScoreRequest, Sink
 from openclaw_rl.types.lora import ADAPTER_FILE
 
 ANN, BEN = "user:ann", "user:ben"
@@ -79,14 +80,22 @@ class Stack:
             await self.ask(user, [*messages, reply, {"role": "user", "content": "bad, say less"}])
         await self.system.gateway.drain()
 
-    async def learn(self) -> None:
+    async def judge(self, judge: Judge | None = None) -> None:
         ledgers = self.system.ledgers
-        judging = JudgeWorker(LedgerJudgeQueue(ledgers.serve, ledgers.learn, idle_s=1e12), WordJudge())
+        queue = LedgerJudgeQueue(ledgers.serve, ledgers.learn, idle_s=1e12)
+        judging = JudgeWorker(queue, judge or WordJudge())
         while await judging.step():
             pass
+
+    async def learner(self, judge: Judge | None = None, *sinks: Sink) -> LearnWorker:
+        """After everything was judged."""
+        await self.judge(judge)
         encode = parts.text_encoder(parts.load_tokenizer(self.model))
         served = ServedModel(self.system.engine, self.model, self.renderer, encode)
-        worker = loop.build_learner(self.config, served, self.policies, Fan([]), FiniteGate())
+        return loop.build_learner(self.config, served, self.policies, Fan(sinks), FiniteGate())
+
+    async def learn(self, judge: Judge | None = None, *sinks: Sink) -> None:
+        worker = await self.learner(judge, *sinks)
         while await worker.step():
             pass
 
@@ -155,6 +164,29 @@ async def test_two_people_with_a_policy_each(stack: Stack) -> None:
     turn = stack.system.ledgers.serve.load_turn(reply.json()["id"])
     assert turn is not None
     assert (turn.scope, turn.policy_version) == (BEN, 2)
+
+
+async def test_people_take_turns_however_much_one_of_them_says(stack: Stack) -> None:
+    """Two samples a step: ann has enough for four steps, the others for one each."""
+    await stack.complain("ann", 8)
+    await stack.complain("ben", 2)
+    await stack.complain("owner", 2)
+    await stack.learn()
+    made = [p for scope in (ANN, BEN, EVERYONE) for p in stack.policies.list_policies(scope=scope)]
+    steps = sorted((p.version, p.scope) for p in made if p.version)
+    assert [scope for _, scope in steps] == [EVERYONE, ANN, BEN, ANN, ANN, ANN]
+
+
+async def test_whoever_speaks_while_a_long_backlog_is_learned_comes_next(stack: Stack) -> None:
+    await stack.complain("ann", 8)
+    worker = await stack.learner()
+    while stack.policies.serving(ANN) == 0:
+        await worker.step()
+    await stack.complain("ben", 2)
+    await stack.judge()
+    while stack.policies.serving(BEN) == 0:
+        assert await worker.step()
+    assert stack.policies.waiting(ANN)[0] >= 2, "ann is not done"
 
 
 async def test_a_server_that_starts_again_serves_everybody_their_own(stack: Stack) -> None:

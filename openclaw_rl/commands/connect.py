@@ -13,6 +13,10 @@ from openclaw_rl.connect.client import ROOMY, ServerAddress
 from openclaw_rl.models import short_name
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 from openclaw_rl.serve.listen import announced
+from openclaw_rl.users import Users
+
+#: The setting with which turns that say ``store: false`` are kept and learned from.
+_KEPT = "not-retrievable"
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
@@ -29,7 +33,8 @@ def server_of(config: Config, user: str = DEFAULT_USER, context: int | None = No
     name = config.serve.served_model_name or short_name(config.engine.model)
     url = announced(config.home) or f"http://{config.serve.host}:{config.serve.port}"
     known = {"model": name, "max_tokens": config.serve.default_max_tokens, **_served(url, key)}
-    known["keeps_store_false"] = config.serve.store_false == "not-retrievable"
+    known.setdefault("keeps_store_false", config.serve.store_false == _KEPT)
+    known["off_the_record"] = Users.in_home(config.people).of(user).off_the_record
     if context:
         known["context_length"] = context
     return ServerAddress(url, key, **known)
@@ -41,12 +46,17 @@ def _served(url: str, key: str) -> dict[str, Any]:
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=5) as client:
             status = client.get("/v1/status").raise_for_status().json()
-            length = status["engine"]["context_length"]
+            length, kept = status["engine"]["context_length"], status.get("store_false", _KEPT) == _KEPT
             if length:
-                return {"model": status["model"], "context_length": length}
+                return {"model": status["model"], "context_length": length, "keeps_store_false": kept}
             # The model is on another server, and its context length is unknown.
             names = [model["id"] for model in client.get("/v1/models").raise_for_status().json()["data"]]
     except (httpx.HTTPError, ValueError):
         return {}
     model = status["model"] if status["model"] in names or not names else names[0]
-    return {"model": model, "context_length": ROOMY, "max_tokens": ROOMY // 4}
+    return {
+        "model": model,
+        "context_length": ROOMY,
+        "max_tokens": ROOMY // 4,
+        "keeps_store_false": kept,
+    }

@@ -37,6 +37,10 @@ _LEARNED = (
 _NOT_KEPT = (
     "# This client sends store: false: nothing is kept or learned (--store-false not-retrievable: all is)."
 )
+_OFF_THE_RECORD = (
+    "# This key's user is off the record: nothing is kept or learned ('openclaw-rl users record NAME on' "
+    "undoes it)."
+)
 
 
 def run(
@@ -50,7 +54,9 @@ def run(
 ) -> None:
     """Print the set-up, write it, or undo it. ``home`` is where the client keeps its settings."""
     client = CLIENTS[name]
-    if name in _SENDS_STORE_FALSE and not undo:
+    if server.off_the_record and not undo:
+        say(_OFF_THE_RECORD)
+    elif name in _SENDS_STORE_FALSE and not undo:
         say(_LEARNED if server.keeps_store_false else _NOT_KEPT)
     if not write and not undo:
         say(client.explain(server))

@@ -24,6 +24,8 @@ class ServerAddress:
     context_length: int = 8192
     keeps_store_false: bool = True
     """Whether requests with ``store: false`` are kept and learned from."""
+    off_the_record: bool = False
+    """Whether nothing of the key's owner is kept."""
 
     @property
     def base_url(self) -> str:

@@ -1,8 +1,8 @@
 """Adapters by version: all of them on disk, a bounded number in memory.
 
 When the cache is full, the least recently used adapter that no request is using is evicted. An evicted
-adapter is read again when it is needed, outside the engine's thread, so that no other request waits for it;
-requests that need it at the same time share one reading.
+adapter is read again when it is needed, in threads that do nothing else, so that no other request waits for
+it, however slow the disk is; requests that need it at the same time share one reading.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from openclaw_rl.engine.lora import Adapter
+
+#: Adapters read at the same time.
+_READERS = 4
 
 
 class AdapterCache:
@@ -27,6 +31,8 @@ class AdapterCache:
         self._loaded: OrderedDict[int, Adapter] = OrderedDict()
         self._in_use: Counter[int] = Counter()
         self._reading: dict[Path, asyncio.Task[Adapter]] = {}
+        # Not asyncio's own threads: every request needs one of those for the ledger.
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="adapters")
 
     def __contains__(self, version: int) -> bool:
         return version in self._paths
@@ -45,7 +51,7 @@ class AdapterCache:
 
     async def put(self, version: int, path: Path) -> None:
         """Register a version. Its adapter is read now if there is room, else on first use."""
-        adapter = await asyncio.to_thread(self._read, path) if self._has_room() else None
+        adapter = await self._read_in_thread(path) if self._has_room() else None
         self.drop(version)
         self._paths[version] = path
         if adapter is not None:
@@ -74,10 +80,13 @@ class AdapterCache:
 
     async def _read_once(self, path: Path) -> Adapter:
         if path not in self._reading:
-            self._reading[path] = asyncio.create_task(asyncio.to_thread(self._read, path))
+            self._reading[path] = asyncio.create_task(self._read_in_thread(path))
             self._reading[path].add_done_callback(lambda _: self._reading.pop(path))
         # Who asked first may leave while others wait.
         return await asyncio.shield(self._reading[path])
+
+    async def _read_in_thread(self, path: Path) -> Adapter:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, path)
 
     def drop(self, version: int) -> None:
         self._paths.pop(version, None)

@@ -60,6 +60,7 @@ def status(system: ServingSystem, scope: Scope = EVERYONE, user: str | None = No
         "model": system.gateway.model_name,
         "scope": scope,
         "policy_version": engine.version_for(scope),
+        "store_false": system.config.serve.store_false,
         "uptime_s": time.time() - system.started_at,
         "busy": busy,
         "funnel": funnel,

@@ -16,10 +16,16 @@ from typing import Any
 import pytest
 
 from openclaw_rl import connect
+from openclaw_rl.commands.connect import server_of
+from openclaw_rl.config import load_config
 from openclaw_rl.connect import CLIENTS
 from openclaw_rl.connect.client import ServerAddress
 from openclaw_rl.connect.files import backup_of
-from openclaw_rl.testing import clean_environment, command
+from openclaw_rl.serve.auth import KeyRing
+from openclaw_rl.testing import clean_environment, command, scripted_system
+from openclaw_rl.users import Users
+
+from ..listening import listening
 
 SERVER = ServerAddress("http://127.0.0.1:30000", "sk-ocrl-test", "SmolLM2-135M-Instruct", 1024)
 FILES = {
@@ -50,6 +56,33 @@ def test_the_set_up_is_printed(name: str, tmp_path: Path) -> None:
     assert SERVER.model in said or name == "open-webui"
     assert ":30000" in said
     assert not list(tmp_path.iterdir())
+
+
+def told(name: str, how: dict[str, bool], **facts: bool) -> str:
+    said: list[str] = []
+    connect.run(name, replace(SERVER, **facts), said.append, **how)
+    return "\n".join(said)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_what_becomes_of_a_client_s_turns_is_said(name: str, tmp_path: Path) -> None:
+    """Codex sends ``store: false`` with every request, and which of its two meanings holds is a setting."""
+    kept, not_kept = (told(name, {}, keeps_store_false=keeps) for keeps in (True, False))
+    assert ("Its turns are kept here and learned from" in kept) == (name == "codex")
+    assert ("nothing is kept or learned" in not_kept) == (name == "codex")
+    assert "nothing is kept" not in kept.replace("--store-false off-the-record keeps nothing of them", "")
+    assert "kept here and learned from" not in not_kept
+    private = told(name, {}, off_the_record=True)
+    assert "off the record: nothing is kept or learned" in private
+    assert "kept here and learned from" not in private
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_becomes_of_them_is_said_also_when_it_is_written_and_not_when_it_is_undone(
+    name: str, tmp_path: Path
+) -> None:
+    assert ("store: false" in run(name, tmp_path, write=True)) == (name == "codex")
+    assert "store: false" not in run(name, tmp_path, undo=True)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -257,3 +290,21 @@ def test_a_model_that_another_server_holds(arguments: tuple[str, ...], context: 
     assert "ANTHROPIC_MODEL=large" in printed
     assert f"CLAUDE_CODE_MAX_CONTEXT_TOKENS={context}" in printed
     assert "CLAUDE_CODE_SIMPLE" not in printed
+
+
+def test_the_running_server_s_setting_counts_rather_than_this_command_s(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    config = load_config({"home": home}, environment={})
+    system = scripted_system(home, store_false="off-the-record")
+    assert server_of(config).keeps_store_false, "nobody serves there yet: what the settings say"
+    with listening(system) as url:
+        (home / "serve.json").write_text(json.dumps({"url": url}))
+        assert not server_of(config).keeps_store_false
+
+
+def test_somebody_off_the_record_is_told_so(tmp_path: Path) -> None:
+    config = load_config({"home": tmp_path}, environment={})
+    KeyRing.in_home(tmp_path).add("ann")
+    Users.in_home(tmp_path).change("ann", off_the_record=True)
+    assert server_of(config, "ann").off_the_record
+    assert not server_of(config).off_the_record

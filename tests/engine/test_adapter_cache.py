@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +14,9 @@ from openclaw_rl.engine.adapter_cache import AdapterCache
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.engine.lora import Adapter
-from openclaw_rl.testing import tiny_model
+from openclaw_rl.testing import tiny_model, until
 from openclaw_rl.testing.contracts.engine import collect
-from openclaw_rl.types import GenerateRequest, SamplingParams, ScoreRequest, Weights
+from openclaw_rl.types import BASE_VERSION, GenerateRequest, SamplingParams, ScoreRequest, Token, Weights
 
 SEQUENCE = list(range(5, 25))
 
@@ -147,3 +149,48 @@ async def test_everybody_is_answered_by_their_own_whoever_is_in_memory(
     finally:
         await roomy.close()
         await narrow.close()
+
+
+class SlowDisk(LocalEngine):
+    """Whose adapters are read only once they may."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.may_read, self.waiting = threading.Event(), 0
+        self.may_read.set()
+
+    def _read_adapter(self, path: Path) -> Adapter:
+        self.waiting += 1
+        assert self.may_read.wait(60)
+        return super()._read_adapter(path)
+
+
+async def test_while_an_adapter_is_read_everybody_else_is_answered(
+    people: tuple[Path, list[Weights]],
+) -> None:
+    """Also if more are read than asyncio has threads, of which every request needs one for the ledger."""
+    model, [first, *others] = people
+    engine = SlowDisk(model, LocalEngineOptions(device="cpu", kernel="float", max_adapters=1))
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    try:
+        for each in (first, *others):
+            await engine.load(each)
+        sampling = SamplingParams(4, temperature=0.0)
+
+        def ask(version: int) -> asyncio.Task[list[Token]]:
+            request = GenerateRequest(SEQUENCE, sampling, policy_version=version)
+            return asyncio.create_task(collect(engine, request))
+
+        engine.may_read.clear()
+        away = [ask(each.version) for each in others]
+        await until(lambda: engine.waiting > 3, "some of them are being read")
+        for version in (first.version, BASE_VERSION):
+            assert len(await asyncio.wait_for(ask(version), 60)) == 4
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "placed"), 60) == "placed"
+        assert not any(task.done() for task in away)
+        engine.may_read.set()
+        replies = await asyncio.gather(*away)
+        assert [reply[0].policy_version for reply in replies] == [each.version for each in others]
+    finally:
+        engine.may_read.set()
+        await engine.close()
