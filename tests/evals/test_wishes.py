@@ -174,6 +174,11 @@ def test_an_arm_none_of_whose_versions_served_is_reported_too(out: Path) -> None
     assert "w-0" in report.write(out)
 
 
+def test_without_arms_only_the_baselines_are_there_to_report(out: Path) -> None:
+    """No story is told of wishes that the told base does not manage."""
+    assert report.write(out).startswith("| wish |")
+
+
 def test_people_at_once_are_reported_beside_those_alone(out: Path) -> None:
     for name, story, met in (("w-0", "alone", True), ("w-together-0", "together", False)):
         log = arm_log(out, name, {"story": story})

@@ -110,7 +110,7 @@ def collect(out: Path) -> list[Result]:
     told = {row["wish"]: row for row in base.of("told")}
     every = base.of("items")[-1]["right"]
     found = []
-    for folder in sorted((out / "arms").iterdir()):
+    for folder in sorted(out.glob("arms/*")):
         log, facts = ConversationLog(folder / "log.jsonl"), json.loads((folder / "arm.json").read_text())
         if log.of("final") and facts.get("story", "alone") in ("alone", "together"):
             found.append(_result(folder.name, facts, log, told[facts["wish"]], base, every))
@@ -120,7 +120,7 @@ def collect(out: Path) -> list[Result]:
 def collect_turns(out: Path) -> list[Turn]:
     told = {row["wish"]: row for row in ConversationLog(out / "baselines.jsonl").of("told")}
     found = []
-    for folder in sorted((out / "arms").iterdir()):
+    for folder in sorted(out.glob("arms/*")):
         log, facts = ConversationLog(folder / "log.jsonl"), json.loads((folder / "arm.json").read_text())
         if log.of("final") and log.of("turned"):
             found.append(_turn(folder.name, facts, log, told))
