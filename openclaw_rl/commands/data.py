@@ -18,10 +18,8 @@ from openclaw_rl.capture.search import renew_index
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.commands import imports
 from openclaw_rl.config import Config
-from openclaw_rl.processes.parts import (
-    open_learn_ledger,
-    open_serve_ledger,
-)
+from openclaw_rl.processes.exports import PERSON, SESSIONS, Exports
+from openclaw_rl.processes.parts import open_learn_ledger, open_serve_ledger
 from openclaw_rl.users import Users
 
 
@@ -37,7 +35,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
         elif options.action == "export" and options.user:
             return _export_person(options, config, serve_ledger)
         elif options.action == "export":
-            _export(options.file, serve_ledger)
+            _export(options.file, config, serve_ledger)
         else:
             _import(options.file, config, serve_ledger)
         return 0
@@ -45,9 +43,12 @@ def run(options: argparse.Namespace, config: Config) -> int:
         serve_ledger.close()
 
 
-def _export(path: str, serve_ledger: ServeLedger) -> None:
-    with nullcontext(sys.stdout) if path == "-" else open(path, "w", encoding="utf-8") as file:
-        number = transfer.export_sessions(serve_ledger, file)
+def _export(path: str, config: Config, serve_ledger: ServeLedger) -> None:
+    if path == "-":
+        number = transfer.export_sessions(serve_ledger, sys.stdout)
+    else:
+        with Exports(config.home).writing(Path(path), SESSIONS), open(path, "w", encoding="utf-8") as file:
+            number = transfer.export_sessions(serve_ledger, file)
     print(f"{number} sessions exported", file=sys.stderr)
 
 
@@ -59,7 +60,8 @@ def _export_person(options: argparse.Namespace, config: Config, serve_ledger: Se
     ledgers = Ledgers.of(serve_ledger, open_learn_ledger(config))
     try:
         person = Users.in_home(config.people).of(options.user)
-        number = export_person(ledgers, options.user, person, Path(options.file))
+        with Exports(config.home).writing(Path(options.file), PERSON):
+            number = export_person(ledgers, options.user, person, Path(options.file))
     finally:
         ledgers.learn.close()
     print(f"{number} turns of {options.user} exported", file=sys.stderr)

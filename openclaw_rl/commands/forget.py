@@ -31,4 +31,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
     for file, outcome in receipt["backups"].items():
         if outcome not in REACHED:
             print(f"The backup {file} still holds it ({outcome}). {_LATER}", file=sys.stderr)
+    for file, outcome in receipt["exports"].items():
+        if outcome not in REACHED:
+            print(f"The export {file} may still hold it ({outcome}); delete it yourself.", file=sys.stderr)
     return 0

@@ -17,6 +17,7 @@ from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.versions import CANDIDATE, REJECTED, RETIRED, SERVING, TRAINING
 from openclaw_rl.config import Config
 from openclaw_rl.models import default_cache_dir, resolve_model, short_name
+from openclaw_rl.processes.exports import VERSION, Exports
 from openclaw_rl.processes.parts import open_ledgers, open_store
 from openclaw_rl.train import publish
 from openclaw_rl.train.policies import PolicyStore
@@ -130,17 +131,18 @@ class _Commands:
             file = "FILE.gguf" if options.format == "gguf" else "FOLDER"
             raise ValueError(f"policy export needs a place to write to: --to {file}")
         target = Path(options.to).expanduser()
-        if options.format == "peft":
-            export_peft(folder, target)
-        else:
-            base = resolve_model(self.config.engine.model, default_cache_dir())
-            if options.format == "merged":
-                export_merged(folder, base, target)
+        with Exports(self.config.home).writing(target, VERSION, version=version):
+            if options.format == "peft":
+                export_peft(folder, target)
             else:
-                from openclaw_rl.train.gguf import export_gguf
+                base = resolve_model(self.config.engine.model, default_cache_dir())
+                if options.format == "merged":
+                    export_merged(folder, base, target)
+                else:
+                    from openclaw_rl.train.gguf import export_gguf
 
-                name = short_name(self.config.engine.model)
-                export_gguf(folder, base, target, f"{name}, version {version}")
+                    name = short_name(self.config.engine.model)
+                    export_gguf(folder, base, target, f"{name}, version {version}")
         return f"version {version} exported to {target}"
 
     def prune(self, options: argparse.Namespace) -> str:

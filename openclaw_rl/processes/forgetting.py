@@ -1,4 +1,4 @@
-"""Forgetting on a user's request: databases, weights, exports, search index and backups, ending in a receipt.
+"""Forgetting on a user's request: databases, weights, search index, backups and exports, ending in a receipt.
 
 A note of what to delete is written first and becomes the receipt. Every step is idempotent, so a process that
 was killed midway finds the note at its next start and continues. A receipt states what was deleted and when,
@@ -25,6 +25,7 @@ from openclaw_rl.processes.archive import FORGOTTEN
 from openclaw_rl.processes.backups import Backups, read_receipts
 from openclaw_rl.processes.environments import sweep_replays
 from openclaw_rl.processes.erasing import Erased, Erasing, choose_user, hash_name
+from openclaw_rl.processes.exports import Exports
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.rebuild import find_pruned, find_repeat
 from openclaw_rl.types import BASE_VERSION, Json, Scope
@@ -122,7 +123,10 @@ class Forgetting:
         }
         renew_index(self._home, self._ledgers.serve)
         sweep_replays(self._home, lambda session: self._ledgers.serve.session(session) is not None)
-        done["backups"] = Backups(self._home).forget(read_receipts(self._home))
+        receipts = read_receipts(self._home)
+        done["backups"] = Backups(self._home).forget(receipts)
+        others = [receipt for receipt in receipts if receipt["id"] != done["id"]]
+        done["exports"] = Exports(self._home).forget([*others, done], self._ledgers)
         done |= {"state": _DONE, "done_at": time.time(), "weights_after": self._served_weights()}
         self._write(done)
         return done
@@ -154,10 +158,14 @@ class Forgetting:
 
 
 def _shown(receipt: Json, user: str | None) -> Json:
-    """Without the ids; only the owner sees other people's scopes and where backups are."""
+    """Without the ids; only the owner sees other people's scopes and where files are."""
     shown = {name: value for name, value in receipt.items() if name != "erased"}
     if user is None:
         return shown
     weights = ("weights_before", "weights_after")
     own = {name: {s: w for s, w in shown[name].items() if s in shown["back_to"]} for name in weights}
-    return {**shown, **own, "backups": dict(Counter(o.partition(":")[0] for o in shown["backups"].values()))}
+    files = {
+        name: dict(Counter(outcome.partition(":")[0] for outcome in shown[name].values()))
+        for name in ("backups", "exports")
+    }
+    return {**shown, **own, **files}

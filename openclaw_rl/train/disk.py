@@ -9,14 +9,13 @@ import time
 from dataclasses import dataclass, field
 
 from openclaw_rl.config import LearnConfig
-from openclaw_rl.train.keep import expendable
+from openclaw_rl.train.keep import KEEP_STATES, expendable, with_states
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.queues import PolicyQueue
 from openclaw_rl.types import BASE_VERSION, Scope
+from openclaw_rl.types.lora import ADAPTER_FILE
 
 _MANY = 1000
-#: Versions of a scope that keep their optimizer state; an older one is trained on with a fresh optimizer.
-_KEEP_STATES = 4
 #: Whoever said nothing for so long is idle; so often that is looked at.
 _IDLE_S, _EVERY_S = 86400.0, 3600.0
 
@@ -31,12 +30,16 @@ class Disk:
     def free(self, scope: Scope) -> None:
         """After a version was published."""
         serving = self.policies.serving(scope)
-        made = self.policies.list_policies(_MANY, scope)
-        for version in [p.version for p in made if p.version <= serving][_KEEP_STATES:]:
-            self.store.forget(version, only_state=True)
+        made, lineage = self.policies.list_policies(_MANY, scope), self.policies.lineage(serving, scope)
+        # Not of full weights: a version and its state take gigabytes.
+        is_adapter = (self.store.path(serving) / ADAPTER_FILE).exists()
+        states = with_states(lineage) if is_adapter else []
+        for version in [p.version for p in made if p.version <= serving][KEEP_STATES:]:
+            if version not in states:
+                self.store.forget(version, only_state=True)
         if self.settings.keep_versions:
-            lineage, served = self.policies.lineage(serving, scope), self.policies.served_s(scope)
-            for version in expendable(made, lineage, served, self.settings.keep_versions):
+            served = self.policies.served_s(scope)
+            for version in expendable(made, lineage, served, self.settings.keep_versions, states):
                 self._remove(version)
 
     def free_idle(self) -> None:

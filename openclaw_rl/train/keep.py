@@ -11,18 +11,40 @@ _REJECTED = 2
 #: Longest-serving versions to keep: users were content with them.
 _LONGEST = 2
 _OVER = ("retired", "rejected")
+#: The newest versions, all of which keep their optimizer state.
+KEEP_STATES = 4
+
+
+def with_states(lineage: Sequence[int]) -> list[int]:
+    """Versions that keep their optimizer state, so that unlearning can go on from them.
+
+    The newest four, and before them two for every doubling of the distance. Whatever is forgotten, one of
+    them is at most twice as many steps back as the newest version from before it. A version that is left
+    out once is never wanted again: its place in the lineage has to divide by ever larger powers of two.
+    """
+    depth = len(lineage) - 1  # the last is the base
+    spacing = [max(1, 1 << distance.bit_length() >> 2) for distance in range(depth)]
+    return [
+        version
+        for distance, version in enumerate(lineage[:depth])
+        if distance < KEEP_STATES or (depth - distance) % spacing[distance] == 0
+    ]
 
 
 def expendable(
-    policies: Sequence[Policy], lineage: Sequence[int], served_s: Mapping[int, float], keep: int
+    policies: Sequence[Policy],
+    lineage: Sequence[int],
+    served_s: Mapping[int, float],
+    keep: int,
+    states: Collection[int] = (),
 ) -> list[int]:
     """Versions of a scope whose weights are not needed; ``policies`` is newest first.
 
-    Keeps the newest ``keep`` of the serving version's lineage, the last two rejected, those that served
-    longest, those promoted by hand or by a rollback, and those still in training.
+    Keeps the newest ``keep`` of the serving version's lineage, those with ``states``, the last two rejected,
+    those that served longest, those promoted by hand or by a rollback, and those still in training.
     """
     rejected = [policy.version for policy in policies if policy.status == "rejected"]
     longest = sorted(served_s, key=lambda version: -served_s[version])[:_LONGEST]
-    needed: Collection[int] = {*lineage[:keep], *rejected[:_REJECTED], *longest}
+    needed: Collection[int] = {*lineage[:keep], *states, *rejected[:_REJECTED], *longest}
     over = [policy for policy in policies if policy.status in _OVER and not policy.gate.get("history")]
     return [policy.version for policy in over if policy.version not in needed]

@@ -1,6 +1,6 @@
 """Brings back the optimizer state of a version that has lost it, by repeating the steps that led to it.
 
-Only the newest versions keep their state. Unlearning that goes back to an older one must not go on with a new
+Only some versions keep their state. Unlearning that goes back to an older one must not go on with a new
 optimizer: the result would differ from what training without the forgotten turns gives. The steps since the
 newest ancestor with a state, or since the base, are repeated from the recorded samples and seeds. The state
 is kept only if the weights that come out are those on disk, bit for bit.
