@@ -103,6 +103,13 @@ def check_training(config: Config, able: Capabilities, needs: Needs) -> None:
             f"--algo {config.learn.algo} needs the loss {needs.loss}, which --trainer {trainer_name} lacks "
             f"(it has: {known}); choose another --algo or --trainer"
         )
+    if not able.sampled_logprobs:
+        raise ValueError(
+            f"--engine {engine_name} cannot tell how likely a reply was where temperature, top-k or top-p "
+            "changed it, which learning needs: its server does not tell the likeliest tokens. Use a server "
+            "that does (SkyRL with vLLM), accept an approximation with "
+            "--engine-options assume_temperature_1=true, or --no-train"
+        )
     if needs.scores and not able.scores_candidates:
         raise ValueError(
             f"--algo {config.learn.algo} asks a teacher for log-probs of chosen tokens, which --engine "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +27,8 @@ KEY = "TINKER_API_KEY"
 _NO_KEY = "tml-none"
 _QUOTA = (402, 429)
 _ANSWERS_WITHIN_S = 30.0
+#: The client's first version that a server of one's own cannot serve.
+_TOO_NEW = (0, 26)
 
 
 class Place(Protocol):
@@ -43,6 +46,7 @@ def connect(place: Place) -> Any:
         import tinker
     except ImportError:
         raise ValueError("the Tinker client is missing: pip install 'openclaw-rl[tinker]'") from None
+    check_client(tinker.__version__, place)
     key = os.environ.get(KEY) or (_NO_KEY if place.url else "")
     if not key:
         raise ValueError(f"Tinker wants a key: set {KEY}, or name a server of your own with url=http://…")
@@ -51,6 +55,16 @@ def connect(place: Place) -> Any:
         return tinker.ServiceClient(api_key=key, **given)
     except tinker.TinkerError as error:
         raise ValueError(f"Tinker cannot be used: {error}") from None
+
+
+def check_client(version: str, place: Place) -> None:
+    """ValueError if this client cannot talk to the server: since 0.26, SkyRL's replies fail to be read."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if place.url and numbers >= _TOO_NEW:
+        raise ValueError(
+            f"the Tinker client {version} cannot read the replies of a SkyRL server; install an earlier one: "
+            "pip install 'tinker>=0.25,<0.26'"
+        )
 
 
 def offered_models(service: Any, place: Place) -> list[str]:

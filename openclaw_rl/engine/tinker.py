@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from openclaw_rl.types import (
     Weights,
 )
 
+log = logging.getLogger(__name__)
 _PROBE = [1, 2, 3]
 #: In SkyRL's error for a version that was loaded before the server restarted.
 _FORGOTTEN = "not loaded"
@@ -48,6 +50,8 @@ class TinkerEngineOptions(EngineConfig):
     """The model's name on the server, if it differs from --model."""
     patience_s: float = 300.0
     """Seconds that a request waits for the service."""
+    assume_temperature_1: bool = False
+    """Where the server does not tell the likeliest tokens: learn as if replies were sampled at 1."""
 
 
 @dataclass(slots=True)
@@ -85,8 +89,16 @@ class TinkerEngine(RemoteServerEngine[_Sampler]):
         except Exception as error:
             raise ValueError(f"the Tinker server cannot sample from {name}: {raised(error)}") from None
         self.capabilities = replace(
-            self.capabilities, scores_candidates=self._has_top, top_logprobs=self._has_top
+            self.capabilities,
+            scores_candidates=self._has_top,
+            top_logprobs=self._has_top,
+            sampled_logprobs=self._has_top or options.assume_temperature_1,
         )
+        if not self._has_top and options.assume_temperature_1:
+            log.warning(
+                "the Tinker server does not tell the likeliest tokens: replies are learned from as if "
+                "sampled at temperature 1, without top-k and top-p"
+            )
         self._versions: LoadedVersions[_Sampler] = LoadedVersions(_Sampler(base))
         self._making = asyncio.Lock()
 
@@ -162,6 +174,8 @@ class TinkerEngine(RemoteServerEngine[_Sampler]):
         if len(own) != len(ids):
             raise EngineAway(f"the Tinker server scored {len(own) - 1} of {len(ids) - 1} tokens")
         tops = answer.topk_prompt_logprobs if number else None
+        if number and tops is None:
+            raise EngineAway("the Tinker server left out the likeliest tokens, which it told at the start")
         tops = [None] * len(ids) if tops is None else ([None, *tops] if len(tops) < len(ids) else tops)
         return [
             {} if value is None else {**dict(tops[i] or ()), ids[i]: float(value)}

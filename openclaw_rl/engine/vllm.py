@@ -262,7 +262,7 @@ class VllmEngine(RemoteServerEngine[_Version]):
     async def _put(self, held: _Version) -> None:
         body = {"lora_name": held.name, "lora_path": str(held.folder)}
         answer = await held.server.client.post("/v1/load_lora_adapter", json=body, timeout=120)
-        if answer.status_code > 500 or answer.status_code in (401, 403, 429):
+        if answer.status_code > 500 or answer.status_code in (401, 402, 403, 429):
             raise EngineAway(f"vLLM answered {answer.status_code} to a new version")
         if answer.status_code != 200 and "already been loaded" not in answer.text:
             where = " (it must be at the same path on the server)" if self._options.url else ""

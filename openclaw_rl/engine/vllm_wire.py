@@ -101,7 +101,7 @@ def refusal(answer: httpx.Response) -> Exception:
         return EngineAway(f"vLLM refuses the key in {API_KEY}")
     if status >= 500 or status in (408, 429):
         return TransientError(f"it answered {status}")
-    return EngineAway(f"vLLM answered {status}")
+    return EngineAway(f"vLLM answered {status}{': its quota is used up' if status == 402 else ''}")
 
 
 def read_chunk(line: str) -> Json | None:

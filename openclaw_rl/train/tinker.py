@@ -15,7 +15,7 @@ import math
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from openclaw_rl.settings import TrainConfig
 from openclaw_rl.tinker_service import connect, facts_of, let_go, offered_models, raised, weights_uri
 from openclaw_rl.train import TINKER
 from openclaw_rl.train.losses import loss_of
+from openclaw_rl.train.tinker_probe import Reduction, norm_in, probe, settle
 from openclaw_rl.types import Batch, Example, Json, StepReport, Weights
 
 
@@ -37,8 +38,8 @@ class TinkerTrainerOptions(TrainConfig):
     """Your own server, such as http://10.0.0.5:8000; by default the cloud service, with TINKER_API_KEY."""
     base_model: str = ""
     """The server's name for the model, if it differs from --model."""
-    reduction: Literal["sum", "mean"] = "sum"
-    """How the server reduces over tokens: sum, or mean as SkyRL's JAX backend does."""
+    reduction: Literal["auto", "sum", "mean"] = "auto"
+    """How the server reduces over rows and tokens; auto: measured on your own server, sum in the cloud."""
     beta1: float = 0.9
     """Adam's beta1."""
     beta2: float = 0.98
@@ -73,7 +74,28 @@ class TinkerTrainer:
         """The client; kept after it failed, so that its model can be released."""
         self._steps = 0
         self._state: Json = {}
-        offered_models(connect(options), options)  # fail now rather than at the first step
+        try:
+            offered_models(connect(options), options)
+        except ValueError as error:
+            # The engine's start checked the settings. What is wrong now may pass, and is no step's fault.
+            raise EngineAway(str(error)) from None
+        self.options = replace(options, reduction=self._find_reduction())
+
+    def _find_reduction(self) -> Reduction:
+        options = self.options
+        if not options.url:
+            return "mean" if options.reduction == "mean" else "sum"
+        self._connect(None)
+        try:
+            findings = probe(self._client, self._call)
+        finally:
+            let_go(options, self._service, self._model)
+            self._service = self._client = self._model = None
+            self._sessions = []
+        try:
+            return settle(findings, options.reduction, options.grad_clip)
+        except ValueError as error:
+            raise EngineAway(str(error)) from None
 
     @property
     def state(self) -> Json:
@@ -94,7 +116,7 @@ class TinkerTrainer:
         self._client = self._model = None
         name = options.base_model or options.name
         self._service = connect(options)
-        self._sessions = [self._service, *(self._sessions if options.reduction == "sum" else ())]
+        self._sessions = [self._service, *(self._sessions if options.reduction != "mean" else ())]
         try:
             if state is None:
                 self._client = self._service.create_lora_training_client(
@@ -153,7 +175,7 @@ class TinkerTrainer:
         self._steps += 1
         return StepReport(
             loss=total,
-            grad_norm=_grad_norm(metrics),
+            grad_norm=norm_in(metrics),
             finite=math.isfinite(total) and all(bool(row.isfinite().all()) for row in new),
             learning_rate=rate,
             num_samples=len(batch.examples),
@@ -245,11 +267,6 @@ def _data(
             inputs["advantages"] = (-gradients[number]).tolist()
         made.append(tinker.Datum(tinker.ModelInput.from_ints(each.datum_ids), inputs))
     return made
-
-
-def _grad_norm(metrics: Json) -> float:
-    """As reported by the server, in its own scale; 0 if it reports none."""
-    return float(next((value for name, value in metrics.items() if name.endswith("grad_norm")), 0.0))
 
 
 def _name() -> str:

@@ -153,8 +153,10 @@ class Capabilities:
     scores_candidates: bool = True
     """Supports ``ScoreRequest.candidates`` and ``top_k``, which distillation needs from a teacher."""
     top_logprobs: bool = True
-    """Returns the likeliest tokens with each sampled one. Without them, algorithms that need them cannot be
-    used, and replies sampled at temperatures other than 1 are learned from as if sampled at 1."""
+    """Returns the likeliest tokens with each sampled one; some algorithms need them."""
+    sampled_logprobs: bool = True
+    """Knows each token's log-prob under the distribution that it was sampled from, whatever the temperature,
+    top-k and top-p. Without, replies could only be learned from as if sampled at temperature 1."""
     hidden_states: bool = False
     """Supports ``ScoreRequest.hidden_layer``."""
     grammar: str | None = None

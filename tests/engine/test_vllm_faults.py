@@ -58,6 +58,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.key and self.headers.get("authorization") != f"Bearer {self.server.key}":
             return self.say(401, {"error": {"message": "no"}})
         if "lora_name" in body:
+            if self.server.faults and self.server.faults[0][0] == "load":
+                return self.say(self.server.faults[0][1], {"error": {"message": "no"}})
             self.server.adapters.add(body["lora_name"])
             return self.say(200, {})
         self.server.bodies.append(body)
@@ -181,6 +183,17 @@ async def test_a_quota_that_is_used_up_is_not_asked_again(engine: Engine, server
     with pytest.raises(EngineAway, match="vLLM answered 402"):
         await reply(engine)
     assert len(server.faults) == 1
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 429, 503])
+async def test_a_version_that_is_refused_for_a_key_or_a_quota_is_not_damaged(
+    engine: Engine, server: Server, tmp_path: Path, status: int
+) -> None:
+    """A ValueError would be the version's fault: its step fails, and is given up after three."""
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    server.faults = [("load", status)]
+    with pytest.raises(ConnectionError, match=str(status)):
+        await engine.load(Weights.in_folder(4, tmp_path))
 
 
 async def test_a_version_that_the_server_forgot_is_loaded_again(

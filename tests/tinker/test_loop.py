@@ -34,8 +34,8 @@ def line(skyrl: Any) -> Any:
 @pytest.fixture
 async def stack(skyrl: Any, line: FaultyLine, tmp_path: Path) -> AsyncIterator[TinkerStack]:
     place = {"url": line.url, "base_model": str(skyrl.model)}
-    settings = {"engine": "tinker", "engine_options": place,
-                "trainer": "tinker", "trainer_options": {**place, "reduction": "mean", "patience_s": 60},
+    settings = {"engine": "tinker", "engine_options": {**place, "assume_temperature_1": True},
+                "trainer": "tinker", "trainer_options": {**place, "patience_s": 60},
                 "algo": "binary", "batch_size": 2, "lora_rank": 4}  # fmt: skip
     stack = await asyncio.to_thread(TinkerStack, tmp_path / "home", skyrl.model, **settings)
     yield stack
@@ -116,3 +116,28 @@ async def test_a_key_that_is_refused_is_named(stack: TinkerStack, line: FaultyLi
     answer = await stack.http.post("/v1/chat/completions", json={**HELLO, "stream": True})
     assert answer.status_code == 503
     assert "refuses the key in TINKER_API_KEY" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("status", "said"), [(401, "refuses the key"), (402, "quota of the Tinker service")])
+async def test_a_key_or_a_quota_that_fails_while_training_loses_no_sample(
+    stack: TinkerStack, line: FaultyLine, status: int, said: str
+) -> None:
+    """Before the trainer is made, and in a step; however often, the step is taken once it works again."""
+    turns = await talk(stack, 2)
+    await stack.judge()
+    line.answer(status)
+    for _ in range(4):
+        with pytest.raises(ConnectionError, match=said):
+            await run(stack.worker())
+    line.mend()
+    await run(stack.worker())
+    assert await step_of(stack, turns) == {1}
+    worker, more = stack.worker(), await talk(stack, 2)
+    await stack.judge()
+    for _ in range(4):
+        line.answer(status)
+        with pytest.raises(ConnectionError, match=said):
+            await run(worker)
+    line.mend()
+    await run(worker)
+    assert await step_of(stack, more) == {2}

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from openclaw_rl.config import EngineConfig, TrainConfig
+from openclaw_rl.algo import create_algorithm
+from openclaw_rl.capabilities import check_training
+from openclaw_rl.config import EngineConfig, TrainConfig, load_config
 from openclaw_rl.engine import EngineParts, create_engine
+from openclaw_rl.errors import EngineAway
 from openclaw_rl.testing.contracts import EngineContract, TrainerContract
 from openclaw_rl.testing.contracts.trainer import example
 from openclaw_rl.train import TrainerParts, create_trainer
@@ -39,7 +42,7 @@ PROMPT = [5, 6, 7, 8, 9, 10]
 @pytest.fixture(scope="session")
 def make(skyrl: Any) -> Callable[..., Trainer]:
     def make_trainer(**changes: Any) -> Trainer:
-        options = {"url": skyrl.url, "base_model": str(skyrl.model), "reduction": "mean"}
+        options = {"url": skyrl.url, "base_model": str(skyrl.model), **changes.pop("options", {})}
         settings = replace(TrainConfig(trainer="tinker", lora_rank=4, trainer_options=options), **changes)
         return create_trainer(TrainerParts(skyrl.model, "tiny", settings))
 
@@ -200,3 +203,33 @@ def test_what_cannot_be_used_is_said_at_the_start(skyrl: Any, monkeypatch: pytes
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
     with pytest.raises(ValueError, match="Tinker wants a key: set TINKER_API_KEY"):
         start()
+
+
+def test_what_this_server_does_with_gradients_is_found_out(make: Callable[..., Trainer]) -> None:
+    """Its JAX backend takes means, and never clips at the client's norm."""
+    assert make().options.reduction == "mean"  # type: ignore[attr-defined]
+    with pytest.raises(EngineAway, match="takes the mean over rows"):
+        make(options={"reduction": "sum"})
+    with pytest.raises(EngineAway, match="ignore --grad-clip"):
+        make(grad_clip=0.5)
+
+
+async def test_learning_is_refused_where_the_sampled_log_probs_are_unknown(skyrl: Any) -> None:
+    options = {"url": skyrl.url, "base_model": str(skyrl.model)}
+    settings = {
+        "engine": "tinker",
+        "engine_options": options,
+        "trainer": "tinker",
+        "trainer_options": options,
+    }
+    config = load_config({"algo": "binary", **settings}, environment={})
+    for accepts in (False, True):
+        asked = {**options, "assume_temperature_1": accepts}
+        parts = EngineParts(skyrl.model, EngineConfig(engine="tinker", engine_options=asked))
+        engine = await asyncio.to_thread(create_engine, parts)
+        if accepts:
+            check_training(config, engine.capabilities, create_algorithm(config.learn).needs)
+        else:
+            with pytest.raises(ValueError, match="assume_temperature_1=true"):
+                check_training(config, engine.capabilities, create_algorithm(config.learn).needs)
+        await engine.close()
