@@ -103,8 +103,9 @@ class Hinted:
         )
 
     async def examples(self, lesson: Lesson, scorer: Scorer) -> list[Example]:
-        """Praise teaches nothing: the model already does what was praised."""
-        if lesson.verdict.score >= 0 or not lesson.verdict.hints:
+        """Praise teaches nothing: the model already does what was praised. A complaint without words teaches
+        the wishes that hold."""
+        if lesson.verdict.score >= 0 or not (lesson.verdict.hints or lesson.wishes):
             return []
         teacher: Teacher = scorer  # type: ignore[assignment]  # guaranteed by needs.generates
         choice = _Choice(teacher, " ".join(lesson.wishes), read(lesson.wishes), self.keep)

@@ -34,7 +34,7 @@ _GIVING_UP, _PAUSING, _TAKING_BACK = "giving up", "pausing", "taking back"
 _ENDS = {_GIVING_UP: NOT_LEARNABLE, _PAUSING: PAUSED, _TAKING_BACK: TAKEN_BACK}
 ENDING = tuple(_ENDS)
 #: A wish is given up after this many failed replies that had the complaint in their context.
-_TRIES = 4
+_TRIES = 6
 #: A wish is paused after this many versions; after fewer if no reply was ever accepted without the complaint
 #: in its context.
 _MOST_VERSIONS, _MOST_IN_VAIN = 8, 4
@@ -231,8 +231,11 @@ class Wishes:
         return problem
 
     def count_version(self, turn_ids: Sequence[str]) -> None:
-        """A version was trained on these complaints; a wish with too many versions is paused."""
-        for wish in self._asked_for_in(turn_ids):
+        """A version was trained on these complaints; a wish with too many versions is paused.
+
+        A complaint that names no wish counts for all that its person had.
+        """
+        for wish in self._meant_by(turn_ids):
             self._set(wish, versions=wish.versions + 1)
             if wish.versions + 1 >= (_MOST_VERSIONS if wish.kept else _MOST_IN_VAIN):
                 self._end(wish, _PAUSING)
@@ -243,6 +246,17 @@ class Wishes:
             asked = sa.select(wish_turns.c.wish).where(wish_turns.c.turn_id.in_(batch))
             current = self._where(wishes.c.turn_id.in_(asked), wishes.c.status.in_(CURRENT))
             found |= {wish.turn_id: wish for wish in current}
+        return list(found.values())
+
+    def _meant_by(self, turn_ids: Sequence[str]) -> list[WishRecord]:
+        found = {wish.turn_id: wish for wish in self._asked_for_in(turn_ids)}
+        for batch in database.batched(turn_ids):
+            named = sa.select(wish_turns.c.turn_id).where(wish_turns.c.turn_id == samples.c.turn_id).exists()
+            query = sa.select(samples.c.user, samples.c.scope).where(samples.c.turn_id.in_(batch), ~named)
+            with self._db.connect() as connection:
+                people = {(row.user, row.scope) for row in connection.execute(query)}
+            for user, scope in people:
+                found |= {wish.turn_id: wish for wish in self.of_user(user, scope)}
         return list(found.values())
 
     def ending(self, scope: Scope) -> list[WishRecord]:

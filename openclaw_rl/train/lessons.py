@@ -19,6 +19,7 @@ from openclaw_rl.train.prompts import Prompts
 from openclaw_rl.train.rollouts import NO_REWARD, NOT_FINITE, GroupSampler
 from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.types import (
+    BASE_VERSION,
     UPSTREAM_VERSION,
     Algorithm,
     Ask,
@@ -53,7 +54,7 @@ NEUTRAL = "neutral: neither praise nor correction followed"
 NO_LESSON = (
     "the algorithm finds nothing to learn here, such as a complaint without a word on what to do instead"
 )
-UNANSWERED = "told of it, the model answers too few requests to learn from; after four such it is given up"
+UNANSWERED = "told of it, the model answers too few requests to learn from; after six such it is given up"
 SAME_WISH = "said once more: the complaint before it in this conversation teaches the same"
 NOTHING_LEFT = "the last wish is taken back: the version from before it serves again"
 ACCEPTED = "accepted: there is nothing to change"
@@ -315,7 +316,7 @@ class SampleMaker:
         # A complaint's wishes are taught together, as one.
         hint = " ".join(hint for hint in verdict.hints if self._wishes.is_wish(hint))
         if not hint:
-            return NO_LESSON
+            return None if before and _is_unexplained(turn, verdict) else NO_LESSON
         wish = self._wishes.take_up(turn, hint, self._verdicts.serving(turn.scope))
         if wish is not None and wish.problem is not None:
             return wish.problem
@@ -383,6 +384,15 @@ class SampleMaker:
     def _asks(self, first: TurnRecord, wish: str, number: int) -> list[Ask]:
         others = self._verdicts.openers(first.user, first.scope, _OTHERS)
         return self._prompts.asks(first, [turn for turn in others if turn.id != first.id], wish, number)
+
+
+def _is_unexplained(turn: TurnRecord, verdict: Verdict) -> bool:
+    """Whether somebody disliked a version's first reply without saying why.
+
+    It is about their wishes, or what these cost: they are taught again, on this request, too.
+    """
+    by_people = verdict.source in ("votes", "feedback") and verdict.confidence >= _SURELY
+    return by_people and turn.policy_version > BASE_VERSION and not turn.continues and not turn.tools
 
 
 def _fraction(turn_id: str) -> float:

@@ -104,11 +104,23 @@ async def test_the_teacher_is_told_and_the_student_is_not() -> None:
     assert {example.source for example in made} == {Source("hinted", ("t1",), "ann", -1, WISH)}
 
 
-@pytest.mark.parametrize(("score", "hints"), [(1, ()), (1, (WISH,)), (0, (WISH,)), (-1, ())])
-async def test_praise_and_complaints_without_a_word_teach_nothing(score: int, hints: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("score", "hints", "wishes"),
+    [(1, (), (WISH,)), (1, (WISH,), (WISH,)), (0, (WISH,), (WISH,)), (-1, (), ())],
+)
+async def test_praise_and_complaints_about_no_wish_teach_nothing(
+    score: int, hints: tuple[str, ...], wishes: tuple[str, ...]
+) -> None:
     teacher = ScriptedTeacher([answer(20)])
-    assert await Hinted().examples(lesson(score, hints), teacher) == []
+    assert await Hinted().examples(lesson(score, hints, wishes), teacher) == []
     assert teacher.asked == []
+
+
+async def test_a_complaint_without_a_word_teaches_the_wishes_that_hold() -> None:
+    teacher = ScriptedTeacher([answer(20)])
+    made = await Hinted().examples(lesson(-1, ()), teacher)
+    assert teacher.asked == [ask.hinted_ids for ask in ASKS]
+    assert [example.source.hint for example in made] == [WISH, WISH]
 
 
 async def test_the_best_answer_fits_and_shows_the_wish_most() -> None:

@@ -127,14 +127,14 @@ def test_whatever_was_taken_up_can_be_taken_up_again_after_a_kill(book: Wishes, 
     assert book.texts("ann", EVERYONE) == ("Please answer in Spanish.",)
 
 
-def test_four_replies_that_knew_of_it_and_failed_end_it(book: Wishes) -> None:
+def test_six_replies_that_knew_of_it_and_failed_end_it(book: Wishes) -> None:
     book.take_up(turn(1), LISTS, 7)
-    for number in range(2, 6):
+    for number in range(2, 8):
         assert book.texts("ann", EVERYONE) == (LISTS,)
         book.take_up(turn(number), LISTS, 7)
         book.failed(turn(number))
     [wish] = book.ending(EVERYONE)
-    assert (wish.served, wish.tried) == (7, 4)
+    assert (wish.served, wish.tried) == (7, 6)
     assert book.texts("ann", EVERYONE) == ()
     again = book.take_up(turn(9), LISTS, 8)
     assert again is not None

@@ -86,7 +86,7 @@ def test_the_examples_make_a_system(tmp_path: Path) -> None:
         client.headers["authorization"] = f"Bearer {server.key}"
 
         def trained() -> bool:
-            """A version was made; its checks say nothing about a random network, and take most of the time."""
+            """A version was made; its checks take most of the time and say nothing about a random network."""
             made = client.get("/v1/policies").json()["data"]
             return any(policy["version"] and policy["status"] != "training" for policy in made)
 

@@ -120,6 +120,29 @@ async def test_praise_and_remarks_make_no_step(system: ServingSystem, said: str,
     assert wishes_of(system).texts("default", EVERYONE) == ()
 
 
+def answered_by(system: ServingSystem, version: int, turn_id: str) -> None:
+    with system.ledgers.serve.writing() as connection:
+        connection.exec_driver_sql("UPDATE turns SET policy_version = ? WHERE id = ?", (version, turn_id))
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_a_complaint_that_says_nothing_teaches_what_a_version_was_to_learn(
+    system: ServingSystem, version: int
+) -> None:
+    """The base never learned it; about a version's reply it means the wish, or what the wish costs."""
+    await converse(system, "question", f"bad: {LISTS}")
+    first, second, _ = await converse(system, "something else", "That is bad.", "That is bad again.")
+    answered_by(system, version, first)
+    answered_by(system, version, second)
+    await sampler_of(system).run()
+    state, reason = await looked_at(system, first)
+    assert (state, reason) == (("sampled", None) if version else ("excluded", NO_LESSON))
+    assert await looked_at(system, second) == ("excluded", NO_LESSON), "once in a conversation"
+    if version:
+        wishes_of(system).count_version([first])
+        assert [wish.versions for wish in wishes_of(system).of_user("default", EVERYONE)] == [1]
+
+
 async def test_said_once_more_in_a_conversation_it_is_not_taught_again(system: ServingSystem) -> None:
     first, second, _ = await converse(system, "question", f"bad: {LISTS}", "bad: put it in a table please")
     await sampler_of(system).run()
@@ -166,11 +189,11 @@ async def test_another_wish_in_the_same_conversation_does_not_fail_the_first(sys
     assert [wish.tried for wish in wishes_of(system).of_user("default", EVERYONE)] == [0, 0]
 
 
-async def test_what_was_asked_for_in_vain_four_times_says_so_on_the_turn(system: ServingSystem) -> None:
-    ids = await converse(system, "question", *(f"bad: {LISTS}" for _ in range(5)))
+async def test_what_was_asked_for_in_vain_six_times_says_so_on_the_turn(system: ServingSystem) -> None:
+    ids = await converse(system, "question", *(f"bad: {LISTS}" for _ in range(7)))
     await sampler_of(system).run()
-    assert [await looked_at(system, turn) for turn in ids[1:5]] == [
-        *(("excluded", SAME_WISH) for _ in range(3)), ("excluded", CANNOT)
+    assert [await looked_at(system, turn) for turn in ids[1:7]] == [
+        *(("excluded", SAME_WISH) for _ in range(5)), ("excluded", CANNOT)
     ]  # fmt: skip
     assert wishes_of(system).texts("default", EVERYONE) == ()
 
@@ -245,7 +268,7 @@ async def test_while_another_wish_is_pursued_its_version_serves_on(make: Make) -
     assert second is not None
     wishes.take_up(first, "Please answer in French.", 0)
     wishes.take_up(second, "Please sing.", 0)
-    for _ in range(4):
+    for _ in range(6):
         wishes.failed(second)
     await run(worker)
     assert wishes.texts(first.user, EVERYONE) == ("Please answer in French.",)
