@@ -77,4 +77,7 @@ def test_what_runs_on_kubernetes_belongs_together() -> None:
             assert {each["name"] for each in container["volumeMounts"]} <= there
             assert {each["name"] for each in container["env"]} <= KNOWN
             assert container["args"][0] in ("serve", "learn")
+            asked, most = container["resources"]["requests"], container["resources"]["limits"]
+            assert set(asked) == {"cpu", "memory", "ephemeral-storage"}
+            assert set(most) == {"memory", "ephemeral-storage"}, "a CPU limit would stall all streams at once"
     assert service["spec"]["selector"] in labels
