@@ -24,6 +24,7 @@ ENOUGH = 20.0
 #: Evidence needed to go back, in each run of ``RUN`` verdicts; a false claim reaches it with at most 1/200.
 WORSE, RUN = 200.0, 50
 _STAKES = (0.3, 0.6, 0.9)
+_BLOCK = 4
 #: How many of the upstream's newest verdicts to compare with; each local verdict uses up some.
 _REFERENCE = 8 * RUN
 FIRST = "a version has learned from its answers"
@@ -75,18 +76,22 @@ def take_over_shares(text: str) -> tuple[float, ...]:
     return shares
 
 
-def as_good(upstream: Sequence[Reaction], here: Sequence[Reaction]) -> float:
+def as_good(reactions: Sequence[Reaction]) -> float:
     """Evidence that local replies are worse by at most the margin: the wealth of a bet that started with 1.
 
-    Each verdict is compared with one of the same user.
+    ``reactions`` are to both models, in order of arrival. Each to a local reply is compared with the mean of
+    up to ``_BLOCK`` to upstream ones of the same user, which varies less than a single one. Who is compared
+    with whom depends on the order alone, never on a score, so the bet stays fair.
     """
-    unused: dict[str, list[float]] = {}
-    for reaction in upstream:
-        unused.setdefault(reaction.user, []).append((reaction.score + 1) / 2)
+    pools: dict[tuple[str, bool], list[float]] = {}
     wealth = [1.0] * len(_STAKES)
-    for reaction in here:
-        if theirs := unused.get(reaction.user):
-            gain = (reaction.score + 1) / 2 - theirs.pop() + MARGIN
+    for reaction in reactions:
+        is_local = reaction.version != UPSTREAM_VERSION
+        pools.setdefault((reaction.user, is_local), []).append((reaction.score + 1) / 2)
+        upstream, here = (pools.get((reaction.user, local)) for local in (False, True))
+        if upstream and here:
+            block = [upstream.pop() for _ in range(min(_BLOCK, len(upstream)))]
+            gain = here.pop() - sum(block) / len(block) + MARGIN
             wealth = [each * (1 + bet * gain) for each, bet in zip(wealth, _STAKES, strict=True)]
     return sum(wealth) / len(wealth)
 
@@ -131,7 +136,7 @@ class TakeOver:
         if here and max_evidence(elsewhere[-_REFERENCE:], lately) >= WORSE:
             return 0.0, FALLS
         higher = [share for share in self._steps if share > current.share]
-        now = [reaction for reaction in since if reaction.version == UPSTREAM_VERSION]
-        if higher and as_good(now, here) >= ENOUGH:
+        # The base only answers in an outage, and takes over nothing.
+        if higher and as_good([each for each in since if each.version != BASE_VERSION]) >= ENOUGH:
             return higher[0], RISES
         return None

@@ -113,16 +113,36 @@ def test_another_host_s_scopes_are_left_alone() -> None:
     assert ledger.steps_taken == []
 
 
+def upstream(chance: random.Random, liked: float, number: int) -> list[Reaction]:
+    return [Reaction(UPSTREAM_VERSION, "ann", 1 if chance.random() < liked else -1) for _ in range(number)]
+
+
+def test_many_verdicts_on_the_other_model_make_up_for_few_on_this_one() -> None:
+    """At a small share there are many of them, and each is one conversation."""
+
+    def needed(number: int) -> list[int]:
+        found = []
+        for seed in range(60):
+            chance, heard = random.Random(seed), list[Reaction]()
+            while as_good(heard) < ENOUGH:
+                heard += upstream(chance, 0.7, number)
+                heard.append(Reaction(1, "ann", 1 if chance.random() < 0.7 else -1))
+            found.append(len(heard) // (number + 1))
+        return found
+
+    assert sum(needed(4)) < 0.75 * sum(needed(1))
+
+
 def test_a_model_worse_by_the_margin_rarely_passes_however_often_one_looks() -> None:
     """The bet's own promise, with the largest stake's worth of luck: at most one in ``ENOUGH``."""
     passed = 0
     for seed in range(100):
         chance = random.Random(seed)
-        upstream, here, most = [], [], 0.0
+        heard, most = list[Reaction](), 0.0
         for _ in range(60):
-            upstream.append(Reaction(UPSTREAM_VERSION, "ann", 1 if chance.random() < 0.9 else -1))
-            here.append(Reaction(1, "ann", 1 if chance.random() < 0.75 else -1))
-            most = max(most, as_good(upstream, here))
+            heard += upstream(chance, 0.9, number=1 + seed % 5)
+            heard.append(Reaction(1, "ann", 1 if chance.random() < 0.75 else -1))
+            most = max(most, as_good(heard))
         passed += most >= ENOUGH
     assert passed <= 100 / ENOUGH
 
@@ -130,7 +150,7 @@ def test_a_model_worse_by_the_margin_rarely_passes_however_often_one_looks() -> 
 def test_people_are_compared_with_themselves() -> None:
     hard = [Reaction(UPSTREAM_VERSION, "hard", -1)] * 40
     easy = [Reaction(1, "easy", 1)] * 40
-    assert as_good(hard, easy) == 1.0
+    assert as_good([*hard, *easy]) == 1.0
 
 
 @pytest.mark.parametrize("text", ["", "0,1", "0.5,0.5", "1.5", "1,0.5", "half"])
