@@ -135,9 +135,10 @@ def failed(result: GateResult) -> set[str]:
     return {check.name for check in result.checks if not check.passed}
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @on_one_loop
 async def test_a_small_sensible_step_passes(bench: Bench) -> None:
+    """So does the version of ``tests/e2e/test_learning.py``, which runs with every ``make test``."""
     turns = [
         await bench.turn("What is rain?", "Rain is water that falls from clouds."),
         await bench.turn("Why do dogs bark?", "Dogs bark to warn, to greet and to play."),

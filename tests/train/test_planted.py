@@ -17,7 +17,7 @@ from openclaw_rl.train.gate import GateResult
 from tests.train.planted import NOISE, SCORED, SET_ON, SPOILED, WISHES, Workshop, table_row
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
-QUICK = ("terse",)
+QUICK = ("large noise",)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
