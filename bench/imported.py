@@ -26,7 +26,7 @@ from typing import Any
 
 from openclaw_rl.evals.personalize.talk import SimulatedUser, System
 from openclaw_rl.evals.personalize.users import User, load_user
-from openclaw_rl.processes.server_process import ServerProcess, clean_environment
+from openclaw_rl.processes.server_process import UNREMINDED, ServerProcess, clean_environment
 from openclaw_rl.serve.auth import KeyRing
 
 COMPLAINTS, NEW, HELD_OUT = 30, 5, 20
@@ -78,7 +78,7 @@ def measure(user: User, folder: Path) -> dict[str, Any]:
         command, env=clean_environment(folder / "new"), check=True, capture_output=True, text=True
     )
     begun = time.monotonic()
-    with ServerProcess(folder / "new") as server, closing(opened(server)) as system:
+    with ServerProcess(folder / "new", *UNREMINDED) as server, closing(opened(server)) as system:
         system.wait(timeout_s=3600)
         learned_s = time.monotonic() - begun
         person = SimulatedUser(user.name, [user], system, seed=0)

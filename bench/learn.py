@@ -21,6 +21,7 @@ from typing import Any
 
 import httpx
 
+from openclaw_rl.processes.server_process import UNREMINDED
 from openclaw_rl.testing import ServerProcess, wait_until
 
 ASKED = [
@@ -98,7 +99,7 @@ class User:
 def measure(home: Path, seed: int, flags: list[str]) -> dict[str, Any]:
     """One run: share of short replies, words per reply, and seconds, after 0, 5 and 10 conversations."""
     points: list[dict[str, Any]] = []
-    with ServerProcess(home, *flags) as server, closing(User(server, 1000 * seed)) as user:
+    with ServerProcess(home, *UNREMINDED, *flags) as server, closing(User(server, 1000 * seed)) as user:
         started = time.monotonic()
         for number in range(11):
             if number in (0, 5, 10):

@@ -25,6 +25,7 @@ from xml.sax.saxutils import escape
 import httpx
 
 from bench.learn import ASKED, COMPLAINTS, HELD_OUT, THANKS, is_short, mean_words
+from openclaw_rl.processes.server_process import UNREMINDED
 from openclaw_rl.testing import ServerProcess, clean_environment, command
 from tests.openclaw.client import OpenClaw, free_port, install
 
@@ -92,7 +93,7 @@ class Person:
 
 def run(folder: Path, conversations: int, minutes: float) -> dict[str, Any]:
     started = time.monotonic()
-    server = ServerProcess(folder / "home", environment={"PORT": str(free_port())})
+    server = ServerProcess(folder / "home", *UNREMINDED, environment={"PORT": str(free_port())})
     with server:
         claw = OpenClaw(folder / "claw", install(), server, max_tokens=96)
         claw.set_up(plugin=True, tools=("read",), short=True)

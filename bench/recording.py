@@ -28,7 +28,7 @@ import openai
 
 from openclaw_rl import __version__
 from openclaw_rl.evals.personalize.talk import System
-from openclaw_rl.processes.server_process import ServerProcess
+from openclaw_rl.processes.server_process import UNREMINDED, ServerProcess
 from openclaw_rl.serve.auth import KeyRing
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -111,7 +111,7 @@ def record(system: System, client: openai.OpenAI) -> list[Event]:
 def run() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
-        with ServerProcess(home) as server:
+        with ServerProcess(home, *UNREMINDED) as server:
             key = KeyRing(home / "keys.json").key_of("default") or ""
             with (
                 closing(System(server.url, key)) as system,

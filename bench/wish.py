@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.evals.personalize.talk import System
-from openclaw_rl.processes.server_process import ServerProcess
+from openclaw_rl.processes.server_process import UNREMINDED, ServerProcess
 from openclaw_rl.serve.auth import KeyRing
 
 #: ``answers``: everything before the step (the reply to the complaint, the judge, the teacher's answers).
@@ -65,7 +65,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         with (
-            ServerProcess(home) as server,
+            ServerProcess(home, *UNREMINDED) as server,
             closing(System(server.url, KeyRing(home / "keys.json").key_of("default") or "")) as system,
         ):
             rows = [complain(system, number) for number in range(options.complaints)]

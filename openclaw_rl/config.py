@@ -89,8 +89,8 @@ class ServeConfig(_Section):
     """One policy per user, per group, or for everyone; auto: per user as soon as there is a second key."""
     store_false: Literal["not-retrievable", "off-the-record"] = "not-retrievable"
     """Meaning of store: false in a request: stored and learned from but not retrievable, or not stored."""
-    notes: Literal["off", "ask", "on"] = "off"
-    """Put a user's wishes into the system prompt until a version has learned them."""
+    notes: Literal["off", "ask", "on"] = "on"
+    """State a person's wishes in their system prompt until a version has learned them; ask: once approved."""
     note_tokens: int = Field(default=256, ge=16)
     """Maximum length of such a note in tokens; the newest wishes come first."""
     elsewhere: Literal["base", "learned"] = "base"

@@ -109,7 +109,7 @@ def wire_serving(
         metrics=Metrics(),
         conversations=ConversationLedger(ledgers.serve, json_redactor(config.ledger.redact), is_private),
         unfinished=BackgroundLedger(ledgers.serve),
-        note=memory.note if config.serve.notes != "off" else lambda user: None,
+        note=memory.note if config.serve.notes != "off" else lambda user, system: None,
         scope_of=(scopes or people).of,
         quotas=Quotas(users.of, partial(tokens_since, ledgers.serve)),
     )

@@ -25,10 +25,12 @@ from openclaw_rl.capture.wishes import (
     WishRecord,
     wishes,
 )
+from openclaw_rl.roles import Role, holds, with_roles
 
 _PAGE = 500
 _MAX_CHARS = 200
 _MAX_USERS = 10_000
+_MOST_ROLES = 32
 _HEAD = "What this person asked for before, and still wants:"
 
 
@@ -42,6 +44,7 @@ class HintMemory:
         ask: bool = False,
         max_tokens: int = 256,
         num_tokens: Callable[[str], int] = len,
+        everywhere: bool = False,
     ) -> None:
         """``is_wish`` distinguishes lasting wishes from remarks about one reply or a tool.
 
@@ -49,15 +52,22 @@ class HintMemory:
         """
         self._serve_ledger, self._policies, self._db = ledgers.serve, ledgers.policies, ledgers.learn.db
         self._is_wish, self._mode = is_wish, ASK if ask else ON
-        self._max_tokens, self._num_tokens = max_tokens, num_tokens
+        self._max_tokens, self._num_tokens, self._everywhere = max_tokens, num_tokens, everywhere
         self._last = self._generation = 0
         #: Values are replaced, never mutated: a request may read while the background writes.
         self._hints: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._roles: dict[str, list[Role]] = {}
         #: Likewise: (user, original text) -> current wording; empty if it does not belong in the note.
         self._now: dict[tuple[str, str], str] = {}
 
-    def note(self, user: str) -> str | None:
-        """The note for the system prompt, with the newest wishes that fit; None if there are none."""
+    def note(self, user: str, system: str = "") -> str | None:
+        """The note for the system prompt, with the newest wishes that fit; None if there are none.
+
+        ``system``: the request's own. The note is given where a learned version would answer: in plain chats,
+        and under system prompts like those under which the person complained.
+        """
+        if not self._everywhere and not holds(self._roles.get(user, []), system):
+            return None
         unasked = self._mode == ON
         hints = [self._now.get((user, hint), hint if unasked else "") for hint in self._hints.get(user, ())]
         lines = [f"- {hint}" for hint in dict.fromkeys(filter(None, hints))]
@@ -71,6 +81,7 @@ class HintMemory:
         generation = self._serve_ledger.counts()["generation"]
         if generation != self._generation:
             self._generation, self._last, self._hints = generation, 0, OrderedDict()
+            self._roles = {}
         query = sa.select(verdicts.c.seq, verdicts.c.turn_id, verdicts.c.hints, verdicts.c.score)
         while True:
             with self._db.connect() as connection:
@@ -91,7 +102,8 @@ class HintMemory:
         found = [WishRecord(**row._mapping) for row in rows]
         now = {(wish.user, _line(wish.said or wish.text)): "" for wish in found if wish.status in over}
         wanted = [wish for wish in found if wish.status in CURRENT]
-        held = held_by_weights(self._policies, learned_in(self._policies, wanted)) if wanted else set()
+        learned = learned_in(self._policies, wanted)
+        held = held_by_weights(self._policies, learned, wanted)
         for wish in wanted:
             told = note_state(wish, self._mode, wish.turn_id in held) == GIVEN
             now[wish.user, _line(wish.said or wish.text)] = _line(wish.text) if told else ""
@@ -104,11 +116,14 @@ class HintMemory:
         new = [_line(hint) for hint in hints if self._is_wish(hint)]
         if not new:
             return
-        known = [hint for hint in self._hints.get(turn["user"], ()) if hint not in new]
-        self._hints[turn["user"]] = tuple([*known, *new][-MOST_WISHES:])
-        self._hints.move_to_end(turn["user"])
+        user = turn["user"]
+        prompt = self._policies.system_prompt(turn_id)
+        self._roles[user] = with_roles(self._roles.get(user, []), [prompt])[-_MOST_ROLES:]
+        known = [hint for hint in self._hints.get(user, ()) if hint not in new]
+        self._hints[user] = tuple([*known, *new][-MOST_WISHES:])
+        self._hints.move_to_end(user)
         while len(self._hints) > _MAX_USERS:
-            self._hints.popitem(last=False)
+            self._roles.pop(self._hints.popitem(last=False)[0], None)
 
 
 def _line(text: str) -> str:

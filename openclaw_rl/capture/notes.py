@@ -1,10 +1,14 @@
 """Prompt notes: state a wish in the user's system prompt before any version has learned it.
 
 ``--notes on`` adds the note at once, ``ask`` proposes it and waits for the user's consent. It is withdrawn
-once the serving version has learned the wish, and returns if the user complains about the same thing again.
+once the serving version meets the wish as well without it: on held-out requests, when the version was checked
+(``GateResult.as_told``). It returns if the user complains about the same thing again.
 """
 
 from __future__ import annotations
+
+import json
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
@@ -14,7 +18,10 @@ from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.samples import TRAINED, policies, samples
 from openclaw_rl.capture.wishes import CURRENT, WishRecord, wish_turns, wishes
+from openclaw_rl.types import Scope
 
+#: Newest checks that are looked at.
+_CHECKS = 32
 OFF, ASK, ON = "off", "ask", "on"
 GIVEN, PROPOSED, WITHDRAWN, REFUSED, NONE = "given", "proposed", "withdrawn", "refused", "none"
 
@@ -55,8 +62,10 @@ def learned_in(ledger: PolicyLedger, found: list[WishRecord]) -> dict[str, tuple
     return learned
 
 
-def held_by_weights(ledger: PolicyLedger, learned: dict[str, tuple[int, float]]) -> set[str]:
-    """The learned wishes without a complaint since, with or without the note."""
+def held_by_weights(
+    ledger: PolicyLedger, learned: dict[str, tuple[int, float]], found: Sequence[WishRecord]
+) -> set[str]:
+    """The learned wishes that need no note: measured to hold without it, and not complained about since."""
     said_again: set[str] = set()
     with ledger.db.connect() as connection:
         for batch in batched(list(learned)):
@@ -66,4 +75,17 @@ def held_by_weights(ledger: PolicyLedger, learned: dict[str, tuple[int, float]])
             for wish, at in connection.execute(query.group_by(wish_turns.c.wish)):
                 if at > learned[wish][1]:
                     said_again.add(wish)
-    return learned.keys() - said_again
+    held = [wish for wish in found if wish.turn_id in learned.keys() - said_again]
+    as_told = {scope: _as_told(ledger, scope) for scope in {wish.scope for wish in held}}
+    return {wish.turn_id for wish in held if as_told[wish.scope].get(wish.text, True)}
+
+
+def _as_told(ledger: PolicyLedger, scope: Scope) -> dict[str, bool]:
+    """Wish -> what the newest check that looked at it found; versions of earlier releases did not look."""
+    newest = ledger.lineage(ledger.serving(scope), scope)[:_CHECKS]
+    query = sa.select(policies.c.gate).where(policies.c.version.in_(newest)).order_by(policies.c.version)
+    found: dict[str, bool] = {}
+    with ledger.db.connect() as connection:
+        for gate in connection.scalars(query):
+            found |= json.loads(gate).get("as_told") or {}
+    return found

@@ -7,6 +7,7 @@ that counts (``LearnLedger.scores``), as in every other view.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Literal
@@ -16,7 +17,9 @@ import sqlalchemy as sa
 from openclaw_rl.capture import schema
 from openclaw_rl.capture.database import batched
 from openclaw_rl.capture.ledgers import Ledgers
+from openclaw_rl.capture.rows import load_bodies
 from openclaw_rl.capture.samples import samples
+from openclaw_rl.messages import NOTE
 from openclaw_rl.types import Json
 
 Rated = Literal["good", "bad"]
@@ -26,22 +29,34 @@ _LAST = 5
 
 
 def view_first_replies(ledgers: Ledgers, user: str | None = None) -> Json:
-    """First replies by the version that answered, and the last five."""
+    """First replies by the version that answered, and the last five.
+
+    Those with a note in their prompt are counted by themselves: they show what the note does.
+    """
     turns = schema.turns
-    query = sa.select(turns.c.id, turns.c.policy_version).where(
+    query = sa.select(turns.c.id, turns.c.policy_version, turns.c.params).where(
         turns.c.kind != "side", turns.c.continues.is_(None)
     )
     query = query if user is None else query.where(turns.c.user == user)
     with ledgers.serve.db.connect() as connection:
         first = connection.execute(query.order_by(turns.c.seq.desc()).limit(_MOST)).all()
     scores = ledgers.learn.scores([row.id for row in first])
-    clear = [(row.policy_version, scores[row.id]) for row in first if scores.get(row.id)]
-    good = Counter(version for version, score in clear if score > 0)
-    counted = Counter(version for version, _ in clear)
+    clear = [(row, scores[row.id]) for row in first if scores.get(row.id)]
+    with ledgers.serve.db.connect() as connection:
+        params = load_bodies(connection, {row.params for row, _ in clear})
+    noted = {key for key, body in params.items() if NOTE in json.loads(body)}
+    by_itself = [(row.policy_version, score) for row, score in clear if row.params not in noted]
+    good = Counter(version for version, score in by_itself if score > 0)
+    counted = Counter(version for version, _ in by_itself)
     return {
         "versions": [{"version": v, "good": good[v], "of": counted[v]} for v in sorted(counted)],
-        "last": {"good": sum(score > 0 for _, score in clear[:_LAST]), "of": len(clear[:_LAST])},
+        "with_note": _share([score for row, score in clear if row.params in noted]),
+        "last": _share([score for _, score in clear[:_LAST]]),
     }
+
+
+def _share(scores: Sequence[int]) -> Json:
+    return {"good": sum(score > 0 for score in scores), "of": len(scores)}
 
 
 def session_scores(ledgers: Ledgers, session_ids: Sequence[str]) -> dict[str, list[int | None]]:

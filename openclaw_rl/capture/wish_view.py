@@ -37,7 +37,7 @@ def view_wishes(ledgers: Ledgers, user: str | None, notes: str, limit: int = 100
     """Newest first, with the state of each; ``notes``: the mode of prompt notes (``notes.py``)."""
     found = list_wishes(ledgers.learn, user, limit)
     asked, learned = _asked(ledgers, found), learned_in(ledgers.policies, found)
-    held = held_by_weights(ledgers.policies, learned)
+    held = held_by_weights(ledgers.policies, learned, found)
     after = {wish.turn_id: _answer_since(ledgers, wish, learned[wish.turn_id])
              for wish in found if wish.turn_id in learned}  # fmt: skip
     texts = turn_texts(ledgers.serve, [*(w.turn_id for w in found), *filter(None, after.values())])

@@ -61,9 +61,10 @@ def run(options: argparse.Namespace, config: Config) -> int:
     else:
         model = _ask_model(room, on_gpu, config)
     client = "" if options.yes else _ask_client()
-    upstream = "" if options.yes else _ask_upstream()
+    serve = "" if options.yes else _ask_notes() + _ask_upstream()
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    text = f"# Every setting: openclaw-rl serve --help\n[engine]\nmodel = {toml_string(model)}\n{upstream}"
+    text = f"# Every setting: openclaw-rl serve --help\n[engine]\nmodel = {toml_string(model)}\n"
+    text += f"[serve]\n{serve}" if serve else ""
     path.write_text(text, encoding="utf-8")
     print(f"{path}: {model}. Data is kept in {home}.")
     flag = "" if home == config.home and not options.home else f" --home {shlex.quote(str(home))}"
@@ -142,6 +143,15 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def _ask_notes() -> str:
+    """The setting, unless it is the default."""
+    print("Until a wish is learned, its person's requests can state it in the system prompt (a note).")
+    said = input("Notes: on, ask (each needs a yes on the Wishes page), or off [on]: ").strip().lower()
+    if said not in ("", "on", "ask", "off"):
+        raise ValueError(f"notes cannot be {said!r}; they are on, ask or off")
+    return f"notes = {toml_string(said)}\n" if said in ("ask", "off") else ""
+
+
 def _ask_upstream() -> str:
     """The settings for taking over from an upstream model; empty unless its provider's terms allow it."""
     print("Shall a larger model behind an API answer at first, and this one take over from it?")
@@ -154,7 +164,7 @@ def _ask_upstream() -> str:
     if input("Do the terms of this one allow it? yes or no [no]: ").strip().lower() not in _YES:
         print("Then nothing is learned from it, and the model here answers.")
         return ""
-    return f'[serve]\nupstream = {toml_string(url)}\ntake_over = true\nupstream_terms = "allow-learning"\n'
+    return f'upstream = {toml_string(url)}\ntake_over = true\nupstream_terms = "allow-learning"\n'
 
 
 def _ask_client() -> str:

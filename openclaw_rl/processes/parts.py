@@ -199,4 +199,7 @@ def build_memory(
     """Memory notes of users' wishes. Without a local tokenizer, tokens are estimated from characters."""
     renderer = answerer.renderer
     count = (lambda text: len(renderer.encode(text))) if renderer else (lambda text: len(text) // 3)
-    return HintMemory(ledgers, is_wish, config.serve.notes == "ask", config.serve.note_tokens, count)
+    everywhere = config.serve.elsewhere == "learned"
+    return HintMemory(
+        ledgers, is_wish, config.serve.notes == "ask", config.serve.note_tokens, count, everywhere
+    )

@@ -27,6 +27,10 @@ def clean_environment(home: Path, extra: Mapping[str, str] | None = None) -> dic
     return {**ours, "OPENCLAW_RL_HOME": str(home), "PORT": "0", **(extra or {})}
 
 
+#: Without notes replies show what the weights have learned: for measurements.
+UNREMINDED = ("--notes", "off")
+
+
 class ServerProcess:
     """A server with its own data folder and a free port; usable as a context manager.
 

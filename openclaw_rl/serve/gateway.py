@@ -66,12 +66,12 @@ class Gateway:
         metrics: Metrics,
         conversations: ConversationStore,
         unfinished: BackgroundStore,
-        note: Callable[[str], str | None] = lambda user: None,
+        note: Callable[[str, str], str | None] = lambda user, system: None,
         scope_of: Callable[[str], Scope] = lambda user: EVERYONE,
         quotas: Quotas | None = None,
     ) -> None:
-        """``note`` returns a user's note, which is added to the system prompt; ``scope_of`` returns the scope
-        whose policy answers the user."""
+        """``note`` returns a user's note, which is added to the system prompt given; ``scope_of`` returns the
+        scope whose policy answers the user."""
         self.answerer, self.capture, self.metrics = answerer, capture, metrics
         self.conversations, self.background = conversations, Background(unfinished)
         self.model_name, self.renderer = answerer.model_name, answerer.renderer
@@ -91,7 +91,9 @@ class Gateway:
         arrived = time.time()
         system = system_prompt(request.messages)
         request = replace(request, scope=self.scope_of(request.user), system=system)
-        if request.prompt is None and (note := self._remembered(request.user)):
+        # Whoever names a version (``name@3``) wants to see what that version does by itself.
+        may_note = request.prompt is None and "@" not in request.model
+        if may_note and (note := self._remembered(request.user, system)):
             request = remembering(request, note)
         if self._quotas is not None:
             self._quotas.take(request.user)

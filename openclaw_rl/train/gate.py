@@ -10,11 +10,10 @@ learning it may cost no more) and with its parent.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from openclaw_rl.forms import NOTHING_READ, Reading
 from openclaw_rl.scopes import is_environment
@@ -55,6 +54,8 @@ _ONE_REPLY = 1.01 / _FIRST_ASKS
 #: Shares of replies, and how many standard errors below its bound such a share is no accident.
 _SHARES = {"broken replies", "on topic", "on topic at once", "in form"}
 _NO_ACCIDENT = 3.0
+#: Nats a token: two samples of one model differ by that much.
+_AS_LIKELY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,8 @@ class GateResult:
     passed: bool
     reason: str
     checks: tuple[GateCheck, ...]
+    as_told: Mapping[str, bool] = field(default_factory=dict)
+    """Wish -> whether replies met it as well as the base's do when it is told; the note is then withdrawn."""
 
     def to_json(self) -> Json:
         return asdict(self)
@@ -112,6 +115,8 @@ class Subject:
     asks: Sequence[Ask]
     wish: str = ""
     reading: Reading = NOTHING_READ
+    wishes: Sequence[str] = ()
+    """Its parts, as the person said them."""
 
 
 class Gate:
@@ -152,11 +157,12 @@ class Gate:
             self._knowledge(version, [subject.wish for subject in subjects]),
             self._replies_for_all(version, parent, subjects),
         )
-        checks += itertools.chain(*found)
+        known, knows, (replies, as_told) = found
+        checks += [*known, *knows, *replies]
         if len(held_out) >= _MIN_HELD_OUT:
             value = await self._held_out(version, parent, held_out)
             checks.append(_at_least("held-out turns", value, -self._bounds.held_out))
-        return _result(checks)
+        return _result(checks, as_told)
 
     # --- what it knows ---------------------------------------------------------------------------
 
@@ -218,17 +224,24 @@ class Gate:
 
     async def _replies_for_all(
         self, version: int, parent: int, subjects: Sequence[Subject]
-    ) -> list[GateCheck]:
-        """Each check once: its first failure for any subject, otherwise its first result."""
-        found: dict[str, GateCheck] = {}
-        of_each = await asyncio.gather(*(self._replies(version, parent, subject) for subject in subjects))
-        for check in itertools.chain(*of_each):
-            if check.name not in found or (found[check.name].passed and not check.passed):
-                found[check.name] = check
-        return list(found.values())
+    ) -> tuple[list[GateCheck], dict[str, bool]]:
+        """Each check once: its first failure for any subject, otherwise its first result.
 
-    async def _replies(self, version: int, parent: int, subject: Subject) -> list[GateCheck]:
-        check_replies, checks = list[ReplyCheck](), list[GateCheck]()
+        And which wishes the replies meet as well as if they were told.
+        """
+        found: dict[str, GateCheck] = {}
+        as_told: dict[str, bool] = {}
+        of_each = await asyncio.gather(*(self._replies(version, parent, subject) for subject in subjects))
+        for subject, (checks, is_as_told) in zip(subjects, of_each, strict=True):
+            for check in checks:
+                if check.name not in found or (found[check.name].passed and not check.passed):
+                    found[check.name] = check
+            for wish in subject.wishes:
+                as_told[wish] = is_as_told and as_told.get(wish, True)
+        return list(found.values()), as_told
+
+    async def _replies(self, version: int, parent: int, subject: Subject) -> tuple[list[GateCheck], bool]:
+        check_replies, checks, is_as_told = list[ReplyCheck](), list[GateCheck](), False
         for number in _numbers_of_replies(len(subject.asks)):
             which = range(len(check_replies), number)
             more, base, hinted = await asyncio.gather(
@@ -238,6 +251,7 @@ class Gate:
             )
             check_replies += more
             now = ReplyStats.of(check_replies)
+            is_as_told = _is_as_told(now, hinted)
             keep_newest(self._stats, (version, subject.wish), now)
             checks = self._compare_replies(now, base, hinted, await self._stats_of(parent, base, subject))
             # A dozen replies are noisy: unless the candidate is clearly as good, ask the rest.
@@ -245,7 +259,7 @@ class Gate:
             passed = all(check.passed for check in checks)
             if (passed and (as_good or number >= len(subject.asks))) or _is_hopeless(checks, number):
                 break
-        return checks
+        return checks, is_as_told
 
     def _compare_replies(
         self, now: ReplyStats, base: ReplyStats, hinted: ReplyStats, before: ReplyStats
@@ -327,9 +341,21 @@ def _at_least(name: str, value: float, bound: float) -> GateCheck:
     return GateCheck(name, value, bound, value >= bound)
 
 
-def _result(checks: list[GateCheck]) -> GateResult:
+def _is_as_told(now: ReplyStats, hinted: ReplyStats) -> bool:
+    """Whether replies meet the wish as well as the base's do when their prompt states it.
+
+    A wish about form is checked by its form; of any other, how likely the replies are under the told base.
+    """
+    if now.in_form is not None and hinted.in_form is not None:
+        meets = now.in_form >= hinted.in_form - _ONE_REPLY
+    else:
+        meets = now.strangeness <= hinted.strangeness + _AS_LIKELY
+    return meets and now.on_topic >= hinted.on_topic - _ONE_REPLY
+
+
+def _result(checks: list[GateCheck], as_told: Mapping[str, bool] | None = None) -> GateResult:
     failed = [f"{c.name} {c.value:.2f} (bound {c.bound:.2f})" for c in checks if not c.passed]
-    return GateResult(not failed, "; ".join(failed), tuple(checks))
+    return GateResult(not failed, "; ".join(failed), tuple(checks), as_told or {})
 
 
 def _mean(values: Sequence[float]) -> float:

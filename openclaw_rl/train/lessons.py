@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from openclaw_rl.forms import read
+from openclaw_rl.messages import NOTE
 from openclaw_rl.scopes import is_environment
 from openclaw_rl.train.gate import Subject
 from openclaw_rl.train.prompts import Prompts
@@ -247,7 +248,7 @@ class SampleMaker:
         share = -(-_GATE_OWN // len(users))
         turns = [turn for user in users for turn in self._verdicts.openers(user, scope, share)]
         wish = " ".join(wished)
-        return Subject(self._prompts.gate_asks(turns[:_GATE_OWN], wish, seed), wish, read(wished))
+        return Subject(self._prompts.gate_asks(turns[:_GATE_OWN], wish, seed), wish, read(wished), wished)
 
     async def _settle(self, seq: int, turn_id: str) -> None:
         found = self._verdicts.judged(turn_id)
@@ -307,7 +308,9 @@ class SampleMaker:
     def _take_up(self, turn: TurnRecord, verdict: Verdict) -> str | None:
         """Update the user's wishes from a verdict; returns the reason if nothing is to be trained."""
         if verdict.score > 0 and verdict.confidence >= _SURELY:
-            self._wishes.accepted(turn, told=self._verdicts.corrected(turn) is not None)
+            self._wishes.accepted(
+                turn, told=self._verdicts.corrected(turn) is not None or NOTE in turn.params
+            )
         if verdict.score >= 0 or not self._algorithm.needs.generates:
             return None
         again, before = self._verdicts.corrected(turn), self._wishes.texts(turn.user, turn.scope)
@@ -326,8 +329,9 @@ class SampleMaker:
         if wish is None or wish.turn_id == turn.id:
             return None
         overtaken = again is None and self._came_later(wish, turn)
-        # The reply that was complained about again had the first complaint in its prompt.
-        if (again or overtaken) and counts and (problem := self._wishes.failed(turn)) is not None:
+        noted = wish.text in turn.params.get(NOTE, "")
+        # The reply that was complained about again had the first complaint, or the note, in its prompt.
+        if (again or overtaken or noted) and counts and (problem := self._wishes.failed(turn)) is not None:
             return problem
         same = (again or overtaken) and self._wishes.texts(turn.user, turn.scope) == before
         return SAME_WISH if same else None

@@ -71,11 +71,21 @@ def test_a_cpu_gets_the_small_one_and_a_gpu_what_leaves_half_of_it_free() -> Non
 def test_the_provider_s_terms_are_asked_before_anything_is_learned(
     allowed: str, takes_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer(monkeypatch, "1", "none", "https://api.example.com/v1", allowed)
+    answer(monkeypatch, "1", "none", "ask", "https://api.example.com/v1", allowed)
     assert main(["setup", "--home", str(tmp_path)]) == 0
     serve = load_config({"home": tmp_path}, {}).serve
     assert (serve.take_over, serve.upstream is not None) == (takes_over, takes_over)
+    assert serve.notes == "ask"
     assert serve.upstream_terms == ("allow-learning" if takes_over else "unknown")
+
+
+def test_notes_are_on_unless_somebody_says_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, "1", "none", "", "none")
+    assert main(["setup", "--home", str(tmp_path / "one")]) == 0
+    assert "notes" not in (tmp_path / "one" / "config.toml").read_text()
+    assert load_config({"home": tmp_path / "one"}, {}).serve.notes == "on"
+    answer(monkeypatch, "1", "none", "always", "none")
+    assert main(["setup", "--home", str(tmp_path / "two")]) == 2
 
 
 def test_the_folder_and_the_client_are_asked_for_and_set_up(
@@ -83,7 +93,7 @@ def test_the_folder_and_the_client_are_asked_for_and_set_up(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "codex"))
-    asked = answer(monkeypatch, "~/my data", "2", "codex", "none", "")
+    asked = answer(monkeypatch, "~/my data", "2", "codex", "", "none", "")
     assert main(["setup"]) == 0
     home = tmp_path / "my data"
     assert load_config({"home": home}, {}).engine.model == "Qwen/Qwen3-0.6B"
@@ -103,7 +113,7 @@ def test_nothing_of_a_client_is_changed_unasked(
 ) -> None:  # fmt: skip
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "codex"))
     home = tmp_path / "home"
-    answer(monkeypatch, "1", client, "none", *([refusal] if refusal else []))
+    answer(monkeypatch, "1", client, "on", "none", *([refusal] if refusal else []))
     assert main(["setup", "--home", str(home)]) == 0
     said = capsys.readouterr().out
     assert not (tmp_path / "codex").exists()

@@ -21,13 +21,13 @@ async def owner(system: ServingSystem, connect: Callable[..., httpx.AsyncClient]
     return connect(system)
 
 
-def publish(system: ServingSystem) -> int:
+def publish(system: ServingSystem, gate: Json | None = None) -> int:
     """A step of all that waits, served at once."""
     policies = system.ledgers.policies
     made = policies.claim(8, policies.serving(EVERYONE), "", 0, EVERYONE)
     assert made is not None
     policies.trained(made.version, {})
-    assert policies.publish(made.version, {})
+    assert policies.publish(made.version, gate or {})
     return made.version
 
 

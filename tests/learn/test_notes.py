@@ -33,10 +33,13 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., ServingSystem]]:
         await system.close()
 
 
-async def told(system: ServingSystem, user: str = "default") -> str:
+async def told(system: ServingSystem, user: str = "default", instructions: str = "", **fields: Any) -> str:
     """The note of the person's next request, as the model got it."""
     system.memory.refresh()
-    reply = await Speaker(system, user).ask([{"role": "user", "content": "something else"}])
+    said = [{"role": "user", "content": "something else"}]
+    if instructions:
+        said.insert(0, {"role": "system", "content": instructions})
+    reply = await Speaker(system, user).ask(said, **fields)
     await system.gateway.drain()
     turn = system.ledgers.serve.load_turn(reply["id"])
     assert turn is not None
@@ -70,20 +73,67 @@ async def test_asked_first_it_waits_for_a_yes_and_takes_a_no(start: Any, connect
     assert "please use headings" in await told(system)
 
 
-async def test_it_is_withdrawn_when_learned_and_comes_back_when_it_is_missed(
-    start: Any, connect: Connect
+@pytest.mark.parametrize(("as_told", "note"), [(True, "withdrawn"), (False, "given")])
+async def test_it_is_withdrawn_once_the_weights_hold_it_as_well_and_comes_back_when_it_is_missed(
+    start: Any, connect: Connect, as_told: bool, note: str
 ) -> None:
     system = start(notes="on")
     await converse(system, "a question", f"bad: {LISTS}")
     await sampler_of(system).run()
     assert (await shown(system, connect))["note"] == "given"
-    publish(system)
-    assert await told(system) == ""
-    assert (await shown(system, connect))["note"] == "withdrawn"
+    publish(system, {"as_told": {LISTS: as_told}})
+    assert (await shown(system, connect))["state"] == "learned"
+    assert (await shown(system, connect))["note"] == note
+    assert (LISTS in await told(system)) is not as_told
     await converse(system, "another question", f"bad: {LISTS}")
     await sampler_of(system).run()
     assert LISTS in await told(system)
     assert (await shown(system, connect))["note"] == "given"
+
+
+async def test_a_note_is_given_only_where_a_learned_version_would_answer(start: Any) -> None:
+    system = start(notes="on")
+    await converse(system, "a question", f"bad: {LISTS}")
+    program = (
+        "You extract dates from invoices. Reply with one ISO date and nothing else, never with a sentence."
+    )
+    assert LISTS in await told(system, instructions="You are a helpful assistant.")
+    assert await told(system, instructions=program) == ""
+    everywhere = start(notes="on", elsewhere="learned")
+    await converse(everywhere, "a question", f"bad: {LISTS}")
+    assert LISTS in await told(everywhere, instructions=program)
+
+
+async def test_a_request_for_a_version_by_number_is_answered_by_its_weights_alone(start: Any) -> None:
+    system = start(notes="on")
+    await converse(system, "a question", f"bad: {LISTS}")
+    assert await told(system, model="default@0") == ""
+
+
+async def test_out_of_the_box_the_next_reply_knows(start: Any, connect: Connect) -> None:
+    system = start()
+    await converse(system, "a question", f"bad: {LISTS}")
+    assert LISTS in await told(system)
+
+
+async def test_replies_with_a_note_are_not_counted_as_a_version_s_own(start: Any, connect: Connect) -> None:
+    system = start()
+    await converse(system, "a question", f"bad: {LISTS}")
+    system.memory.refresh()
+    await converse(system, "a second question", "good")
+    found = (await connect(system).get("/v1/learning")).json()["first_replies"]
+    assert found["versions"] == [{"version": 0, "good": 0, "of": 1}]
+    assert found["with_note"] == {"good": 1, "of": 1}
+
+
+async def test_a_wish_that_fails_with_its_note_counts_as_told(start: Any, connect: Connect) -> None:
+    system = start()
+    await converse(system, "a question", "bad: be funny please")
+    for number in range(4):
+        system.memory.refresh()
+        await converse(system, f"question {number}", "bad: be funny please")
+        await sampler_of(system).run()
+    assert (await shown(system, connect))["state"] == "not possible"
 
 
 async def test_what_is_taught_holds_without_the_note(start: Any) -> None:

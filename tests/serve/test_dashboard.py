@@ -239,7 +239,11 @@ async def test_learning_before_anything_was_learned(client: httpx.AsyncClient) -
         "headline": "Nothing to learn from yet. Talk to it and tell it how to answer better.",
         "rewards": {"turns": 0, "turns_per_point": 1, "points": []},
         "swaps": [],
-        "first_replies": {"versions": [], "last": {"good": 0, "of": 0}},
+        "first_replies": {
+            "versions": [],
+            "with_note": {"good": 0, "of": 0},
+            "last": {"good": 0, "of": 0},
+        },
     }
     status = (await client.get("/v1/status")).json()
     assert (status["last_swap"], status["traffic"]["requests_per_s"]) == (None, 0)

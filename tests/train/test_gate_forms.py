@@ -67,13 +67,17 @@ def subject(*wishes: str) -> Subject:
     texts = [f"What about {thing}?" for thing in THINGS]
     hinted = " ".join(wishes)
     asks = [Ask(list(map(ord, text)), list(map(ord, f"{text} {hinted}")), text) for text in texts]
-    return Subject(asks, hinted, read(wishes))
+    return Subject(asks, hinted, read(wishes), wishes)
 
 
 async def checked(engine: Written, version: int, parent: int, asked: Subject) -> dict[str, bool]:
+    checks, _ = await gate_of(engine)._replies_for_all(version, parent, [asked])
+    return {check.name: check.passed for check in checks}
+
+
+def gate_of(engine: Written) -> Gate:
     unused: Any = None
-    gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
-    return {check.name: check.passed for check in await gate._replies(version, parent, asked)}
+    return Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
 
 
 PLAIN = "The story of {} is a long one that we love"
@@ -108,7 +112,7 @@ async def test_a_parent_is_asked_again_when_something_else_is_wished_for() -> No
     gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
     await gate._replies(1, 0, subject("Begin with Well now."))
     both = subject("Begin with Well now.", "End with Bye.")
-    checks = {check.name: check for check in await gate._replies(2, 1, both)}
+    checks = {check.name: check for check in (await gate._replies(2, 1, both))[0]}
     assert checks["in form"].value == 1.0
     assert checks["in form"].bound == pytest.approx(-0.25)
 
@@ -120,7 +124,7 @@ async def test_a_reply_that_falls_apart_late_is_seen() -> None:
     engine = Written(fine, late)
     unused: Any = None
     gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
-    [broken] = [c for c in await gate._replies(1, 0, subject()) if c.name == "broken replies"]
+    [broken] = [c for c in (await gate._replies(1, 0, subject()))[0] if c.name == "broken replies"]
     assert 0 < broken.value < 1
 
 
@@ -150,7 +154,7 @@ async def test_a_version_is_rejected_only_after_a_second_round_of_replies(always
     engine = OnceBroken(fine, "so so so so so so so so so so so so", always=always)
     unused: Any = None
     gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
-    [broken] = [c for c in await gate._replies(1, 0, subject()) if c.name == "broken replies"]
+    [broken] = [c for c in (await gate._replies(1, 0, subject()))[0] if c.name == "broken replies"]
     assert (broken.value, broken.passed) == ((1 / 8, False) if always else (1 / 16, True))
 
 
@@ -160,7 +164,7 @@ async def test_a_version_that_is_far_below_a_bound_is_not_asked_again() -> None:
     engine = Written(fine, "so " * 12)
     unused: Any = None
     gate = Gate(engine, Letters(), unused, lambda text: None)  # type: ignore[arg-type]
-    [broken] = [c for c in await gate._replies(1, 0, subject()) if c.name == "broken replies"]
+    [broken] = [c for c in (await gate._replies(1, 0, subject()))[0] if c.name == "broken replies"]
     assert (broken.value, broken.passed) == (1.0, False)
     assert engine.asked.count(1) == len(THINGS)
 
@@ -169,7 +173,7 @@ async def test_a_form_that_another_person_wished_for_is_not_lost_either() -> Non
     unused: Any = None
     gate = Gate(Written(PLAIN, OPENED, PLAIN), Letters(), unused, lambda text: None)  # type: ignore[arg-type]
     people = [subject("Talk like a pirate."), subject("Please begin every answer with Well now.")]
-    checks = await gate._replies_for_all(2, 1, people)
+    checks, _ = await gate._replies_for_all(2, 1, people)
     assert [check.name for check in checks if not check.passed] == ["in form"]
     assert len({check.name for check in checks}) == len(checks), "each is listed once"
 
@@ -179,3 +183,20 @@ async def test_short_replies_pass_where_short_ones_are_wished_for_even_if_the_to
     short = "{} are known."
     assert (await checked(Written(long, short), 1, 0, subject("Kürzer bitte.")))["length"]
     assert not (await checked(Written(long, short), 1, 0, subject("Talk like a pirate.")))["length"]
+
+
+@pytest.mark.parametrize(
+    ("base", "version", "as_told"),
+    [
+        (PLAIN, OPENED, True),  # telling the base does not help, the version does it
+        (OPENED, OPENED, True),
+        (OPENED, PLAIN, False),  # a note still helps more
+        (OPENED, "Well now, I would rather not talk about it today", False),  # in form, and about nothing
+    ],
+)
+async def test_a_wish_needs_no_note_if_it_is_met_as_well_as_by_the_told_base(
+    base: str, version: str, as_told: bool
+) -> None:
+    wish = "begin every answer with Well now"
+    _, found = await gate_of(Written(base, version))._replies_for_all(1, 0, [subject(wish)])
+    assert found == {wish: as_told}

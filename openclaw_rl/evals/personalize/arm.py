@@ -20,7 +20,7 @@ import httpx
 from openclaw_rl.evals.personalize.talk import ConversationLog, Row, SimulatedUser, System, at_once
 from openclaw_rl.evals.personalize.tasks import ChatTask, draw
 from openclaw_rl.evals.personalize.users import Voice, load_user, own_words
-from openclaw_rl.processes.server_process import ServerProcess
+from openclaw_rl.processes.server_process import UNREMINDED, ServerProcess
 from openclaw_rl.serve.auth import KeyRing
 
 UNTRAINED, MEMORY = "untrained", "memory"
@@ -115,7 +115,7 @@ def system_for(
     for user in map(load_user, {user for arm in arms for user in arm.users}):
         if user.name not in ring.users:
             ring.add(user.name)
-    with ServerProcess(home, *flags, *rules.flags) as server:
+    with ServerProcess(home, *UNREMINDED, *flags, *rules.flags) as server:
         yield server.url, {user: ring.key_of(user) or "" for user in ring.users}
 
 

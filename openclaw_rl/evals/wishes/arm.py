@@ -19,7 +19,7 @@ from openclaw_rl.evals.personalize.talk import ChatReply, ConversationLog, Row, 
 from openclaw_rl.evals.wishes.checks import is_degenerate, on_topic
 from openclaw_rl.evals.wishes.items import HeldOutItem
 from openclaw_rl.evals.wishes.wish import TRAINED, UNSEEN, Request, WishCase, requests
-from openclaw_rl.processes.server_process import ServerProcess
+from openclaw_rl.processes.server_process import UNREMINDED, ServerProcess
 from openclaw_rl.serve.auth import KeyRing
 
 PRAISE = ("Thanks, that is exactly how I like it.", "Perfect, thank you!", "Great, just what I wanted.")
@@ -127,7 +127,9 @@ def run_system(
         return
     home = folders[0] / "home"
     threads = dict.fromkeys(("OPENCLAW_RL_NUM_THREADS", "OPENCLAW_RL_TRAIN_THREADS"), str(rules.threads))
-    with ServerProcess(home, "--seed", str(arms[0].seed), *rules.flags, environment=threads) as server:
+    with ServerProcess(
+        home, "--seed", str(arms[0].seed), *UNREMINDED, *rules.flags, environment=threads
+    ) as server:
         ring, meeting = KeyRing(home / "keys.json"), Barrier(len(arms))
         people = ["default", *(arm.name for arm in arms[1:])]
         keys = [ring.key_of(person) or ring.add(person) for person in people]

@@ -87,12 +87,13 @@ async function back(serving, scope, load) {
   await load();
 }
 
-function showFirst(place, { versions }) {
+function showFirst(place, { versions, with_note: noted }) {
   const head = [h("h2", { id: "first-title" }, "First replies to you that were right"),
     h("p", { class: "note" }, "By the version that answered. Only the first reply of a conversation counts, because after that the model has been told what was missing.")];
-  if (!versions.length) return fill(place, head, h("p", { class: "muted" }, "You have not reacted to a first reply yet."));
-  const shown = versions.slice(-8);
-  fill(place, head, h("ol", { class: "funnel" }, shown.map(({ version, good, of }) => h("li", {}, h("span", { class: "name" }, version === 0 ? "Base" : `Version ${version}`),
+  if (!versions.length && !noted.of) return fill(place, head, h("p", { class: "muted" }, "You have not reacted to a first reply yet."));
+  const shown = versions.slice(-8).map((row) => ({ ...row, name: row.version === 0 ? "Base" : `Version ${row.version}` }));
+  if (noted.of) shown.push({ ...noted, name: "With a note" });
+  fill(place, head, h("ol", { class: "funnel" }, shown.map(({ name, good, of }) => h("li", {}, h("span", { class: "name" }, name),
     h("div", { class: "bar", "aria-hidden": "true" }, h("div", { class: "bar-fill", "--share": good / of })), h("span", { class: "count num" }, `${good} of ${of}`)))),
   h("p", { class: "small" }, h("a", { href: "#/learning" }, "More numbers")));
 }
