@@ -177,7 +177,7 @@ def _add_run(commands: Any) -> None:
 
 #: Settings for scoring imported conversations.
 _SCORING = ("engine", "engine_options", "model", "renderer", "device", "kernel", "num_threads")
-_WISHES = ("list", "edit", "pause", "resume", "note", "unnote")
+_WISHES = ("list", "edit", "pause", "resume", "note", "unnote", "skill")
 _CONNECT = ("home", "host", "port", "model", "served_model_name", "default_max_tokens", "store_false")
 
 
@@ -250,6 +250,9 @@ def _add_terminal(commands: Any) -> None:
     wished.add_argument("action", nargs="?", choices=_WISHES, default="list")
     wished.add_argument("id", nargs="?", help="id of a wish; to erase one: openclaw-rl forget wish ID")
     wished.add_argument("text", nargs="?", help="edit: the new text")
+    to = wished.add_argument("--to", type=Path, metavar="FOLDER", help="skill: write FOLDER/SKILL.md")
+    to.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+    wished.add_argument("--undo", action="store_true", help="skill: take FOLDER/SKILL.md back")
     wished.add_argument("--json", action="store_true", help="print the API's JSON")
     told = _command(
         commands, "mcp", "run an MCP server: what was learned, as tools for agents", _terminal("mcp", "run")

@@ -1,4 +1,4 @@
-"""``openclaw-rl wishes``: list, reword, pause and resume wishes."""
+"""``openclaw-rl wishes``: list, reword, pause and resume wishes; write them as a skill for other agents."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from urllib.parse import quote
 
 from openclaw_rl.commands.client import ServerClient
 from openclaw_rl.config import Config
+from openclaw_rl.connect.client import Edit
+from openclaw_rl.connect.files import undo, write
+from openclaw_rl.skill import is_ours
 from openclaw_rl.types import Json
 
 
@@ -23,6 +26,8 @@ def run(options: argparse.Namespace, config: Config) -> int:
                 else "\n".join(lines) or "no wishes yet: tell it how to answer better"
             )
             return 0
+        if options.action == "skill":
+            return _skill(server, options)
         changes: Json = {
             "edit": {"text": options.text},
             "pause": {"paused": True},
@@ -34,6 +39,26 @@ def run(options: argparse.Namespace, config: Config) -> int:
             words = " TEXT" if options.action == "edit" else ""
             raise ValueError(f"say which: openclaw-rl wishes {options.action} ID{words}")
         print(_line(server.patch(f"/v1/wishes/{quote(options.id, safe='')}", changes[options.action])))
+    return 0
+
+
+def _skill(server: ServerClient, options: argparse.Namespace) -> int:
+    """Print the proposal with its sources; ``--to`` approves it, ``--undo`` takes it back."""
+    if options.undo and options.to is None:
+        raise ValueError("say where it was written: openclaw-rl wishes skill --to FOLDER --undo")
+    found = server.get("/v1/wishes/skill")
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    if options.to is not None:
+        path = options.to.expanduser() / "SKILL.md"
+        change = Edit(path, lambda before: found["text"] or before, lambda now, original: original)
+        if not options.undo and path.exists() and is_ours(path.read_text(encoding="utf-8")):
+            undo(change, lambda said: None)  # an older proposal is not what to come back to
+        return 0 if (undo if options.undo else write)(change, print) else 1
+    for wish in found["wishes"]:
+        print(f"# corrected {wish['times']} times, in replies {', '.join(wish['turns'])}: {wish['text']}")
+    print(found["text"] or "nothing was corrected twice yet", end="" if found["text"] else "\n")
     return 0
 
 

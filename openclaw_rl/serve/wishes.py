@@ -14,6 +14,7 @@ from openclaw_rl.secret_scan import find_secrets
 from openclaw_rl.serve.inspection import Inspection
 from openclaw_rl.serve.signin import limited_to
 from openclaw_rl.serve.text import WellFormed
+from openclaw_rl.skill import often_corrected, skill_text
 from openclaw_rl.types import Json
 
 _Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
@@ -34,6 +35,14 @@ def wish_routes(inspection: Inspection) -> APIRouter:
     def wishes(request: Request) -> Json:
         """The newest hundred wishes: your own, or everybody's for the owner."""
         return inspection.wishes(limited_to(request))
+
+    @router.get("/v1/wishes/skill", tags=["read"])
+    def skill(request: Request) -> Json:
+        """A proposed ``SKILL.md`` for other agents: what you corrected at least twice, with the replies."""
+        user: str = request.state.user
+        found = often_corrected(inspection.wishes(user)["data"])
+        facts = [{name: wish[name] for name in ("id", "text", "times", "turns")} for wish in found]
+        return {"text": skill_text(found, user), "wishes": facts}
 
     @router.patch("/v1/wishes/{wish_id}", tags=["wishes"])
     async def change(wish_id: str, parsed: WishChange, request: Request) -> Json:

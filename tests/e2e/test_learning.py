@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,12 +10,17 @@ from pathlib import Path
 import pytest
 
 from bench.learn import User, is_short, mean_words
+from openclaw_rl.processes.server_process import UNREMINDED
 from openclaw_rl.testing import ServerProcess
+
+#: The server reads what people asked for twice a second.
+_UNTIL_NOTED_S = 2
 
 
 @pytest.fixture(scope="module")
 def server(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("learning") / "home") as server:
+    """Without notes, so that what changed is in the weights."""
+    with ServerProcess(tmp_path_factory.mktemp("learning") / "home", *UNREMINDED) as server:
         yield server
 
 
@@ -44,3 +50,18 @@ def converse_and_compare(user: User, server: ServerProcess) -> None:
     for policy in user.http.get("/v1/policies").json()["data"][:-1]:
         assert policy["gate"]["passed"] == (policy["status"] != "rejected")
         assert policy["metrics"]["mismatch"] is None or policy["metrics"]["mismatch"] < 0.05
+
+
+@pytest.mark.slow
+def test_before_anything_is_trained_the_next_reply_knows_the_complaint(
+    model_path: Path, tmp_path: Path
+) -> None:
+    with ServerProcess(tmp_path / "home", "--no-train") as server, closing(User(server)) as user:
+        before = user.held_out()
+        user.converse(0)
+        user.wait()
+        time.sleep(_UNTIL_NOTED_S)
+        after = user.held_out()
+        assert user.status()["policy_version"] == 0
+    assert sum(map(is_short, after)) >= sum(map(is_short, before)) + 2, after
+    assert mean_words(after) < 0.7 * mean_words(before)

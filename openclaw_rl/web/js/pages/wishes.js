@@ -10,10 +10,11 @@ export async function render(main, { me, keep }) {
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Wishes"),
     h("p", { class: "lead" }, `What ${me.owner ? "people asked for, in their" : "you asked for, in your"} own words. The model learns to do it without being told, and each new version is checked before it answers anybody.`)), list);
   async function load() {
-    const wishes = (await get("/v1/wishes")).data;
+    const wishes = (await get("/v1/wishes")).data, skill = await get("/v1/wishes/skill");
     const [now, over] = [wishes.filter((wish) => wish.state !== "over"), wishes.filter((wish) => wish.state === "over")];
     fill(list, now.length ? now.map((wish) => card(wish, me, load)) : h("div", { class: "card empty" }, h("strong", {}, "No wishes yet"),
       "Tell the model how to answer, for example “shorter, please”, and it appears here."),
+    skill.text && skillCard(skill),
     over.length > 0 && h("details", { class: "card" }, h("summary", {}, `${plural(over.length, "wish", "wishes")} replaced or withdrawn`),
       h("ul", { class: "lines" }, over.map((wish) => h("li", {}, wish.text)))));
   }
@@ -60,6 +61,13 @@ function card(wish, me, load) {
   }
   draw();
   return place;
+}
+
+function skillCard({ text, wishes }) {
+  return h("section", { class: "card", "aria-labelledby": "skill-title" }, h("h2", { id: "skill-title" }, "A skill for your other agents"),
+    h("p", { class: "small muted" }, `Made from ${plural(wishes.length, "wish", "wishes")} that you repeated, in your own words. Edit a wish to change its line. Nothing is written anywhere until you download it.`),
+    h("pre", { class: "skill" }, text),
+    h("a", { class: "button", download: "SKILL.md", href: `data:text/markdown;charset=utf-8,${encodeURIComponent(text)}` }, "Download SKILL.md"));
 }
 
 const NOTES = { given: "The model is reminded of this with every message until it has learned it.", proposed: "Remind the model of this with every message until it has learned it?",
