@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import yaml
 
 from openclaw_rl.config import fields
 from openclaw_rl.known_names import API_KEYS
+from openclaw_rl.testing import command
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 #: Read by the program, and no settings.
@@ -81,3 +85,17 @@ def test_what_runs_on_kubernetes_belongs_together() -> None:
             assert set(asked) == {"cpu", "memory", "ephemeral-storage"}
             assert set(most) == {"memory", "ephemeral-storage"}, "a CPU limit would stall all streams at once"
     assert service["spec"]["selector"] in labels
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_reads_the_unit_without_complaint(tmp_path: Path) -> None:
+    """With the command of this environment: the unit's own path is another machine's."""
+    unit = tmp_path / "openclaw-rl.service"
+    text = (DEPLOY / "openclaw-rl.service").read_text()
+    assert "%h/.local/bin/openclaw-rl" in text
+    unit.write_text(text.replace("%h/.local/bin/openclaw-rl", command()))
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--user", str(unit)],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")

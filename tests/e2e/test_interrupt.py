@@ -116,3 +116,48 @@ def test_while_the_command_is_being_imported(tmp_path: Path) -> None:
         timeout=60,
     )
     assert (ended.returncode, ended.stderr) == (130, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["the model is being loaded", "the learn process has just started"])
+def test_while_it_starts_it_ends_quietly_and_leaves_nothing(
+    moment: str, tmp_path: Path, model_path: Path
+) -> None:
+    """To the whole group of processes, as a terminal sends it."""
+    environment = clean_environment(tmp_path / "home", {"OPENCLAW_RL_MODEL": str(model_path), "PORT": "0"})
+    serve = subprocess.Popen(
+        [command(), "serve"], env=environment, start_new_session=True, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        # A shell without job control starts what is in the background with Ctrl-C ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    try:
+        loading = "loading" if moment.startswith("the model") else "learn"
+        wait_until(lambda: is_at(loading, serve.pid, model_path), moment, 120)
+        os.killpg(serve.pid, signal.SIGINT)
+        said, _ = serve.communicate(timeout=60)
+        assert serve.returncode in (0, 130), said
+        assert "Traceback" not in said
+        wait_until(lambda: not members(serve.pid), "no process is left", 30)
+    finally:
+        for pid in members(serve.pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def is_at(moment: str, pid: int, model: Path) -> bool:
+    if moment == "learn":
+        return len(members(pid)) > 1
+    return any(str(model.resolve()) in (Path(f"/proc/{each}/maps").read_text()) for each in members(pid))
+
+
+def members(group: int) -> list[int]:
+    """The processes of a group."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(folder.name))
+    return found

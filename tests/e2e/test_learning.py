@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,10 +10,7 @@ import pytest
 
 from bench.learn import User, is_short, mean_words
 from openclaw_rl.processes.server_process import UNREMINDED
-from openclaw_rl.testing import ServerProcess
-
-#: The server reads what people asked for twice a second.
-_UNTIL_NOTED_S = 2
+from openclaw_rl.testing import ServerProcess, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +53,16 @@ def test_before_anything_is_trained_the_next_reply_knows_the_complaint(
     model_path: Path, tmp_path: Path
 ) -> None:
     with ServerProcess(tmp_path / "home", "--no-train") as server, closing(User(server)) as user:
-        before = user.held_out()
+        before, plain = user.held_out(), prompt_tokens(user)
         user.converse(0)
-        user.wait()
-        time.sleep(_UNTIL_NOTED_S)
+        wait_until(lambda: prompt_tokens(user) > plain, "the next prompt has the note", 300)
         after = user.held_out()
         assert user.status()["policy_version"] == 0
     assert sum(map(is_short, after)) >= sum(map(is_short, before)) + 2, after
     assert mean_words(after) < 0.7 * mean_words(before)
+
+
+def prompt_tokens(user: User) -> int:
+    body = {"model": "default", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 1}
+    answer = user.http.post("/v1/chat/completions", json=body, headers={"x-turn-type": "side"})
+    return int(answer.json()["usage"]["prompt_tokens"])
