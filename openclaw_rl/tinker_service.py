@@ -79,8 +79,10 @@ def offered_models(service: Any, place: Place) -> list[str]:
         raise ValueError(f"{where} refuses the key in {KEY}") from None
     except tinker.APIConnectionError as error:
         raise ValueError(f"there is no Tinker server at {where} ({error}); start it first") from None
-    except tinker.TinkerError as error:
-        raise ValueError(f"{where} cannot be used: {problem_of(error)}") from None
+    except Exception as error:
+        if (cause := _clients(error)) is None:
+            raise
+        raise ValueError(f"{where} cannot be used: {problem_of(cause)}") from None
 
 
 def _within(limit_s: float, call: Callable[[], Any], where: str) -> Any:
@@ -121,12 +123,21 @@ def problem_of(error: Exception) -> str:
     return f"the Tinker service failed ({type(error).__name__}{f' {status}' if status else ''})"
 
 
+def _clients(error: BaseException) -> Exception | None:
+    """The client's own exception. It wraps that of its last retry, and 0.25 fails while it handles a 402."""
+    import tinker
+
+    for each in (error, error.__cause__, error.__context__):
+        if isinstance(each, tinker.TinkerError):
+            return each
+    return None
+
+
 def raised(error: Exception) -> Exception:
     """The client's exception as ours: unavailable, refused, or failed."""
     import tinker
 
-    if not isinstance(error, tinker.TinkerError) and isinstance(error.__cause__, tinker.TinkerError):
-        error = error.__cause__  # the client wraps the error of its last retry
+    error = _clients(error) or error
     if isinstance(error, tinker.RequestFailedError):
         message = str(error).partition("\n")[0]
         return ValueError(message) if str(error.category) == "user" else RuntimeError(message)

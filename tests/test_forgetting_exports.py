@@ -156,12 +156,14 @@ async def test_the_owner_alone_sees_where_they_are_and_the_list_is_private(
     assert receipt["exports"] == {"rewritten": 1}
 
 
-def test_an_export_of_weights_that_failed_leaves_the_list_as_it_was(tmp_path: Path) -> None:
+def test_an_export_that_failed_leaves_the_list_as_it_was(tmp_path: Path) -> None:
     exports = Exports(tmp_path)
     with exports.writing(tmp_path / "adapter", "version", version=1):
         pass
     before = exports.entries()
     with pytest.raises(OSError, match="exists"), exports.writing(tmp_path / "adapter", "version", version=2):
         raise FileExistsError("it exists")
+    with pytest.raises(OSError, match="full"), exports.writing(tmp_path / "all.jsonl", "sessions"):
+        raise OSError("the disk is full")
     assert exports.entries() == before
     assert [entry["version"] for entry in before] == [1]

@@ -19,7 +19,15 @@ from openclaw_rl.config import Config, EngineConfig, load_config
 from openclaw_rl.engine.tinker import TinkerEngine, TinkerEngineOptions
 from openclaw_rl.errors import EngineAway, RequestError
 from openclaw_rl.processes.parts import model_folder
-from openclaw_rl.tinker_service import _within, check_client, connect, facts_of, sampler_of, weights_uri
+from openclaw_rl.tinker_service import (
+    _within,
+    check_client,
+    connect,
+    facts_of,
+    raised,
+    sampler_of,
+    weights_uri,
+)
 from openclaw_rl.train.tinker import TinkerTrainer, TinkerTrainerOptions
 from openclaw_rl.types import Capabilities
 
@@ -192,6 +200,19 @@ def test_a_key_or_a_quota_that_fails_when_a_step_is_due_is_waited_for(
         trainer()
     service.error = None
     assert trainer().options.reduction == "sum"
+
+
+def test_a_quota_is_named_also_where_the_client_fails_over_it(service: Service) -> None:
+    """Client 0.25.0 raises an AttributeError while it handles a 402."""
+    spent, broken = sys.modules["tinker"].TinkerError("no"), AttributeError("_last_logged_billing")
+    spent.status_code, broken.__context__ = 402, spent
+    service.error = broken
+    with pytest.raises(ConnectionError, match="quota of the Tinker service"):
+        trainer()
+    assert "quota" in str(raised(broken))
+    service.error = AttributeError("of another kind")
+    with pytest.raises(AttributeError, match="another kind"):
+        trainer()
 
 
 def tinker_engine(folder: Path, **options: Any) -> TinkerEngine:

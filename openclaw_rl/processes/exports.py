@@ -80,7 +80,8 @@ class Exports:
             try:
                 yield
             except Exception:
-                if kind == VERSION:  # it is complete or absent, and what was there before still is
+                # Weights are complete or absent, and what was there before still is.
+                if kind == VERSION or not file.exists():
                     write_private(self._home / _LIST, before)
                 raise
             self._put(file, kind, [sha256(file)] if file.is_file() else [], facts)

@@ -75,10 +75,12 @@ class TinkerTrainer:
         self._steps = 0
         self._state: Json = {}
         try:
-            offered_models(connect(options), options)
+            service = connect(options)
+            offered_models(service, options)
         except ValueError as error:
             # The engine's start checked the settings. What is wrong now may pass, and is no step's fault.
             raise EngineAway(str(error)) from None
+        let_go(options, service, None)
         self.options = replace(options, reduction=self._find_reduction())
 
     def _find_reduction(self) -> Reduction:

@@ -105,7 +105,8 @@ async def test_what_is_trained_again_equals_weights_that_never_saw_it(
 async def test_one_person_s_steps_leave_another_s_logprobs_as_they_are(
     make: Callable[..., DefaultStack],
 ) -> None:
-    """Before, during and after them, and for those who taught nothing."""
+    """Before and after them to the last bit, and for those who taught nothing. In between, her rows are in
+    the same batch, and native kernels round a row by how many run with it."""
     stack = make()
     await stack.say("tell me about snow", f"bad: {SHORT}", user="ben")
     await stack.sample_and_learn()
@@ -118,16 +119,19 @@ async def test_one_person_s_steps_leave_another_s_logprobs_as_they_are(
         requests = [replace(planted(stack), policy_version=version) for version in (bens, BASE_VERSION)]
         return [list((await engine.score(request)).logprobs) for request in requests]
 
+    await score()  # prompts are in the cache from now on
     before = await score()
     assert before[0] != before[1], "what he taught makes a difference"
     await stack.say("tell me about rain", f"bad: {TABLE}")
     learning, seen = asyncio.create_task(stack.sample_and_learn()), 0
     while not learning.done():
-        assert await score() == before
+        for during, alone in zip(await score(), before, strict=True):
+            assert during == pytest.approx(alone, abs=1e-3)
         seen += 1
         await asyncio.sleep(0.05)
     await learning
     assert seen > 1
+    assert await score() == before
     assert stack.policies.serving(ANN) > bens
     await stack.system.follow()
     assert await score() == before
