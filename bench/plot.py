@@ -30,6 +30,8 @@ PANELS = (
     ("decode_8", "tokens/s, 8 streams", "{:.0f}"),
     ("first_next_s", "seconds to the next turn's first token (lower is better)", "{:.2f}"),
 )
+#: The upstream model's version number, and how many conversations a point is the mean of.
+_UPSTREAM, _WINDOW = -1, 40
 WIDTH, ROW, GAP, LEFT, BAR = 760, 26, 34, 190, 400
 
 
@@ -89,6 +91,50 @@ def learning_chart(saved: dict[str, Any]) -> str:
     return _svg(parts, y + 22)
 
 
+def takeover_chart(saved: dict[str, Any]) -> str:
+    """Share of conversations answered here, and satisfaction, against conversations."""
+    rows = saved["conversations"]
+    left, top, width, height = 70, 60, 640, 200
+    x = lambda n: left + width * n / max(1, len(rows) - 1)  # noqa: E731
+    y = lambda share: top + height * (1 - share)  # noqa: E731
+    parts = [_text(16, 30, "The default model takes over from itself, told more", size=15, weight="600")]
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        parts.append(
+            f'<line x1="{left}" x2="{left + width}" y1="{y(share)}" y2="{y(share)}" stroke="#e3e7eb"/>'
+        )
+        parts.append(_text(left - 10, y(share) + 4, f"{share:.0%}", anchor="end", size=12))
+    here = [float(row["version"] != _UPSTREAM) for row in rows]
+    met = [float(row["met"]) for row in rows]
+    lines = (([row["share"] for row in rows], "#e4572e"), (_means(here), "#f0a58f"), (_means(met), "#6b8cae"))
+    for values, colour in lines:
+        line = " ".join(f"{x(n):.0f},{y(value):.1f}" for n, value in enumerate(values))
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+    for event in saved["events"]:
+        if event["what"].startswith(("a spoiled", "the cloud")):
+            at = x(event["after"])
+            parts.append(
+                f'<line x1="{at:.0f}" x2="{at:.0f}" y1="{top}" y2="{top + height}" stroke="#20262c"/>'
+            )
+            parts.append(_text(at, top - 8, event["what"], anchor="middle", size=11))
+    parts.append(_text(left + width, top + height + 20, f"{len(rows)} conversations", anchor="end", size=12))
+    labels = ("share that the ledger gives the local model", f"conversations it answered (mean of {_WINDOW})",
+              f"replies as people wish, whoever answered (mean of {_WINDOW})")  # fmt: skip
+    for n, ((_, colour), label) in enumerate(zip(lines, labels, strict=True)):
+        parts.append(
+            f'<rect x="16" y="{top + height + 34 + 20 * n}" width="12" height="12" fill="{colour}"/>'
+        )
+        parts.append(_text(36, top + height + 45 + 20 * n, label, size=12))
+    end = top + height + 112
+    parts.append(_text(16, end, f"SmolLM2-135M, one run, {saved['machine']}", size=11, colour="#66707a"))
+    return _svg(parts, end + 16)
+
+
+def _means(values: list[float]) -> list[float]:
+    return [
+        sum(part) / len(part) for n in range(len(values)) if (part := values[max(0, n - _WINDOW + 1) : n + 1])
+    ]
+
+
 def _svg(parts: list[str], height: float) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
@@ -115,6 +161,8 @@ def main() -> None:
     (DOCS / "img/serve.svg").write_text(picture)
     if (learned := DOCS / "results/learning.json").exists():
         (DOCS / "img/learning.svg").write_text(learning_chart(json.loads(learned.read_text())))
+    if (taken := DOCS / "results/takeover.json").exists():
+        (DOCS / "img/takeover.svg").write_text(takeover_chart(json.loads(taken.read_text())))
 
 
 if __name__ == "__main__":

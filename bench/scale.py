@@ -1,12 +1,12 @@
-"""From one machine to a million users: queueing models of the measured parts, validated before they are used.
+"""From one machine to a million users: models of the measured parts, validated before they are used.
 
     python bench/scale.py    check the models, simulate a day, save results and a chart
     python bench/scale.py --people 50000 --engine "SmolLM2-135M, 2 cores"
 
-Constants are from docs/lab/benchmarks.md; user behaviour is assumed and can be changed. Serving is simulated
-step by step, as the engine runs: one token of each stream and a chunk of one prompt. A day is 24 hours of
-different load; for each, one replica is simulated for two minutes or 1,500 requests, whichever is longer.
-Judging, training and the ledger are modelled as rates.
+Constants are from docs/lab/benchmarks.md; user behaviour is assumed and can be changed. The models
+(``scale_model.py``) are first checked against what they were not fitted to, most of it measured on a live
+server by ``arrivals.py``. Then one replica answers its share of a day, second by second; all turns and
+complaints of the day queue for the judge, the trainers and the ledger. Disk, memory and costs are products.
 
 Not modelled: networks, failures, cache misses beyond ``cold_share``, and engines that were not measured.
 """
@@ -17,51 +17,32 @@ import argparse
 import json
 import math
 import random
-import statistics
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scale_model import Engine, Request, Served, quantile, serve, servers_for, waits
+
 DOCS = Path(__file__).parent.parent / "docs"
+MEASURED = DOCS / "results" / "arrivals.json"
 NEAR = 0.20
-#: The fewest requests to simulate: fewer say little about the slowest 5 %.
+#: The fewest requests to simulate when looking for a number of replicas.
 ENOUGH = 1500
 
 
 # --- measured ----------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Engine:
-    """A step takes ``fixed_s`` plus ``row_s`` per stream; prompts are read at ``prefill`` tokens/s."""
-
-    fixed_s: float
-    row_s: float
-    prefill: float
-    max_running: int
-    chunk: int = 256
-
-    @classmethod
-    def through(cls, one: float, streams: int, many: float, prefill: float) -> Engine:
-        """From tokens/s with one stream and with ``streams`` streams."""
-        row_s = (streams / many - 1 / one) / (streams - 1)
-        return cls(1 / one - row_s, row_s, prefill, max(8, streams))
-
-    def step_s(self, rows: int, prompt: int) -> float:
-        return (self.fixed_s + self.row_s * rows if rows else 0.0) + prompt / self.prefill
-
-
-#: With an adapter on every stream where that was measured, since every user has their own policy.
+#: With adapters, since every user has their own policy: on a GPU eight different ones among 64 streams. The
+#: small model's there were measured before its kernels of today.
 ENGINES = {
-    "SmolLM2-135M, 2 cores": Engine.through(168, 8, 551, 2000 / 2.25),
-    "SmolLM2-135M, H200": Engine.through(286, 64, 8_500, 35_900),
-    "Qwen3-4B, H200": Engine.through(145, 64, 4_400, 24_700),
+    "SmolLM2-135M, 2 cores": Engine.through(168, 8, 551, (2000, 2.25), max_running=16),
+    "SmolLM2-135M, H200": Engine.through(286, 64, 8_500, (35_900, 1.0), max_running=64),
+    "Qwen3-4B, H200": Engine.through(255, 64, 8_010, (4000, 0.058), max_running=64),
 }
-#: Without adapters.
+#: Without adapters, and before the kernels of today, with which eight streams were not measured alike.
 BARE = {
-    "SmolLM2-135M, H200": Engine.through(534, 64, 11_500, 35_900),
-    "Qwen3-4B, H200": Engine.through(221, 64, 4_800, 24_700),
+    "SmolLM2-135M, H200": Engine.through(534, 64, 11_500, (35_900, 1.0), max_running=64),
+    "Qwen3-4B, H200": Engine.through(221, 64, 4_800, (24_700, 1.0), max_running=64),
 }
 #: Tokens/s with eight streams, which the models above were not fitted to.
 DECODE_8 = {"SmolLM2-135M, H200": 3_230, "Qwen3-4B, H200": 1_500}
@@ -69,8 +50,8 @@ DECODE_8 = {"SmolLM2-135M, H200": 3_230, "Qwen3-4B, H200": 1_500}
 LEDGERS = {"SQLite": (2.47e-3, 1.35e-3, 1.39e-3), "PostgreSQL": (3.82e-3, 1.65e-3, 2.22e-3)}
 KB_A_TURN = {"SQLite": 8.6, "PostgreSQL": 9.3}
 VOTE_S, VOTES = 0.208, 3
-#: Real tokens/s of a training step on two cores.
-TRAINED = 207.0
+#: Real tokens/s of a training step: measured on two cores, and from 343 TFLOP/s at 4 x 4.02e9 a token.
+TRAINED = {"SmolLM2-135M, 2 cores": 207.0, "Qwen3-4B, H200": 343e12 / (4 * 4.02e9)}
 #: A user's adapter (rank 16): on disk in fp16, and in GPU memory in bf16 (the large one from its shape).
 ADAPTER_MB = {"SmolLM2-135M": (9.8, 9.8), "Qwen3-4B": (66.1, 66.1)}
 #: Weights and KV caches (64 streams of 2,000 tokens), out of the GPU's 139 GiB.
@@ -79,6 +60,10 @@ GPU_GB = 149.0
 
 
 # --- assumed -----------------------------------------------------------------------------------
+
+
+#: Dollars an hour, for an idea of the cost; put in your own.
+CORE_HOUR, GPU_HOUR = 0.04, 4.0
 
 
 @dataclass(frozen=True)
@@ -107,77 +92,34 @@ class People:
         return self.number * self.active_share * self.turns
 
     def rate(self, hour: int) -> float:
-        """Turns/s of all users in that hour; the hours add up to the day's turns."""
+        """Turns/s of all users in that hour of the day; the hours add up to the day's turns."""
         return self.turns_a_day / 86_400 * (1 + (self.busiest - 1) * math.cos((hour - 20) / 12 * math.pi))
 
 
-# --- serving, step by step ---------------------------------------------------------------------
+# --- arrivals ----------------------------------------------------------------------------------
 
 
-@dataclass
-class Request:
-    at: float
-    prompt: int
-    reply: int
-    first: float = 0.0
-    end: float = 0.0
+def requests(people: People, times: list[float], seed: int) -> list[Request]:
+    chance = random.Random(f"prompts {seed}")  # not the numbers that the times were drawn with
+    prompts = (
+        people.prompt_tokens if chance.random() < people.cold_share else people.new_tokens for _ in times
+    )
+    return [Request(at, prompt, people.reply_tokens) for at, prompt in zip(times, prompts, strict=True)]
 
 
-@dataclass
-class Served:
-    requests: list[Request] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def first_token_s(self, share: float) -> float:
-        waits = sorted(request.first - request.at for request in self.requests)
-        return waits[min(len(waits) - 1, int(share * len(waits)))] if waits else 0.0
-
-    @property
-    def mean_s(self) -> float:
-        return statistics.fmean(r.end - r.at for r in self.requests) if self.requests else 0.0
-
-    @property
-    def tokens_per_s(self) -> float:
-        return sum(request.reply for request in self.requests) / self.seconds
-
-
-def serve(engine: Engine, arrivals: list[Request], until: float = math.inf) -> Served:
-    """Simulate requests on an engine; returns those finished by ``until``."""
-    coming, waiting = deque(arrivals), deque[tuple[Request, int]]()
-    running: list[list[Any]] = []  # request, tokens left
-    now, done = 0.0, Served()
-    while (coming or waiting or running) and now < until:
-        while coming and coming[0].at <= now:
-            waiting.append((coming[0], coming.popleft().prompt))
-        if not waiting and not running:
-            now = coming[0].at
-            continue
-        piece, rows = 0, len(running)
-        if waiting and rows < engine.max_running:
-            request, left = waiting.popleft()
-            piece = min(left, engine.chunk if rows else 8 * engine.chunk)
-        now += engine.step_s(rows, piece)
-        for each in running:
-            each[1] -= 1
-        for each in [each for each in running if each[1] <= 0]:
-            each[0].end = now
-            done.requests.append(each[0])
-        running = [each for each in running if each[1] > 0]
-        if piece and left > piece:
-            waiting.appendleft((request, left - piece))
-        elif piece:
-            request.first = now
-            running.append([request, request.reply - 1])
-    done.seconds = now
-    return done
-
-
-def poisson(people: People, rate: float, seconds: float, seed: int) -> list[Request]:
-    chance, now, found = random.Random(seed), 0.0, list[Request]()
-    while rate > 0 and (now := now + chance.expovariate(rate)) < seconds:
-        cold = chance.random() < people.cold_share
-        found.append(Request(now, people.prompt_tokens if cold else people.new_tokens, people.reply_tokens))
+def steady(rate: float, seconds: float, seed: int, begins: float = 0.0) -> list[float]:
+    """Times at random, at a constant rate."""
+    chance, now, found = random.Random(seed), begins, list[float]()
+    while rate > 0 and (now := now + chance.expovariate(rate)) < begins + seconds:
+        found.append(now)
     return found
+
+
+def over_a_day(people: People, share: float) -> list[float]:
+    """Times of a share of all turns, over 24 hours with a rate of their own."""
+    return [
+        at for hour in range(24) for at in steady(share * people.rate(hour), 3600, hour, begins=3600.0 * hour)
+    ]
 
 
 # --- the models against measurements -----------------------------------------------------------
@@ -185,86 +127,141 @@ def poisson(people: People, rate: float, seconds: float, seed: int) -> list[Requ
 
 def checks() -> list[dict[str, Any]]:
     """For each metric that no model was fitted to: the model's value and the measured one."""
-    found = []
+    found = [*_of_the_server(json.loads(MEASURED.read_text()))] if MEASURED.exists() else []
     for name, measured in DECODE_8.items():
-        played = serve(BARE[name], [Request(0.0, 1, 400) for _ in range(8)])
-        found.append(
-            {"what": f"{name}: decode, 8 streams (tok/s)", "model": played.tokens_per_s, "measured": measured}
-        )
+        model = serve(BARE[name], [Request(0.0, 1, 400) for _ in range(8)]).tokens_per_s
+        found.append(_check(f"{name}: decode, 8 streams (tok/s)", model, measured))
     for name, (one, cpu, measured) in LEDGERS.items():
         group = (one - cpu + 8 * cpu) / 8  # one commit for all waiting clients
-        found.append(
-            {"what": f"{name}: append, 8 clients (ms)", "model": 1e3 * group, "measured": 1e3 * measured}
-        )
-    for check in found:
-        check["off"] = check["model"] / check["measured"] - 1
+        found.append(_check(f"{name}: append, 8 clients (ms)", 1e3 * group, 1e3 * measured))
     return found
+
+
+def _check(what: str, model: float, measured: float) -> dict[str, Any]:
+    return {"what": what, "model": model, "measured": measured, "off": model / measured - 1}
+
+
+def _of_the_server(saved: dict[str, Any]) -> list[dict[str, Any]]:
+    """The model replays the very requests that the live server got, with their arrivals and lengths.
+
+    It is fitted to what was measured alone before and after each block of them.
+    """
+    found = list[dict[str, Any]]()
+    for block in saved["blocks"]:
+        model, measured = replay(engine_of(block), block["requests"])
+        name = f"2 cores, {block['name']}"
+        if block["name"].endswith("streams"):
+            found.append(_check(f"{name}: decode (tok/s)", model.pace, measured.pace))
+            continue
+        found.append(_check(f"{name}: tok/s", model.tokens_per_s, measured.tokens_per_s))
+        found.append(_check(f"{name}: mean time of a reply (s)", model.mean_s, measured.mean_s))
+        for share in (0.5, 0.95):
+            pair = (part.first_token_s(share) for part in (model, measured))
+            found.append(_check(f"{name}: first token, p{100 * share:.0f} (s)", *pair))
+    if "judging" in saved:
+        vote_s, judged = saved["learning_constants"]["vote_s"], saved["judging"]["cpu_s_a_turn"]
+        found.append(_check("2 cores: judging a turn (CPU s)", VOTES * vote_s, judged))
+    if "training" in saved:
+        alone = saved["learning_constants"]["tokens_per_s"]
+        found.append(_check("2 cores: a step (tok/s)", alone, saved["training"]["tokens_per_s"]))
+    return found
+
+
+def engine_of(block: dict[str, Any]) -> Engine:
+    before, after = block["before"], block["after"]
+    alone = {name: (before[name] * after[name]) ** 0.5 for name in ("one", "eight", "short_s", "long_s")}
+    prompts = [(int(before[name]), alone[f"{name}_s"]) for name in ("short", "long")]
+    return Engine.through(alone["one"], 8, alone["eight"], *prompts, max_running=16)
+
+
+def replay(engine: Engine, rows: list[dict[str, float]]) -> tuple[Served, Served]:
+    """What the model makes of the requests, and what was measured."""
+    asked = [Request(row["at"], int(row["prompt"]), int(row["reply"])) for row in rows]
+    real = [Request(**row) for row in rows]  # type: ignore[arg-type]
+    return serve(engine, sorted(asked, key=lambda request: request.at)), Served(real)
 
 
 # --- a day -------------------------------------------------------------------------------------
 
 
-def replicas_for(engine: Engine, people: People, wait_s: float, played_s: float = 120.0) -> int:
+def replicas_for(engine: Engine, people: People, wait_s: float) -> int:
     """The fewest replicas with which 95 % of first tokens are in time in the busiest hour.
 
     In time means within ``wait_s`` of when an otherwise idle engine could have read a whole prompt.
     """
-    first_token_s = wait_s + people.prompt_tokens / engine.prefill
+    first_token_s = wait_s + engine.step_s(0, 0, people.prompt_tokens)
     rate = max(people.rate(hour) for hour in range(24))
-    low, high = 1, 1
-    while not _is_quick(engine, people, rate / high, first_token_s, played_s):
+    low, high = 0, 1
+    while not _is_quick(engine, people, rate / high, first_token_s):
         low, high = high, 2 * high
     while low + 1 < high:
         middle = (low + high) // 2
-        if _is_quick(engine, people, rate / middle, first_token_s, played_s):
+        if _is_quick(engine, people, rate / middle, first_token_s):
             high = middle
         else:
             low = middle
     return high
 
 
-def _is_quick(engine: Engine, people: People, rate: float, first_token_s: float, played_s: float) -> bool:
-    arrivals = poisson(people, rate, max(played_s, ENOUGH / rate), seed=0)
-    played = serve(engine, arrivals, until=2 * arrivals[-1].at + 60)
-    return len(played.requests) == len(arrivals) and played.first_token_s(0.95) <= first_token_s
+def _is_quick(engine: Engine, people: People, rate: float, first_token_s: float) -> bool:
+    arrivals = requests(people, steady(rate, max(120.0, ENOUGH / rate), seed=0), seed=0)
+    served = serve(engine, arrivals, until=2 * arrivals[-1].at + 60)
+    return len(served.requests) == len(arrivals) and served.first_token_s(0.95) <= first_token_s
+
+
+def learning(people: People, judged_in_s: float = 60.0, learned_in_s: float = 300.0) -> dict[str, Any]:
+    """Judges, trainers and ledger: all of a day's jobs in queues."""
+    turns = over_a_day(people, 1.0)
+    judged = over_a_day(people, people.judged_share)
+    steps = over_a_day(people, people.complaints / people.turns)
+    vote_s, append_s = VOTES * VOTE_S, LEDGERS["PostgreSQL"][2]
+    late = waits(turns, 1, append_s)
+    return {
+        "turns_a_day": len(turns),
+        "steps_a_day": len(steps),
+        "judge_cores": servers_for(judged, vote_s, judged_in_s),
+        "trainers": {
+            name: servers_for(steps, people.step_tokens / rate, learned_in_s)
+            for name, rate in TRAINED.items()
+        },
+        "ledger_wait_ms": {share: 1e3 * quantile(late, share) for share in (0.5, 0.95, 0.999)},
+        "ledger_share_of_one_writer": max(people.rate(hour) for hour in range(24)) * append_s,
+        "ledger_gb_a_day": len(turns) * KB_A_TURN["PostgreSQL"] / 1e6,
+    }
+
+
+def cost(found: dict[str, Any], learned: dict[str, Any]) -> dict[str, float]:
+    """Dollars a person and month of 730 hours, all machines running day and night."""
+    name = found["engine"]
+    hour = GPU_HOUR if "H200" in name else 2 * CORE_HOUR
+    each = {"serving": found["replicas"] * hour, "judging": learned["judge_cores"] * CORE_HOUR}
+    if name in learned["trainers"]:
+        each["training"] = learned["trainers"][name] * hour
+    return {part: 730 * value / found["people"] for part, value in each.items()}
 
 
 def day(name: str, people: People, wait_s: float) -> dict[str, Any]:
+    """One replica's share of a day."""
     engine = ENGINES[name]
     number = replicas_for(engine, people, wait_s)
-    hours = []
-    for hour in range(24):
-        rate = people.rate(hour) / number
-        played = serve(engine, poisson(people, rate, max(120.0, ENOUGH / rate), seed=hour))
-        hours.append(
-            {"hour": hour, "turns_per_s": people.rate(hour), "first_token_p95_s": played.first_token_s(0.95)}
-        )
-    turns, busiest = people.turns_a_day, max(people.rate(hour) for hour in range(24))
-    votes_s = turns * people.judged_share * VOTES * VOTE_S
-    steps = people.number * people.active_share * people.complaints
-    append_s = LEDGERS["PostgreSQL"][2]
+    served = serve(engine, requests(people, over_a_day(people, 1 / number), seed=1))
+    hours = [[r for r in served.requests if 3600 * hour <= r.at < 3600 * (hour + 1)] for hour in range(24)]
     model = name.partition(",")[0]
-    found = {
+    on_disk, in_memory = ADAPTER_MB[model]
+    found: dict[str, Any] = {
         "engine": name,
         "people": people.number,
-        "turns_a_day": turns,
-        "busiest_turns_per_s": busiest,
         "replicas": number,
         "people_per_replica": people.number / number,
-        "judge_cores": votes_s / 86_400 * people.busiest,
-        "ledger_share_of_one_writer": busiest * append_s,
-        "ledgers": math.ceil(busiest * append_s / 0.7),
-        "ledger_gb_a_day": turns * KB_A_TURN["PostgreSQL"] / 1e6,
-        "ledger_tb_a_year": turns * KB_A_TURN["PostgreSQL"] * 365 / 1e9,
-        "steps_a_day": steps,
-        "hours": hours,
+        "requests_of_a_replica": len(served.requests),
+        "first_token_p95_s": served.first_token_s(0.95),
+        "hours": [
+            {"hour": n, "first_token_p95_s": Served(each).first_token_s(0.95)} for n, each in enumerate(hours)
+        ],
+        "adapters_tb": people.number * on_disk / 1e6,
     }
-    on_disk, in_memory = ADAPTER_MB[model]
-    found["adapters_tb"] = people.number * on_disk / 1e6
     if "H200" in name:
         found["adapters_per_gpu"] = int(1e3 * (GPU_GB - TAKEN_GB[model]) / in_memory)
-    if model == "SmolLM2-135M":  # the only model whose training steps were measured
-        found["trainers_of_2_cores"] = steps * people.step_tokens / TRAINED / 86_400 * people.busiest
     return found
 
 
@@ -326,10 +323,13 @@ def main() -> None:
         raise SystemExit(f"not within {NEAR:.0%}, so nothing is extrapolated: {'; '.join(far)}")
     people = People(number=options.people)
     days = [day(name, people, options.wait_s) for name in options.engine or ENGINES]
+    learned = learning(people)
     for found in days:
+        found["dollars_a_person_and_month"] = cost(found, learned)
+    for found in [learned, *days]:
         print(json.dumps({name: value for name, value in found.items() if name != "hours"}, indent=1))
     if options.people == People.number and not options.engine:
-        saved = {"checks": checked, "days": days}
+        saved = {"checks": checked, "learning": learned, "days": days}
         (DOCS / "results" / "scale.json").write_text(json.dumps(saved, indent=1) + "\n")
         (DOCS / "img" / "scale.svg").write_text(picture(days))
 

@@ -1,0 +1,273 @@
+"""A live server under mixed arrivals, judging and training: ``bench/scale.py`` is checked against it.
+
+    taskset -c 0,1 python bench/arrivals.py [--seconds 60] [--save docs/results/arrivals.json]
+
+*Constants*, which a model may be fitted to: one stream, eight streams, a short and a long cold prompt, a
+judge's vote and a training step, each alone. *Checks*, which it may not: four and twelve streams, requests
+that arrive at random at three rates, turns that are judged and a wish that is learned while the server runs.
+Every request's arrival, tokens and times are saved, so that the model replays the same ones. Everything but
+vote and step goes over HTTP.
+
+Arrivals: 85 % of prompts have about 150 tokens, the others 1,500, none of them cached; replies have up to 100
+tokens. The rates are shares of what the constants allow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from openclaw_rl.evals.personalize.talk import System
+from openclaw_rl.testing import ServerProcess, wait_until
+
+STREAMS, SHORT, LONG, LONG_SHARE, REPLY = (4, 12), 150, 1500, 0.15, 100
+SHARES = (0.4, 0.7, 1.2)
+WORDS = [
+    "river",
+    "stone",
+    "lamp",
+    "window",
+    "garden",
+    "harbour",
+    "train",
+    "letter",
+    "music",
+    "winter",
+    "coffee",
+    "bridge",
+    "paper",
+]
+Row = dict[str, float]
+
+
+def words(chance: random.Random, tokens: int) -> str:
+    """Text of about so many tokens, with no prefix in common with other such text."""
+    return (
+        " ".join(f"{chance.choice(WORDS)}" for _ in range(max(1, tokens - 60)))
+        + ". Tell me a long story of it."
+    )
+
+
+async def stream(http: httpx.AsyncClient, text: str, max_tokens: int, began: float) -> Row:
+    """One request; times are seconds since ``began``."""
+    body = {
+        "model": "default", "stream": True, "max_tokens": max_tokens, "temperature": 1.0,
+        "messages": [{"role": "user", "content": text}], "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    row: Row = {"at": time.perf_counter() - began}
+    async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        answer.raise_for_status()
+        async for line in answer.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            chunk = json.loads(line[6:])
+            if chunk.get("usage"):
+                row |= {
+                    "prompt": chunk["usage"]["prompt_tokens"],
+                    "reply": chunk["usage"]["completion_tokens"],
+                }
+            if chunk["choices"]:
+                row["end"] = time.perf_counter() - began
+                if chunk["choices"][0]["delta"].get("content"):
+                    row.setdefault("first", row["end"])
+    row.setdefault("first", row["end"])
+    return row
+
+
+async def together(http: httpx.AsyncClient, number: int, chance: random.Random) -> list[Row]:
+    began = time.perf_counter()
+    texts = [f"{words(chance, 70)}" for _ in range(number)]
+    return list(await asyncio.gather(*(stream(http, text, 128, began) for text in texts)))
+
+
+def pace(rows: Sequence[Row]) -> float:
+    """Tokens/s of all streams: so many times the median stream's."""
+    return len(rows) * statistics.median((row["reply"] - 1) / (row["end"] - row["first"]) for row in rows)
+
+
+async def at_random(http: httpx.AsyncClient, rate: float, seconds: float, chance: random.Random) -> list[Row]:
+    began, due, tasks = time.perf_counter(), 0.0, []
+    while (due := due + chance.expovariate(rate)) < seconds:
+        text = words(chance, LONG if chance.random() < LONG_SHARE else SHORT)
+        await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
+        tasks.append(asyncio.create_task(stream(http, text, REPLY, began)))
+    return list(await asyncio.gather(*tasks))
+
+
+async def alone(http: httpx.AsyncClient, chance: random.Random) -> Row:
+    """What a model of the engine is fitted to."""
+    one = statistics.median([pace(await together(http, 1, chance)) for _ in range(3)])
+    eight = statistics.median([pace(await together(http, 8, chance)) for _ in range(2)])
+    found = {"one": one, "eight": eight}
+    for name, tokens in (("short", SHORT), ("long", LONG)):
+        rows = [await stream(http, words(chance, tokens), 1, time.perf_counter()) for _ in range(3)]
+        found |= {name: rows[0]["prompt"], f"{name}_s": statistics.median(r["first"] - r["at"] for r in rows)}
+    print({name: round(value, 3) for name, value in found.items()}, flush=True)
+    return found
+
+
+async def serving(server: ServerProcess, seconds: float) -> list[dict[str, Any]]:
+    """Blocks of requests, each between two measurements of the engine alone: a machine's speed drifts."""
+    chance = random.Random(0)
+    headers = {"authorization": f"Bearer {server.key}"}
+    async with httpx.AsyncClient(
+        base_url=server.url, headers=headers, timeout=600, limits=httpx.Limits()
+    ) as http:
+        for _ in range(6):  # until the engine has chosen its threads
+            await together(http, 8, chance)
+        before = await alone(http, chance)
+        request_s = (
+            LONG_SHARE * before["long_s"] + (1 - LONG_SHARE) * before["short_s"] + REPLY / before["eight"]
+        )
+        blocks = []
+        for number, share in [*((number, 0.0) for number in STREAMS), *((0, share) for share in SHARES)]:
+            rate = share / request_s
+            name = f"{number} streams" if number else f"{rate:.2f} requests/s"
+            rows = await (
+                together(http, number, chance) if number else at_random(http, rate, seconds, chance)
+            )
+            after = await alone(http, chance)
+            blocks.append({"name": name, "before": before, "after": after, "requests": rows})
+            print(f"{name}: {len(rows)} answered", flush=True)
+            before = after
+    return blocks
+
+
+# --- judging and training ------------------------------------------------------------------------
+
+
+def cpu_s(server: ServerProcess) -> float:
+    """Of the server and its learn process."""
+    family = [root := psutil.Process(server.pid), *root.children(recursive=True)]
+    return sum(sum(process.cpu_times()[:2]) for process in family)
+
+
+def judging(home: Path, number: int) -> Row:
+    """CPU seconds a turn that has to be voted on, in a server that has nothing else to do."""
+    with (
+        ServerProcess(home, "--no-learn") as server,
+        closing(System(server.url, server.key)) as system,
+    ):
+        chance = random.Random(1)
+        for n in range(number):
+            said: list[dict[str, Any]] = [{"role": "user", "content": words(chance, 70)}]
+            reply = system.ask(said, n, sampling={"max_tokens": 60})
+            said += [
+                {"role": "assistant", "content": reply.text},
+                {"role": "user", "content": words(chance, 75)},
+            ]
+            system.ask(said, n, sampling={"max_tokens": 1})
+    with (
+        ServerProcess(home, "--no-train") as server,
+        closing(System(server.url, server.key)) as system,
+    ):
+        left = lambda: int(system.get("/v1/status")["queues"]["judge"] or 0)  # noqa: E731
+        # The first cases also read the judge's examples, once.
+        wait_until(lambda: 0 < left() <= number - 4, "judging began", 300)
+        before, used, began = left(), cpu_s(server), time.perf_counter()
+        wait_until(lambda: left() == 0, "everything is judged", 600)
+        seconds = time.perf_counter() - began
+        return {
+            "cpu_s_a_turn": (cpu_s(server) - used) / before,
+            "s_a_turn": seconds / before,
+            "turns": before,
+        }
+
+
+def training(home: Path) -> Row:
+    """Real tokens/s of the step that a wish leads to, while the server runs."""
+    with ServerProcess(home) as server, closing(System(server.url, server.key)) as system:
+        said = [{"role": "user", "content": "Tell me something about rivers."}]
+        reply = system.ask(said, 0, sampling={"max_tokens": 60})
+        more = [
+            {"role": "assistant", "content": reply.text},
+            {"role": "user", "content": "Please answer in one sentence."},
+        ]
+        system.ask([*said, *more], 1, sampling={"max_tokens": 8})
+        wait_until(
+            lambda: any(row["metrics"].get("total_s") for row in _versions(system)), "a step was made", 300
+        )
+        metrics = _versions(system)[-1]["metrics"]
+    return {"tokens_per_s": metrics["num_tokens"] / metrics["total_s"], "tokens": metrics["num_tokens"]}
+
+
+def _versions(system: System) -> list[dict[str, Any]]:
+    return sorted(system.get("/v1/policies")["data"], key=lambda row: row["version"])
+
+
+def run(script: str, *flags: str) -> str:
+    command = [sys.executable, str(Path(__file__).with_name(script)), *flags]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def learning_constants() -> Row:
+    """A vote's CPU seconds, by ``bench/judge.py``, and a step's real tokens/s, by ``bench/train.py``."""
+    vote = re.search(r"\| vote \| ([\d.]+)", run("judge.py", "--number", "1", "--every", "12"))
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "train.json"
+        run("train.py", "--runs", "1", "--only", "ours", "--threads", str(cores()), "--save", str(saved))
+        step = json.loads(saved.read_text())
+    assert vote is not None
+    return {"vote_s": float(vote[1]), "tokens_per_s": step["medians"]["ours"]["tokens_per_s"]}
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def machine() -> str:
+    import torch
+
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    name = cpu[1] if cpu else platform.machine()
+    return f"{name}, {cores()} cores, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60, help="of arrivals at each rate")
+    parser.add_argument("--turns", type=int, default=24, help="to be judged")
+    parser.add_argument("--save", type=Path)
+    options = parser.parse_args()
+    saved: dict[str, Any] = {"machine": machine()}
+    parts = {
+        "blocks": lambda folder: _served(folder, options.seconds),
+        "learning_constants": lambda folder: learning_constants(),
+        "judging": lambda folder: judging(folder, options.turns),
+        "training": lambda folder: training(folder),
+    }
+    for name, part in parts.items():
+        with tempfile.TemporaryDirectory() as folder:
+            saved[name] = part(Path(folder) / "home")
+        if name != "blocks":
+            print(name, saved[name], flush=True)
+        if options.save:  # after each part, so that a partial result is kept
+            options.save.write_text(json.dumps(saved) + "\n")
+
+
+def _served(home: Path, seconds: float) -> list[dict[str, Any]]:
+    with ServerProcess(home, "--no-learn") as server:
+        return asyncio.run(serving(server, seconds))
+
+
+if __name__ == "__main__":
+    main()
