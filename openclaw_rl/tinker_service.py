@@ -128,7 +128,7 @@ def _clients(error: BaseException) -> Exception | None:
     import tinker
 
     for each in (error, error.__cause__, error.__context__):
-        if isinstance(each, tinker.TinkerError):
+        if isinstance(each, Exception) and isinstance(each, tinker.TinkerError):
             return each
     return None
 

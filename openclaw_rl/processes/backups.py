@@ -7,12 +7,10 @@ replaced in one rename. One that is away is named in the receipt; restoring it a
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -20,44 +18,29 @@ import sqlalchemy as sa
 from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
-from openclaw_rl.private_files import write_private
 from openclaw_rl.processes import archive
 from openclaw_rl.processes.erasing import Erasing, Receipts
+from openclaw_rl.processes.file_list import FileList
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.types import Json
 
-_LIST, _LOCK = "backups.json", "backups.lock"
 #: Where a backup is unpacked; left by a killed process, it goes when forgetting is resumed.
 _PART = ".backup.part"
 REWRITTEN, CLEAN, MISSING = "rewritten", "holds nothing of it", "not found"
 REACHED = (REWRITTEN, CLEAN)
 
 
-class Backups:
+class Backups(FileList):
     def __init__(self, home: Path) -> None:
+        super().__init__(home, "backups")
         self._home = home
 
-    def entries(self) -> list[Json]:
-        """Each with ``file`` and ``made_at``, oldest first."""
-        path = self._home / _LIST
-        found: list[Json] = json.loads(path.read_text()) if path.exists() else []
-        return found
-
     def add(self, file: Path, made_at: float) -> None:
-        entry = {"file": str(file.absolute()), "made_at": made_at}
-        others = [known for known in self.entries() if known["file"] != entry["file"]]
-        write_private(self._home / _LIST, [*others, entry])
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Held while a backup is made or rewritten, so that none is made of what is being forgotten."""
-        with os.fdopen(os.open(self._home / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        self.put({"file": str(file.absolute()), "made_at": made_at})
 
     def forget(self, receipts: list[Json]) -> dict[str, str]:
         """Apply receipts to every backup; returns what became of each file."""
-        if not (self._home / _LIST).exists():
+        if not self.exists():
             return {}
         with self.locked():
             return {entry["file"]: self._rewrite(entry, receipts) for entry in self.entries()}

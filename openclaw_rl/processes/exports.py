@@ -8,7 +8,6 @@ are named in the receipt.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import zipfile
@@ -21,14 +20,14 @@ from pathlib import Path
 from openclaw_rl.capture.conversations import export_conversations
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.wish_view import view_wishes
-from openclaw_rl.private_files import sync_folder, write_private
+from openclaw_rl.private_files import sync_folder
 from openclaw_rl.processes.archive import partial_of, sha256
 from openclaw_rl.processes.backups import CLEAN, MISSING, REWRITTEN
 from openclaw_rl.processes.erasing import hash_name
+from openclaw_rl.processes.file_list import FileList
 from openclaw_rl.types import Json
 
 SESSIONS, PERSON, VERSION = "sessions", "person", "version"
-_LIST, _LOCK = "exports.json", "exports.lock"
 _BY_TURN = ("events.jsonl", "verdicts.jsonl", "samples.jsonl")
 _MANY = 1_000_000
 
@@ -61,20 +60,16 @@ class Forgotten:
         return {**session, "turns": cut} if cut else None
 
 
-class Exports:
-    def __init__(self, home: Path) -> None:
-        self._home = home
+class Exports(FileList):
+    """Entries also have ``kind`` and ``hashes``, and ``version`` if the file holds weights."""
 
-    def entries(self) -> list[Json]:
-        """Each with ``file``, ``kind`` and ``hashes``; ``version`` if it holds weights."""
-        path = self._home / _LIST
-        found: list[Json] = json.loads(path.read_text()) if path.exists() else []
-        return found
+    def __init__(self, home: Path) -> None:
+        super().__init__(home, "exports")
 
     @contextmanager
     def writing(self, file: Path, kind: str, **facts: int) -> Iterator[None]:
         """Around writing an export. It is listed before: no kill leaves one that forgetting does not know."""
-        with self._locked():
+        with self.locked():
             before = self.entries()
             self._put(file, kind, [], facts)
             try:
@@ -82,28 +77,19 @@ class Exports:
             except Exception:
                 # Weights are complete or absent, and what was there before still is.
                 if kind == VERSION or not file.exists():
-                    write_private(self._home / _LIST, before)
+                    self.write(before)
                 raise
             self._put(file, kind, [sha256(file)] if file.is_file() else [], facts)
 
     def _put(self, file: Path, kind: str, hashes: list[str], facts: Json) -> None:
-        entry = {"file": str(file.absolute()), "kind": kind, "hashes": hashes, **facts}
-        others = [known for known in self.entries() if known["file"] != entry["file"]]
-        write_private(self._home / _LIST, [*others, entry])
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """So that none is written of what is being forgotten."""
-        with os.fdopen(os.open(self._home / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        self.put({"file": str(file.absolute()), "kind": kind, "hashes": hashes, **facts})
 
     def forget(self, receipts: list[Json], ledgers: Ledgers) -> dict[str, str]:
         """Take what receipts name out of every export; returns what became of each file."""
-        if not (self._home / _LIST).exists():
+        if not self.exists():
             return {}
         forgotten = Forgotten(receipts)
-        with self._locked():
+        with self.locked():
             return {entry["file"]: self._clean(entry, forgotten, ledgers) for entry in self.entries()}
 
     def _clean(self, entry: Json, forgotten: Forgotten, ledgers: Ledgers) -> str:

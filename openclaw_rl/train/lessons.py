@@ -8,7 +8,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from openclaw_rl.messages import NOTE
 from openclaw_rl.scopes import is_environment
 from openclaw_rl.train.gate import Subject
 from openclaw_rl.train.prompts import Prompts
+from openclaw_rl.train.queues import VerdictQueue, Wish, WishBook
 from openclaw_rl.train.rollouts import NO_REWARD, NOT_FINITE, GroupSampler
 from openclaw_rl.train.teacher import EngineTeacher
 from openclaw_rl.types import (
@@ -25,7 +25,6 @@ from openclaw_rl.types import (
     Algorithm,
     Ask,
     Example,
-    Json,
     Lesson,
     Scope,
     Source,
@@ -61,90 +60,6 @@ NOTHING_LEFT = "the last wish is taken back: the version from before it serves a
 ACCEPTED = "accepted: there is nothing to change"
 NO_TOKENS = "another server answered, so its tokens are not known"
 OTHER_MODEL = "another model answered than the one that is trained now"
-
-
-class VerdictQueue(Protocol):
-    """Source of judged turns and destination of samples. Synchronous; called in threads."""
-
-    def is_sampling(self) -> bool:
-        """Whether this process makes the samples; with several hosts, only one does."""
-
-    def pending(self, limit: int) -> list[tuple[int, str]]: ...
-
-    def judged(self, turn_id: str) -> tuple[TurnRecord, Verdict] | None: ...
-
-    def corrected(self, turn: TurnRecord) -> tuple[TurnRecord, Verdict] | None: ...
-
-    def is_foreign(self, turn: TurnRecord) -> bool: ...
-
-    def openers(self, user: str, scope: Scope, limit: int) -> list[TurnRecord]: ...
-
-    def peers(self, turn: TurnRecord) -> tuple[int, ...]: ...
-
-    def serving(self, scope: Scope) -> int: ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the model being trained."""
-
-    def teach_again(self, turn: TurnRecord, examples: Sequence[Example]) -> None: ...
-
-    def skip(self, seq: int) -> None: ...
-
-    def of_turn(self, turn_id: str) -> Json | None:
-        """The turn's sample, if any."""
-
-    def settle(
-        self,
-        seq: int,
-        turn: TurnRecord,
-        verdict: Verdict,
-        examples: Sequence[Example] = (),
-        reason: str | None = None,
-        held_out: bool = False,
-    ) -> None: ...
-
-
-class Wish(Protocol):
-    """A lasting request from a user about how to answer."""
-
-    @property
-    def turn_id(self) -> str:
-        """The turn whose reply was complained about first."""
-
-    @property
-    def scope(self) -> Scope: ...
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def problem(self) -> str | None:
-        """Why training for it stopped; None while it is being learned."""
-
-
-class WishBook(Protocol):
-    """Users' wishes. Synchronous."""
-
-    def is_wish(self, text: str) -> bool: ...
-
-    def texts(self, user: str, scope: Scope) -> tuple[str, ...]: ...
-
-    def of_user(self, user: str, scope: Scope) -> Sequence[Wish]: ...
-
-    def take_up(self, turn: TurnRecord, text: str, serving: int) -> Wish | None: ...
-
-    def accepted(self, turn: TurnRecord, *, told: bool) -> None: ...
-
-    def failed(self, turn: TurnRecord) -> str | None: ...
-
-    def of_other_models(self, fingerprint: str) -> Sequence[Wish]: ...
-
-    def renew(self, wish: Any, serving: int) -> None: ...
-
-    def to_teach(self) -> Sequence[Wish]: ...
-
-    def taught(self, wish: Any) -> None: ...
 
 
 class SampleMaker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from openclaw_rl.types import Example, Json, Policy, Scope, TurnRecord
+from openclaw_rl.types import Example, Json, Policy, Scope, TurnRecord, Verdict
 
 
 class PolicyQueue(Protocol):
@@ -119,3 +119,87 @@ class WishLimits(Protocol):
     def end_of(self, wish: Any) -> str: ...
 
     def over_since(self, wish: Any) -> Sequence[Any]: ...
+
+
+class VerdictQueue(Protocol):
+    """Source of judged turns and destination of samples. Synchronous; called in threads."""
+
+    def is_sampling(self) -> bool:
+        """Whether this process makes the samples; with several hosts, only one does."""
+
+    def pending(self, limit: int) -> list[tuple[int, str]]: ...
+
+    def judged(self, turn_id: str) -> tuple[TurnRecord, Verdict] | None: ...
+
+    def corrected(self, turn: TurnRecord) -> tuple[TurnRecord, Verdict] | None: ...
+
+    def is_foreign(self, turn: TurnRecord) -> bool: ...
+
+    def openers(self, user: str, scope: Scope, limit: int) -> list[TurnRecord]: ...
+
+    def peers(self, turn: TurnRecord) -> tuple[int, ...]: ...
+
+    def serving(self, scope: Scope) -> int: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the model being trained."""
+
+    def teach_again(self, turn: TurnRecord, examples: Sequence[Example]) -> None: ...
+
+    def skip(self, seq: int) -> None: ...
+
+    def of_turn(self, turn_id: str) -> Json | None:
+        """The turn's sample, if any."""
+
+    def settle(
+        self,
+        seq: int,
+        turn: TurnRecord,
+        verdict: Verdict,
+        examples: Sequence[Example] = (),
+        reason: str | None = None,
+        held_out: bool = False,
+    ) -> None: ...
+
+
+class Wish(Protocol):
+    """A lasting request from a user about how to answer."""
+
+    @property
+    def turn_id(self) -> str:
+        """The turn whose reply was complained about first."""
+
+    @property
+    def scope(self) -> Scope: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def problem(self) -> str | None:
+        """Why training for it stopped; None while it is being learned."""
+
+
+class WishBook(Protocol):
+    """Users' wishes. Synchronous."""
+
+    def is_wish(self, text: str) -> bool: ...
+
+    def texts(self, user: str, scope: Scope) -> tuple[str, ...]: ...
+
+    def of_user(self, user: str, scope: Scope) -> Sequence[Wish]: ...
+
+    def take_up(self, turn: TurnRecord, text: str, serving: int) -> Wish | None: ...
+
+    def accepted(self, turn: TurnRecord, *, told: bool) -> None: ...
+
+    def failed(self, turn: TurnRecord) -> str | None: ...
+
+    def of_other_models(self, fingerprint: str) -> Sequence[Wish]: ...
+
+    def renew(self, wish: Any, serving: int) -> None: ...
+
+    def to_teach(self) -> Sequence[Wish]: ...
+
+    def taught(self, wish: Any) -> None: ...

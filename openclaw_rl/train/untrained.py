@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from openclaw_rl.train.lessons import VerdictQueue
+from openclaw_rl.train.queues import VerdictQueue
 
 _PAGE = 50
 
