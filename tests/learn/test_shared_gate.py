@@ -39,6 +39,7 @@ async def test_everybody_in_a_step_is_asked_for(tmp_path: Path) -> None:
     found = sampler.subjects(people, EVERYONE, seed=1)
     assert sorted(subject.wish for subject in found) == sorted(set(texts)), "the same wish once"
     by_wish = {subject.wish: subject for subject in found}
+    assert {part for subject in found for part in subject.wishes} == set(texts), "as notes know them"
     assert by_wish[texts[0]].reading.can_make
     own = {wish: {ask.text for ask in by_wish[wish].asks if ask.turn_id} for wish in by_wish}
     assert own == {
