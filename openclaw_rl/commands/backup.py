@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from openclaw_rl.config import Config
-from openclaw_rl.private_files import write_private
+from openclaw_rl.private_files import sync_folder, write_private
 from openclaw_rl.processes import archive
 from openclaw_rl.processes.archive import DATABASES, FILES, FORGOTTEN
 from openclaw_rl.processes.backups import Backups, erase_again, read_receipts
@@ -153,9 +153,16 @@ def _take_over_list(home: Path, part: Path, source: Path, facts: Json) -> None:
 
 def _move(part: Path, home: Path) -> None:
     """The databases are moved last: with them, the folder counts as one that holds data."""
-    for path in sorted(part.rglob("*"), key=lambda path: path.name.startswith(DATABASES)):
-        name = path.relative_to(part)
-        if path.is_file() and not (archive.is_kept(name.as_posix()) and (home / name).exists()):
-            target = home / name
-            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            path.rename(target)
+    files = [path for path in part.rglob("*") if path.is_file()]
+    for is_database in (False, True):
+        for path in files:
+            if path.name.startswith(DATABASES) == is_database:
+                _move_file(path, home / path.relative_to(part), home)
+        for folder in (*(path for path in home.rglob("*") if path.is_dir()), home, home.parent):
+            sync_folder(folder)
+
+
+def _move_file(path: Path, target: Path, home: Path) -> None:
+    if not (archive.is_kept(target.relative_to(home).as_posix()) and target.exists()):
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.rename(target)

@@ -118,6 +118,8 @@ def _write(path: Path, data: IO[bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         shutil.copyfileobj(data, file, 1 << 20)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _read_manifest(archive: tarfile.TarFile, source: Path) -> Json:

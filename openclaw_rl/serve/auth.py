@@ -90,6 +90,8 @@ class KeyRing:
             del stored[user]
             with os.fdopen(os.open(self._former_file, _APPEND, 0o600), "a") as file:
                 file.write(f"{user}\n")
+                file.flush()
+                os.fsync(file.fileno())  # or after a power cut the name may be given to somebody else
             write_private(self.path, stored)
         self.reload()
 

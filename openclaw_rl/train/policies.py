@@ -129,7 +129,8 @@ class PolicyStore:
         self.fence()
         shutil.rmtree(final, ignore_errors=True)
         work.rename(final)
-        sync_folder(self.folder)
+        for folder in (self.folder, self.folder.parent):  # the second one's name for the first
+            sync_folder(folder)
         for left in self.folder.glob(f".{version}.*.part"):  # left by a host that died
             shutil.rmtree(left, ignore_errors=True)
         return final
@@ -176,10 +177,11 @@ def _stamp(folder: Path) -> list[tuple[str, int, int, int]]:
 
 
 def _sync(folder: Path) -> None:
-    for file in folder.rglob("*"):
-        if file.is_file():
-            _sync_file(file)
-    sync_folder(folder)
+    for path in (*folder.rglob("*"), folder):
+        if path.is_dir():
+            sync_folder(path)
+        else:
+            _sync_file(path)
 
 
 def _sync_file(file: Path) -> None:

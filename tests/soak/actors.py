@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -31,8 +32,8 @@ from openclaw_rl.testing import ScriptedEngine, ScriptedTrainer, byte_tokenizer
 from openclaw_rl.train import TrainerParts
 from openclaw_rl.types import Json
 from openclaw_rl.types.lora import ADAPTER_FILE
+from tests.soak.clock import DAY_S, Clock
 
-DAY_S = 86_400.0
 #: A conversation that was idle for this long may be pruned.
 IDLE_S = 4.0
 SERVED_NAME = "soak"
@@ -43,6 +44,14 @@ class Engine(ScriptedEngine):
 
     def __init__(self, parts: EngineParts) -> None:
         super().__init__(byte_tokenizer())
+        self.requests = _Nothing()
+
+
+class _Nothing(list[Any]):
+    """Keeps nothing, so that what a process keeps is its own."""
+
+    def append(self, item: object) -> None:
+        """Forgets it."""
 
 
 class Trainer(ScriptedTrainer):
@@ -50,6 +59,7 @@ class Trainer(ScriptedTrainer):
 
     def __init__(self, parts: TrainerParts) -> None:
         super().__init__()
+        self.batches = _Nothing()
 
     def save(self, folder: Path, state: Json) -> str | None:
         (folder / ADAPTER_FILE).write_bytes(os.urandom(4096))
@@ -64,7 +74,7 @@ def model_folder(folder: Path) -> Path:
     return folder
 
 
-def settings(home: Path, model: Path | None, port: int = 0) -> Config:
+def settings(home: Path, model: Path | None, port: int = 0, **other: object) -> Config:
     """``model`` None: the real default one, with its engine, trainer, judge and gate."""
     stated: dict[str, object] = {
         "home": home, "port": port, "learn": False, "served_model_name": SERVED_NAME, "log_level": "error",
@@ -76,7 +86,7 @@ def settings(home: Path, model: Path | None, port: int = 0) -> Config:
             "trainer": "tests.soak.actors:Trainer", "judge": "openclaw_rl.testing:WordJudge",
             "algo": "binary",
         }  # fmt: skip
-    return load_config(stated, environment={})
+    return load_config(stated | other, environment={})
 
 
 # --- what runs in the processes --------------------------------------------------------------
@@ -86,14 +96,15 @@ def run_serve(home: Path, model: Path | None, port: int) -> None:
     asyncio.run(serve(settings(home, model, port), lambda line: None))
 
 
-def run_learn(home: Path, model: Path | None) -> None:
-    asyncio.run(learn(settings(home, model)))
+def run_learn(home: Path, model: Path | None, **other: object) -> None:
+    asyncio.run(learn(settings(home, model, **other)))
 
 
 def run_prune(home: Path) -> None:
     """With a clock that is a day ahead: a conversation counts as over after a day, here after seconds."""
-    now = time.time
-    time.time = lambda: now() + DAY_S - IDLE_S
+    clock = Clock(home.parent / "prune.clock")
+    clock.set_ahead(DAY_S - IDLE_S)
+    clock.install()
     run_command("data", "prune", "--older-than", "0", "--home", str(home))
 
 
@@ -170,6 +181,12 @@ class Actor:
     def _signal(self, number: signal.Signals) -> None:
         if self.process is not None and self.process.is_alive():
             os.kill(self.pid, number)
+
+    def stop(self) -> bool:
+        """As a system does that shuts down; whether it ended well."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.finish(120)
 
     def finish(self, timeout_s: float) -> bool:
         """Whether it ended by itself, and well."""

@@ -6,12 +6,7 @@ put together as a disk might have them: all that was synced, and of the rest any
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,9 +14,9 @@ import pytest
 from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from tests.conftest import Require
+from tests.soak.power import ACKS, Step, acked, after_a_cut, put_back, record
 
 SEED, NUM_CUTS = 20, 150
-SECTOR = 512
 
 #: Appends turns, events and verdicts, empties the logs now and then, and says after each what is durable.
 WRITER = """
@@ -62,96 +57,32 @@ for number in range(40):
 """
 
 
-@dataclass(frozen=True)
-class Step:
-    kind: str
-    offset: int
-    path: str
-    data: bytes
-
-
-def read_trace(file: Path, folder: Path) -> Iterator[Step]:
-    data, at = file.read_bytes(), 0
-    while at < len(data):
-        kind = chr(data[at])
-        offset, length, size = (int.from_bytes(data[at + i : at + i + 8], "little") for i in (1, 9, 17))
-        path = data[at + 25 : at + 25 + size].decode()
-        at += 25 + size
-        body = data[at : at + length] if kind == "w" else b""
-        at += len(body)
-        yield Step(kind, offset, path.removeprefix(f"{folder}/"), body)
-
-
-def after_a_cut(steps: list[Step], at: int, chance: random.Random) -> dict[str, bytes]:
-    """The files as a disk might have them if the power went after so many steps."""
-    files: dict[str, bytearray] = {}
-    waiting: dict[str, list[Step]] = {}
-    for step in steps[:at]:
-        if step.kind == "u":
-            files.pop(step.path, None)
-            waiting.pop(step.path, None)
-        elif step.kind == "s":
-            for each in waiting.pop(step.path, []):
-                apply(files, each, len(each.data))
-        else:
-            waiting.setdefault(step.path, []).append(step)
-    for pending in waiting.values():
-        for each in pending:
-            fate = chance.random()
-            if fate < 0.4:
-                apply(files, each, len(each.data))
-            elif fate < 0.6 and each.kind == "w":
-                apply(files, each, chance.randrange(0, len(each.data) + 1) // SECTOR * SECTOR)
-    return {name: bytes(content) for name, content in files.items() if not name.endswith("-shm")}
-
-
-def apply(files: dict[str, bytearray], step: Step, length: int) -> None:
-    content = files.setdefault(step.path, bytearray())
-    if step.kind == "t":
-        del content[step.offset :]
-        content.extend(bytes(step.offset - len(content)))
-        return
-    content.extend(bytes(max(0, step.offset - len(content))))
-    content[step.offset : step.offset + length] = step.data[:length]
-
-
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory, require: Require) -> list[Step]:
-    folder = tmp_path_factory.mktemp("trace")
-    library, home = folder / "write_trace.so", folder / "home"
-    home.mkdir()
     compiler = require("cc", "build-essential")
-    source = Path(__file__).with_name("write_trace.c")
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl", "-lpthread"], check=True
-    )
-    tracing = {"LD_PRELOAD": str(library), "TRACE_DIR": str(home), "TRACE_FILE": str(folder / "trace")}
-    subprocess.run([sys.executable, "-c", WRITER, str(home)], env={**os.environ, **tracing}, check=True)
-    return list(read_trace(folder / "trace", home))
+    return record(compiler, tmp_path_factory.mktemp("trace"), WRITER)
 
 
 def test_the_trace_is_whole(steps: list[Step]) -> None:
     """Put together to the end, it is what was written; or the cuts below would prove nothing."""
-    acks = b"".join(step.data for step in steps if step.path == "acks").decode().split("\n")
-    assert sum(line.startswith("turn") for line in acks) == 40
-    assert sum(line.startswith("verdict") for line in acks) >= 10
+    lines = acked(steps)
+    assert sum(line.startswith("turn") for line in lines) == 40
+    assert sum(line.startswith("verdict") for line in lines) >= 10
     left = after_a_cut(steps, len(steps), random.Random(0)).keys()
-    assert left <= {"serve.db", "learn.db", "serve.db-wal", "learn.db-wal", "acks"}
+    assert left <= {"serve.db", "learn.db", "serve.db-wal", "learn.db-wal"}
     assert {step.path for step in steps if step.kind == "s"} >= {"serve.db-wal", "learn.db-wal", "serve.db"}
 
 
 def test_whatever_was_acknowledged_survives_a_cut_at_any_moment(steps: list[Step], tmp_path: Path) -> None:
     chance = random.Random(SEED)
-    opened = next(i for i, step in enumerate(steps) if step.path == "acks")
+    opened = next(i for i, step in enumerate(steps) if step.path == ACKS and step.kind == "w")
     for number in range(NUM_CUTS):
         at = chance.randrange(opened + 1, len(steps) + 1)
         home = tmp_path / str(number)
         home.mkdir()
-        for name, content in after_a_cut(steps, at, chance).items():
-            if name != "acks":
-                (home / name).write_bytes(content)
-        acked = b"".join(step.data for step in steps[:at] if step.path == "acks").decode().split("\n")
-        check(home, [line.split() for line in acked if line and line != "open"], f"seed {SEED}, cut {number}")
+        put_back(after_a_cut(steps, at, chance), home)
+        said = [line.split() for line in acked(steps[:at]) if line != "open"]
+        check(home, said, f"seed {SEED}, cut {number}")
 
 
 def check(home: Path, acked: list[list[str]], where: str) -> None:
