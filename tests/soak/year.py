@@ -4,12 +4,12 @@
 
 The real serve and learn around the scripted engine, with a clock that is moved. It begins with a data folder
 that version 0.1 left. In each week 50 people talk over HTTP, many more turns are stored in bulk, versions are
-trained and published, somebody is forgotten, old conversations are pruned, and a backup is made. Processes are
-restarted, the clock goes wrong and is set right, and in the middle of the year everything moves to another
-folder by backup and restore.
+trained and published, somebody is forgotten, old conversations are pruned, and a backup is made. Processes
+are restarted, the clock goes wrong and is set right, and in the middle of the year everything moves to
+another folder by backup and restore.
 
-Most of the turns in bulk are side requests, as an agent's heartbeats are; the others are judged, like all that
-came over HTTP.
+Most of the turns in bulk are side requests, as an agent's heartbeats are; the others are judged, like all
+that came over HTTP.
 """
 
 from __future__ import annotations
