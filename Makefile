@@ -76,6 +76,10 @@ test-hosts: $(STAMP) system-packages ## several gateways and learn hosts in netw
 test-soak: $(STAMP) system-packages ## kill serve and learn 200 times under load, and ask with 200 clients at once
 	@$(BIN)/python -m pytest -m soak -s tests/soak $(ARGS)
 
+.PHONY: test-year
+test-year: $(STAMP) ## live through a year in minutes, a million turns: what grows, week by week
+	@$(BIN)/python -m pytest -m year -n 0 -s tests/soak/test_year.py $(ARGS)
+
 .PHONY: test-clients
 test-clients: $(STAMP) ## run the examples of clients that are too heavy for .venv
 	@scripts/client-venvs

@@ -66,9 +66,11 @@ def prune(
         raise ValueError("nothing to prune by: give an age (--older-than), a size (--max-gb) or both")
     now = time.time()
     closed = _closed_sessions(ledger, now - OPEN_S)
+    oldest = now - older_than_s if older_than_s is not None else float("-inf")
+    if max_bytes is None:  # the rules need several queries for each session: ask only about those that may go
+        closed = [session for session in closed if session.last_turn_at < oldest]
     kept = {session_id for rule in keep for session_id in rule(ledger, [s.id for s in closed])}
     closed = [session for session in closed if session.id not in kept]
-    oldest = now - older_than_s if older_than_s is not None else float("-inf")
     num_old = sum(session.last_turn_at < oldest for session in closed)
     plan = _plan(ledger, [session.seq for session in closed], num_old, max_bytes)
     if dry_run:

@@ -63,6 +63,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         config = AutoConfig.from_pretrained(path)
     except ValueError as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}; {_REMEDY}") from None
+    except OSError as error:
+        raise _damaged(path / "config.json", error) from None
     architecture = (config.architectures or ["unknown"])[0]
     slides = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
     is_fast = architecture in ARCHITECTURES and not slides
@@ -94,6 +96,13 @@ _REMEDY = "Choose another model, or another engine with --engine"
 def cannot_run(checkpoint: Checkpoint, why: str) -> ValueError:
     return ValueError(
         f"The local engine cannot run {checkpoint.architecture} ({checkpoint.path}): {why}. {_REMEDY}."
+    )
+
+
+def _damaged(file: Path, error: Exception) -> ValueError:
+    why = str(error).partition("\n")[0]
+    return ValueError(
+        f"{file} is damaged ({why}); remove its folder, and the next start gets the model again"
     )
 
 
@@ -131,7 +140,5 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
                 for name in opened.keys():  # noqa: SIM118 (safe_open is no mapping)
                     tensors[name] = opened.get_tensor(name)
         except SafetensorError as error:
-            raise ValueError(
-                f"{file} is damaged ({error}); remove its folder, and the next start gets the model again"
-            ) from None
+            raise _damaged(file, error) from None
     return tensors

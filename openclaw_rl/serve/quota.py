@@ -1,6 +1,7 @@
 """Quotas per user: requests a minute and tokens a day. Refusals say when to try again.
 
-The minute is a sliding window; the day is a UTC day. Usage from before this process started is read once.
+The minute is a sliding window, whatever is done to the machine's clock; the day is a UTC day. Usage from
+before this process started is read once.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class Quotas:
         limits: Callable[[str], Person],
         used: Callable[[str, float], int],
         clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._limits, self._before, self._clock = limits, used, clock
+        self._limits, self._before, self._clock, self._ticks = limits, used, clock, ticks
         self._used: dict[str, _Used] = {}
 
     def take(self, user: str) -> None:
@@ -41,14 +43,14 @@ class Quotas:
         person = self._limits(user)
         if person.requests_per_minute is None and person.tokens_per_day is None:
             return
-        now, mine = self._clock(), self._of(user)
+        now, mine = self._ticks(), self._of(user)
         while mine.requests and mine.requests[0] <= now - _MINUTE_S:
             mine.requests.popleft()
         most = person.requests_per_minute
         if most is not None and len(mine.requests) >= most:
             raise _over(f"{most} requests a minute", mine.requests[-most] + _MINUTE_S - now)
         if person.tokens_per_day is not None and mine.tokens >= person.tokens_per_day:
-            raise _over(f"{person.tokens_per_day} tokens a day", (mine.day + 1) * _DAY_S - now)
+            raise _over(f"{person.tokens_per_day} tokens a day", (mine.day + 1) * _DAY_S - self._clock())
         mine.requests.append(now)
 
     def add(self, user: str, tokens: int) -> None:

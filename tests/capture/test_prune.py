@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,18 @@ def test_what_a_later_stage_still_needs_stays(serve_ledger: ServeLedger) -> None
     assert sorted(asked) == ["a", "b", "c"]
     assert report.sessions == 2
     assert_holds(serve_ledger, sessions["b"])
+
+
+def test_rules_are_asked_only_about_sessions_that_may_go(serve_ledger: ServeLedger) -> None:
+    serve_ledger.append(conversation("old", 40) + conversation("young", 20))
+    asked: list[str] = []
+
+    def note(ledger: ServeLedger, session_ids: Sequence[str]) -> list[str]:
+        asked.extend(session_ids)
+        return []
+
+    assert prune(serve_ledger, older_than_s=30 * DAY, keep=[note]).sessions == 1
+    assert asked == ["old"]
 
 
 def test_the_oldest_go_until_the_rest_fits(serve_ledger: ServeLedger) -> None:

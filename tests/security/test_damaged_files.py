@@ -13,6 +13,7 @@ from openclaw_rl.capture import database
 from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.migrate import LEARN, SERVE, Migrations
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
+from openclaw_rl.engine.weights import load_tensors, read_checkpoint
 from openclaw_rl.processes.parts import load_tokenizer
 from openclaw_rl.testing import clean_environment, command, scripted_system, tiny_model
 from tests.security.conftest import Live, chat
@@ -74,6 +75,39 @@ def test_damaged_tokenizers_are_a_sentence(tmp_path: Path) -> None:
     file.write_text(file.read_text()[:1000])
     with pytest.raises(ValueError, match=r"cannot be read .* remove the folder"):
         load_tokenizer(model)
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "a bit of the header", "garbage"])
+def test_damaged_model_weights_are_a_sentence(tmp_path: Path, damage: str) -> None:
+    file = tiny_model(tmp_path / "model") / "model.safetensors"
+    data = file.read_bytes()
+    damaged = {
+        "half": data[: len(data) // 2],
+        "empty": b"",
+        "a bit of the header": data[:9] + bytes([data[9] ^ 0x80]) + data[10:],
+        "garbage": b"garbage" * 2000,
+    }
+    file.write_bytes(damaged[damage])
+    with pytest.raises(ValueError, match=r"model.safetensors is damaged .* remove its folder"):
+        load_tensors(file.parent)
+
+
+def test_a_start_with_a_damaged_model_ends_with_a_sentence(tmp_path: Path) -> None:
+    file = tiny_model(tmp_path / "model") / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    serve = [command(), "serve", "--model", str(file.parent), "--renderer", "qwen3", "--port", "0"]
+    said = subprocess.run(serve, env=clean_environment(tmp_path / "home"), capture_output=True, text=True)
+    assert said.returncode != 0
+    assert "Traceback" not in said.stderr
+    assert "model.safetensors is damaged" in said.stderr
+    assert "remove its folder" in said.stderr
+
+
+def test_a_damaged_description_of_a_model_is_a_sentence(tmp_path: Path) -> None:
+    file = tiny_model(tmp_path / "model") / "config.json"
+    file.write_text(file.read_text()[:100])
+    with pytest.raises(ValueError, match=r"config.json is damaged .* remove its folder"):
+        read_checkpoint(file.parent)
 
 
 @pytest.mark.parametrize(("kind", "table"), [(ServeLedger, SERVE), (LearnLedger, LEARN)])

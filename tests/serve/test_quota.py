@@ -34,7 +34,7 @@ def wait_of(quotas: Quotas, user: str = "ann") -> int | None:
 
 def test_a_minute_slides() -> None:
     clock = Clock()
-    quotas = Quotas(lambda user: Person(requests_per_minute=2), lambda user, since: 0, clock)
+    quotas = Quotas(lambda user: Person(requests_per_minute=2), lambda user, since: 0, ticks=clock)
     assert wait_of(quotas) is None
     clock.now += 20
     assert wait_of(quotas) is None
@@ -43,6 +43,16 @@ def test_a_minute_slides() -> None:
     clock.now += 40
     assert wait_of(quotas) is None
     assert wait_of(quotas) == 20
+
+
+def test_a_clock_that_is_set_back_makes_no_minute_longer() -> None:
+    clock, ticks = Clock(), Clock()
+    quotas = Quotas(lambda user: Person(requests_per_minute=1), lambda user, since: 0, clock, ticks)
+    assert wait_of(quotas) is None
+    clock.now -= DAY
+    assert wait_of(quotas) == 60
+    ticks.now += 60
+    assert wait_of(quotas) is None
 
 
 def test_a_day_begins_anew_and_remembers_what_was_used_before_the_start() -> None:

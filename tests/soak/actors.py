@@ -35,7 +35,7 @@ from openclaw_rl.types.lora import ADAPTER_FILE
 from tests.soak.clock import DAY_S, Clock
 
 #: A conversation that was idle for this long may be pruned.
-IDLE_S = 4.0
+IDLE_S = 20.0
 SERVED_NAME = "soak"
 
 

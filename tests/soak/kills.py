@@ -49,7 +49,8 @@ class Run:
     """``seed`` decides who is killed and when; what the people say between is up to the machine."""
 
     def __init__(self, folder: Path, seed: int, real: bool = False) -> None:
-        self.seed, self.num_kills, self.num_checks, self._folder = seed, 0, 0, folder
+        self.seed, self._folder = seed, folder
+        self.num_kills = self.num_checks = self.num_found = 0
         self.home, self.counted = folder / "home", Counter[str]()
         self.victims = Counter[str]()
         self._known, self._chance = Acknowledged(), random.Random(seed)
@@ -78,13 +79,13 @@ class Run:
                 person.stopping.set()
         for person in self._people:
             person.join(600)
-            assert person.failure is None, f"{person.name}: {person.failure!r}"
+        self._has_more_turns_than(0)
         self._finish()
 
     def _kill_once(self) -> None:
         if self._chance.random() < _WAITS_FOR_WRITING:
             before = len(self._known.turns)
-            wait_until(lambda: len(self._known.turns) > before, "writing goes on", 300)
+            wait_until(lambda: self._has_more_turns_than(before), "writing goes on", 300)
         threading.Event().wait(self._chance.uniform(0, self._most_s))  # not in step with the replies
         victims = {"serve": self._serve, "learn": self._learn}
         command = self._owner.command
@@ -99,6 +100,11 @@ class Run:
         for name, victim in victims.items():
             if name != "command":
                 victim.start()
+
+    def _has_more_turns_than(self, number: int) -> bool:
+        for person in self._people:
+            assert person.failure is None, f"{person.name}: {person.failure!r}"
+        return len(self._known.turns) > number
 
     def _count(self, name: str, victim: Actor) -> None:
         if victim.kill():
@@ -129,6 +135,7 @@ class Run:
         self.counted = check_all(self.home, self._known, self._chance, self._sampled)
         self._check_logs()
         self.num_checks += 1
+        self.num_found += self.counted["kept"]
 
     def _check_logs(self) -> None:
         for log in ("serve.log", "learn.log"):
@@ -159,6 +166,7 @@ class Run:
 
     def report(self, failure: str | None) -> dict[str, object]:
         numbers = {"seed": self.seed, "kills": self.num_kills, "checks": self.num_checks}
+        numbers["turns_found"] = self.num_found
         return {
             **numbers, "victims": dict(self.victims), "counts": dict(self.counted),
             "failures": [] if failure is None else [f"after kill {self.num_kills}: {failure}"],

@@ -25,9 +25,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,11 @@ OLD = Path(__file__).parents[1] / "capture" / "ledger-0.1"
 NUM_PEOPLE, CLIENTS, ASKED_A_WEEK, MOVES_IN_WEEK = 50, 4, 8, 26
 #: Conversations are pruned when they were idle for so many days; so many backups are kept.
 KEPT_DAYS, KEPT_BACKUPS = 14, 2
-_BATCH, _SESSION, _JUDGED = 500, 8, 40
-#: About four versions a week.
-_BATCH_SIZE = 48
+
+_PRUNED_EVERY = 2
+_BATCH, _SESSION, _JUDGED = 500, 8, 80
+#: About four versions a week: no step is taken early because days pass in seconds.
+_BATCH_SIZE, _BATCH_AGE_S = 48, 30 * DAY_S
 #: In these weeks the clock goes wrong by so many hours, and is set right two days later.
 WRONG_CLOCK = {9: -1.0, 17: -26.0, 33: 72.0, 41: 1.0}
 
@@ -71,7 +74,7 @@ def serve_at(clock: Path, home: Path, model: Path, port: int) -> None:
 
 def learn_at(clock: Path, home: Path, model: Path) -> None:
     Clock(clock).install()
-    actors.run_learn(home, model, batch_size=_BATCH_SIZE)
+    actors.run_learn(home, model, batch_size=_BATCH_SIZE, batch_max_age_s=_BATCH_AGE_S)
 
 
 def command_at(clock: Path, *arguments: str) -> None:
@@ -88,6 +91,7 @@ class Year:
         self._home, self._chance = folder / "home", random.Random(1)
         self._clock, self._stored = Clock(folder / "clock"), 0
         self.weeks: list[dict[str, Any]] = []
+        self.spent = Counter[str]()
         self._backups: list[Path] = []
         self._home.mkdir()
         for file in OLD.iterdir():
@@ -101,7 +105,8 @@ class Year:
             began = time.monotonic()
             latencies = self._live(week)
             row = {"week": week, **self._measure(), **latencies}
-            self.weeks.append({**row, "wall_s": round(time.monotonic() - began, 1)})
+            spent = {name: round(seconds, 1) for name, seconds in self.spent.items()}
+            self.weeks.append({**row, "wall_s": round(time.monotonic() - began, 1), "spent_s": spent})
             self._progress(json.dumps(self.weeks[-1]))
         self._stop()
 
@@ -116,20 +121,29 @@ class Year:
     def _live(self, week: int) -> dict[str, Any]:
         """One week."""
         latencies: list[float] = []
+        self.spent.clear()
         for day in range(7):
             self._clock.move(DAY_S)
-            self._store_in_bulk(self._plan.turns // self._plan.weeks // 7)
+            with self._spending("bulk"):
+                self._store_in_bulk(self._plan.turns // self._plan.weeks // 7)
             if day in (1, 4):
-                latencies += self._ask_everybody(ASKED_A_WEEK // 2)
+                with self._spending("asking"):
+                    latencies += self._ask_everybody(ASKED_A_WEEK // 2)
             if week in WRONG_CLOCK and day in (2, 4):
                 self._clock.move(3600 * WRONG_CLOCK[week] * (1 if day == 2 else -1))
-        self._wait_for_learning()
-        self._forget()
-        self._command("data", "prune", "--older-than", str(KEPT_DAYS), "--home", str(self._home))
-        self._back_up(week)
-        if week == MOVES_IN_WEEK:
-            self._move()
-        self._restart(week)
+        with self._spending("learning"):
+            self._wait_for_learning()
+        with self._spending("forgetting"):
+            self._forget()
+        with self._spending("pruning"):
+            if week % _PRUNED_EVERY == 0:
+                self._command("data", "prune", "--older-than", str(KEPT_DAYS), "--home", str(self._home))
+        with self._spending("backup"):
+            self._back_up(week)
+        with self._spending("restart"):
+            if week == MOVES_IN_WEEK:
+                self._move()
+            self._restart(week)
         ordered = sorted(latencies)
         return {
             "asked": len(ordered),
@@ -137,6 +151,12 @@ class Year:
             "p99_ms": round(1000 * ordered[int(0.99 * (len(ordered) - 1))], 1),
             "status_ms": round(1000 * statistics.median(self._status() for _ in range(5)), 1),
         }
+
+    @contextmanager
+    def _spending(self, what: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.spent[what] += time.monotonic() - began
 
     # --- processes ---
 
@@ -298,7 +318,7 @@ def _ask(http: httpx.Client, messages: list[dict[str, str]]) -> tuple[str, float
 
 
 def _in_bulk(number: int, now: float) -> list[Entry]:
-    """One turn; every fortieth is a reply that somebody reacted to."""
+    """One turn; one in ``_JUDGED`` is a reply that somebody reacted to."""
     token = Token(5, -0.1, -0.1, (5, 6), (-0.1, -2.0), 0, finish_reason="stop")
     judged = number % _JUDGED == 0
     said = [{"role": "user", "content": f"question {number}"}]
