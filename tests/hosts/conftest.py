@@ -65,6 +65,16 @@ class Host:
     def mend(self) -> None:
         ip("link", "set", self._lines["db"], "up")
 
+    def cut_clients(self) -> None:
+        """Nobody reaches it any more, and its replies get lost.
+
+        Inside: the way to it must stay here, or requests would go wherever the default route leads.
+        """
+        ip("-n", self.name, "link", "set", "net", "down")
+
+    def mend_clients(self) -> None:
+        ip("-n", self.name, "link", "set", "net", "up")
+
     def remove(self) -> None:
         for outside in self._lines.values():
             subprocess.run(["ip", "link", "del", outside], capture_output=True, check=False)
@@ -91,14 +101,21 @@ def hosts(require: Require) -> Iterator[list[Host]]:
             host.remove()
 
 
+class NetworkPostgres(Postgres):
+    """One that the hosts reach over TCP."""
+
+    def start(self) -> None:
+        options = f"-k {self.folder} -c listen_addresses='*'"
+        self._control("-o", options, "-l", str(self.folder / "log"), "start")
+
+
 @pytest.fixture
-def database(require: Require) -> Iterator[Postgres]:
-    """A PostgreSQL that the hosts reach over TCP."""
+def database(require: Require) -> Iterator[NetworkPostgres]:
     initdb, pg_ctl = require("initdb", "postgresql"), require("pg_ctl", "postgresql")
     folder = Path(tempfile.mkdtemp(prefix="hosts-pg-"))
     owner = pwd.getpwnam("postgres")
     os.chown(folder, owner.pw_uid, owner.pw_gid)
-    postgres = Postgres(pg_ctl, folder)
+    postgres = NetworkPostgres(pg_ctl, folder)
     try:
         run_unprivileged(
             folder, initdb, "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N"
@@ -107,10 +124,7 @@ def database(require: Require) -> Iterator[Postgres]:
             file.write("host all all 10.213.0.0/16 trust\n")
         with (folder / "data" / "postgresql.conf").open("a") as file:
             file.write("port = 55432\n")
-        options = f"-k {folder} -c listen_addresses='*'"
-        run_unprivileged(
-            folder, pg_ctl, "-D", folder / "data", "-w", "-o", options, "-l", folder / "log", "start"
-        )
+        postgres.start()
         try:
             yield postgres
         finally:
