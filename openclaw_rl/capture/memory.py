@@ -18,10 +18,6 @@ from openclaw_rl.capture.notes import ASK, GIVEN, ON, held_by_weights, learned_i
 from openclaw_rl.capture.wishes import (
     CURRENT,
     MOST_WISHES,
-    ON_HOLD,
-    REPLACED,
-    SET_ASIDE,
-    TAKEN_BACK,
     WishRecord,
     wishes,
 )
@@ -96,11 +92,10 @@ class HintMemory:
 
     def _changed(self) -> dict[tuple[str, str], str]:
         """Current wording of wishes; empty for those ended, refused or learned, unless made again."""
-        over, current = (ON_HOLD, REPLACED, TAKEN_BACK, SET_ASIDE), wishes.c.status.in_(CURRENT)
         with self._db.connect() as connection:
-            rows = connection.execute(sa.select(wishes).where(wishes.c.status.in_(over) | current)).all()
+            rows = connection.execute(sa.select(wishes)).all()
         found = [WishRecord(**row._mapping) for row in rows]
-        now = {(wish.user, _line(wish.said or wish.text)): "" for wish in found if wish.status in over}
+        now = {(wish.user, _line(wish.said or wish.text)): "" for wish in found if wish.status not in CURRENT}
         wanted = [wish for wish in found if wish.status in CURRENT]
         learned = learned_in(self._policies, wanted)
         held = held_by_weights(self._policies, learned, wanted)

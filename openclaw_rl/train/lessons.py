@@ -244,9 +244,9 @@ class SampleMaker:
         if wish is None or wish.turn_id == turn.id:
             return None
         overtaken = again is None and self._came_later(wish, turn)
-        noted = wish.text in turn.params.get(NOTE, "")
-        # The reply that was complained about again had the first complaint, or the note, in its prompt.
-        if (again or overtaken or noted) and counts and (problem := self._wishes.failed(turn)) is not None:
+        # The reply that was complained about again had the first complaint in its prompt. A note does not
+        # count: small models follow their system prompt far less than what they are told in a message.
+        if (again or overtaken) and counts and (problem := self._wishes.failed(turn)) is not None:
             return problem
         same = (again or overtaken) and self._wishes.texts(turn.user, turn.scope) == before
         return SAME_WISH if same else None

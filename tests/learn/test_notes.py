@@ -126,14 +126,29 @@ async def test_replies_with_a_note_are_not_counted_as_a_version_s_own(start: Any
     assert found["with_note"] == {"good": 1, "of": 1}
 
 
-async def test_a_wish_that_fails_with_its_note_counts_as_told(start: Any, connect: Connect) -> None:
+async def test_a_wish_that_fails_with_its_note_is_not_given_up_for_that(start: Any, connect: Connect) -> None:
+    """A small model that ignores its system prompt may follow the same words in a message."""
     system = start()
     await converse(system, "a question", "bad: be funny please")
-    for number in range(4):
+    for number in range(7):
         system.memory.refresh()
         await converse(system, f"question {number}", "bad: be funny please")
         await sampler_of(system).run()
-    assert (await shown(system, connect))["state"] == "not possible"
+    assert (await shown(system, connect))["state"] == "not yet"
+
+
+@pytest.mark.parametrize("status", ["giving up", "not learnable", "pausing", "paused"])
+async def test_what_is_no_longer_taught_is_no_longer_told(start: Any, connect: Connect, status: str) -> None:
+    """Telling a model what it cannot do makes its replies worse."""
+    system = start()
+    await converse(system, "a question", f"bad: {LISTS}")
+    await sampler_of(system).run()
+    assert LISTS in await told(system)
+    with system.ledgers.policies.db.begin() as connection:
+        connection.exec_driver_sql("UPDATE wishes SET status = ?", (status,))
+    system.memory.refresh()
+    assert await told(system) == ""
+    assert (await shown(system, connect))["note"] == "none"
 
 
 async def test_what_is_taught_holds_without_the_note(start: Any) -> None:
