@@ -34,6 +34,7 @@ async def serve(config: Config, progress: Callable[[str], None]) -> None:
 
     claim = claim_home(config.home)
     listener = bind(config.serve.host, config.serve.port)
+    url = _url_of(listener)  # now: a signal may close it at any moment
     # Exit at once: there are no requests yet, and loading a model cannot be interrupted otherwise.
     _on_stop(lambda number: os._exit(128 + number))
     system = await asyncio.to_thread(build_serving, config, progress)
@@ -45,7 +46,6 @@ async def serve(config: Config, progress: Callable[[str], None]) -> None:
     running = asyncio.create_task(public.serve(sockets=[listener]))
     await _wait_until(lambda: public.started or running.done(), pause_s=0.02)
     if public.started:
-        url = _url_of(listener)
         claim.announce(json.dumps({"url": url, "pid": os.getpid()}))
         _greet(system, url, progress)
     # Learning stops first: nothing new should reach the engine while replies finish.

@@ -72,8 +72,10 @@ class Supervisor:
 def _prepare_child() -> None:
     """Runs in the new process: lowers its priority below serving, and makes it die with its parent.
 
-    Nice, but not the idle scheduling class: while users stream all day, that would never get a core.
+    Nice, but not the idle scheduling class: while users stream all day, that would never get a core. Ctrl-C
+    reaches it, too: until it has a handler of its own, ending it is left to us.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
     die_with_parent(signal.SIGKILL)
 

@@ -82,7 +82,7 @@ def test_the_commands_of_the_first_pages_work(tmp_path: Path) -> None:
         stopped = shell.run("openclaw-rl stop")
     assert stopped.stdout == "stopped\n", stopped.stderr
     assert "Traceback" not in (tmp_path / "home" / "serve.log").read_text()
-    assert "everything needed is here" in outputs["openclaw-rl doctor"]
+    assert "everything needed is here" in shell.output_of("openclaw-rl doctor")
     assert re.search(r" at http://\S+; .* answers\.$", outputs["openclaw-rl status"], re.M)
     [chat] = [line for line in lines if line.startswith("echo ")]
     assert outputs[chat].strip()

@@ -295,7 +295,7 @@ async def test_images_and_unknown_fields_pass_and_ours_do_not(tmp_path: Path, co
     image = {"type": "image_url", "image_url": {"url": "data:,"}}
     async with (
         listening(answering(look)) as url,
-        passing(tmp_path / "front", url, notes="on") as front,
+        passing(tmp_path / "front", url, notes="on", elsewhere="learned") as front,
         connect(front) as client,
     ):
         body = ask([{"type": "text", "text": "What is this?"}, image], session_id="s", wibble=1)
@@ -325,5 +325,5 @@ async def test_images_and_unknown_fields_pass_and_ours_do_not(tmp_path: Path, co
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x"])
 def test_a_url_that_is_none(url: str, tmp_path: Path) -> None:
     config = load_config({"home": tmp_path, "upstream": url or " "}, environment={})
-    with pytest.raises(ValueError, match="wants a URL"):
+    with pytest.raises(ValueError, match="must be a URL"):
         build_serving(config)
