@@ -23,7 +23,7 @@ from tests.listening import listening
 
 TIMEOUT_S = 120
 ROUTES = [
-    ("POST", "/v1/chat/completions", 120), ("POST", "/v1/responses", 200), ("POST", "/v1/messages", 200),
+    ("POST", "/v1/chat/completions", 120), ("POST", "/v1/responses", 120), ("POST", "/v1/messages", 120),
     ("POST", "/v1/completions", 120), ("POST", "/v1/messages/count_tokens", 50),
     ("GET", "/v1/responses/{response_id}", 20), ("DELETE", "/v1/responses/{response_id}", 20),
     ("POST", "/v1/responses/{response_id}/cancel", 20), ("POST", "/v1/responses/input_tokens", 50),

@@ -10,7 +10,7 @@ import pytest
 
 from bench.learn import User, is_short, mean_words
 from openclaw_rl.processes.server_process import UNREMINDED
-from openclaw_rl.testing import ServerProcess, wait_until
+from openclaw_rl.testing import ServerProcess
 
 
 @pytest.fixture(scope="module")
@@ -46,23 +46,3 @@ def converse_and_compare(user: User, server: ServerProcess) -> None:
     for policy in user.http.get("/v1/policies").json()["data"][:-1]:
         assert policy["gate"]["passed"] == (policy["status"] != "rejected")
         assert policy["metrics"]["mismatch"] is None or policy["metrics"]["mismatch"] < 0.05
-
-
-@pytest.mark.slow
-def test_before_anything_is_trained_the_next_reply_knows_the_complaint(
-    model_path: Path, tmp_path: Path
-) -> None:
-    with ServerProcess(tmp_path / "home", "--no-train") as server, closing(User(server)) as user:
-        before, plain = user.held_out(), prompt_tokens(user)
-        user.converse(0)
-        wait_until(lambda: prompt_tokens(user) != plain, "the next prompt has the note", 300)
-        after = user.held_out()
-        assert user.status()["policy_version"] == 0
-    assert sum(map(is_short, after)) >= sum(map(is_short, before)) + 2, after
-    assert mean_words(after) < 0.7 * mean_words(before)
-
-
-def prompt_tokens(user: User) -> int:
-    body = {"model": "default", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 1}
-    answer = user.http.post("/v1/chat/completions", json=body, headers={"x-turn-type": "side"})
-    return int(answer.json()["usage"]["prompt_tokens"])
