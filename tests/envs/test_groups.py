@@ -231,12 +231,16 @@ async def test_attempts_that_go_alike_are_not_waited_for(
     key, log = key_of(system.config.home, "toolcall"), RunLog(tmp_path / "log.jsonl")
     training = Training(plan(tasks), "http://test/v1", key, log, transport(system))
     training._yields.extend([0.0] * 20)
+    looks = 0
 
     async def status() -> dict[str, Any]:
+        nonlocal looks
+        looks += 1
         return {"queues": {"samples": 0, "attempts": 255, "samples_per_step": 32}}
 
     training._status = status  # type: ignore[method-assign]
     await training._may_start()
+    assert looks == 1, "the next attempts begin at once"
 
 
 async def test_the_status_counts_attempts_that_wait_for_their_group(
