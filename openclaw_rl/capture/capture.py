@@ -11,10 +11,12 @@ import logging
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import partial
 
 from openclaw_rl.capture import events
 from openclaw_rl.capture.classify import classify, next_state_after
 from openclaw_rl.capture.events import TurnEvent
+from openclaw_rl.capture.look_ups import LookUps
 from openclaw_rl.capture.normalise import opening_key, reply_keys, said_key, setting_of
 from openclaw_rl.capture.recorder import Recorder
 from openclaw_rl.capture.serve_ledger import Delivery, ServeLedger
@@ -46,8 +48,7 @@ class LedgerCapture:
     ) -> None:
         self._ledger, self._recorder = ledger, recorder
         self._finder = SessionFinder(ledger)
-        self._max_wait_s, self._pause_s = max_wait_s, pause_s
-        self._trust_ledger_at = 0.0
+        self._look_ups = LookUps(max_wait_s, pause_s)
         self._noting: set[asyncio.Task[bool]] = set()
         self._recent: OrderedDict[str, _Recent] = OrderedDict()
 
@@ -73,18 +74,14 @@ class LedgerCapture:
         return Placement(found.session_id, reply.turn_id if reply else None, kind)
 
     async def _find(self, request: ChatRequest) -> Found:
-        arguments = (request.user, request.messages, request.headers, request.body)
+        place = partial(self._finder.place, request.user, request.messages, request.headers, request.body)
         try:
-            if time.monotonic() < self._trust_ledger_at:
-                return self._finder.place(*arguments, memory_only=True)
-            return await asyncio.wait_for(asyncio.to_thread(self._finder.place, *arguments), self._max_wait_s)
-        except Exception as error:
-            # The ledger cannot be read: the reply matters more than its session. Requests of the next
-            # seconds do not even try, so that a stuck database delays one of them, not all.
+            if not self._look_ups.are_paused:
+                return await self._look_ups.look(place)
+        except Exception as error:  # the reply matters more than its session
             log.error("a request could not be placed into its session: %s", type(error).__name__)
-            self._trust_ledger_at = time.monotonic() + self._pause_s
         try:
-            return self._finder.place(*arguments, memory_only=True)
+            return place(memory_only=True)
         except Exception as error:
             log.error("a request could not be placed from memory either: %s", type(error).__name__)
             return Found(new_session_id(), (), None)
@@ -172,13 +169,11 @@ class LedgerCapture:
 
     async def _shared(self, keys: dict[str, str], session_id: str) -> dict[str, str]:
         """Keys that another session has, too; from memory only if the ledger cannot be read."""
-        if time.monotonic() >= self._trust_ledger_at:
+        if not self._look_ups.are_paused:
             try:
-                look = asyncio.to_thread(self._finder.shared, keys, session_id)
-                return await asyncio.wait_for(look, self._max_wait_s)
+                return await self._look_ups.look(partial(self._finder.shared, keys, session_id))
             except Exception as error:
                 log.error("a reply's other sessions could not be looked up: %s", type(error).__name__)
-                self._trust_ledger_at = time.monotonic() + self._pause_s
         return self._finder.shared(keys, session_id, memory_only=True)
 
     async def delivered(self, turn_id: str, delivered: bool) -> None:

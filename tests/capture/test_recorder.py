@@ -289,6 +289,32 @@ async def test_a_stuck_postgresql_delays_one_reply_not_all(
     assert serve_ledger.counts()["turns"] == 12
 
 
+@pytest.mark.postgres
+async def test_once_a_slow_postgresql_has_answered_sessions_are_looked_up_again(
+    own_postgres: Postgres, open_ledger: OpenLedger
+) -> None:
+    """Another gateway may have answered meanwhile, so what this one remembers is not enough."""
+    url = own_postgres.new_database()
+    here, there = open_ledger(url), open_ledger(url)
+    async with recording(here) as recorder, recording(there) as other:
+        capture = LedgerCapture(here, recorder, max_wait_s=0.5, pause_s=3600)
+        await capture.place(request("alice", [user("Hi")]))
+        thaw = own_postgres.freeze()
+        try:
+            alone = await capture.place(request("alice", [user("Hi"), reply("Yes?"), user("Go on.")]))
+            assert alone.continues is None
+        finally:
+            thaw()
+        elsewhere = LedgerCapture(there, other)
+        asked = request("alice", [user("What now?")])
+        placed = await elsewhere.place(asked)
+        assert await elsewhere.record(make_turn("t1", placed.session_id, text="Wait."), asked)
+        continued = request("alice", [user("What now?"), reply("Wait."), user("How long?")])
+        async with asyncio.timeout(60):
+            while (await capture.place(continued)).continues != "t1":
+                await asyncio.sleep(0.01)
+
+
 async def test_a_locked_sqlite_delays_one_reply_not_all(tmp_path: Path, open_ledger: OpenLedger) -> None:
     url = sqlite_url(tmp_path / "x.db")
     serve_ledger, other = open_ledger(url), open_ledger(url)
