@@ -48,6 +48,11 @@ def printable(value: Any) -> Any:
     return value
 
 
+def plural(number: int, one: str, several: str = "") -> str:
+    """``1 reply``, ``2 replies``."""
+    return f"{number} {one if number == 1 else several or f'{one}s'}"
+
+
 def toml_string(text: str) -> str:
     """As a value in a TOML file, whatever is in it."""
     # JSON's escapes are TOML's, too; but TOML also wants this one, and no surrogate pairs.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,9 @@ from openclaw_rl.plugins import imported
 from openclaw_rl.scopes import check_scope
 from openclaw_rl.types import EVERYONE
 
+#: In the text of an OSError; the words after it say the same.
+_ERROR_NUMBER = re.compile(r"\[Errno -?\d+\] ")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a user error is one line on stderr and exit code 2."""
@@ -38,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _reader_left()
     except (ValueError, OSError) as error:
-        print(f"openclaw-rl: {error}", file=sys.stderr)
+        print(f"openclaw-rl: {_ERROR_NUMBER.sub('', str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

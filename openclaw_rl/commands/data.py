@@ -20,6 +20,7 @@ from openclaw_rl.commands import imports
 from openclaw_rl.config import Config
 from openclaw_rl.processes.exports import PERSON, SESSIONS, Exports
 from openclaw_rl.processes.parts import open_learn_ledger, open_serve_ledger
+from openclaw_rl.text import plural
 from openclaw_rl.users import Users
 
 
@@ -76,7 +77,7 @@ def _import(path: str, config: Config, serve_ledger: ServeLedger) -> None:
     if '"exact"' in text or ('"turns"' in text and '"response"' not in text):
         redact = create_redactor(config.ledger.redact)
         number = transfer.import_sessions(serve_ledger, text.splitlines(), redact)
-        print(f"{number} turns imported", file=sys.stderr)
+        print(f"{plural(number, 'reply', 'replies')} imported", file=sys.stderr)
     else:
         imports.store(imports.read_text(text)[1], config, serve_ledger)
 

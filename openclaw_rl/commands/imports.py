@@ -26,6 +26,7 @@ from openclaw_rl.processes.parts import (
 )
 from openclaw_rl.scopes import PolicyScopes
 from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
+from openclaw_rl.text import plural
 from openclaw_rl.types import Engine, Json, TurnRecord
 from openclaw_rl.users import Users
 
@@ -65,9 +66,9 @@ def _read(paths: Iterable[str]) -> list[Json]:
             found += read
     if not found:
         raise ValueError(f"no conversation was found in {', '.join(paths)}")
-    said = ", ".join(f"{number} of {title}" for title, number in formats.items())
-    others = f"; {unknown} other files left alone" if unknown else ""
-    print(f"{len(found)} conversations: {said}{others}", file=sys.stderr)
+    said = ", ".join(f"{plural(number, 'conversation')} of {title}" for title, number in formats.items())
+    others = f"; {plural(unknown, 'other file')} left alone" if unknown else ""
+    print(f"{said}{others}", file=sys.stderr)
     return found
 
 
@@ -76,9 +77,12 @@ def store(conversations: list[Json], config: Config, serve_ledger: ServeLedger) 
     told = [{**each, "messages": [_told(message) for message in each["messages"]]} for each in conversations]
     new = [each for each in told if not serve_ledger.turn_summaries(trajectories.session_of(each))]
     number, left_out = asyncio.run(_store(new, config, serve_ledger)) if new else (0, 0)
-    known = f", {len(told) - len(new)} conversations were there already" if len(told) > len(new) else ""
-    long = f", {left_out} replies do not fit into the model's context and were left out" if left_out else ""
-    print(f"{number} turns imported{known}{long}", file=sys.stderr)
+    said, known = [f"{plural(number, 'reply', 'replies')} imported"], len(told) - len(new)
+    if known:
+        said.append(f"{plural(known, 'conversation')} {'was' if known == 1 else 'were'} there already")
+    if left_out:
+        said.append(f"{plural(left_out, 'reply', 'replies')} too long for the model's context left out")
+    print("; ".join(said), file=sys.stderr)
 
 
 def _told(message: Json) -> Json:

@@ -10,6 +10,7 @@ import time
 
 from openclaw_rl.commands.client import ServerClient
 from openclaw_rl.config import Config
+from openclaw_rl.text import plural
 from openclaw_rl.types import Json
 
 _CLEAR = "\x1b[H\x1b[2J"
@@ -45,26 +46,22 @@ def summarise(status: Json, headline: str, url: str) -> str:
     if funnel:
         judged = next(stage["turns"] for stage in funnel["stages"] if stage["name"] == "judged")
         kept = (
-            f"{_plural(funnel['turns'], 'reply', 'replies')} in {_plural(funnel['sessions'], 'conversation')}"
+            f"{plural(funnel['turns'], 'reply', 'replies')} in {plural(funnel['sessions'], 'conversation')}"
         )
-        lines.append(f"Kept: {kept}; {_plural(judged, 'reaction')} judged.")
+        lines.append(f"Kept: {kept}; {plural(judged, 'reaction')} judged.")
     lines += [line.capitalize() for line in _take_over(status.get("take_over"))]
     lines += [f"Problem: {problem}" for problem in _problems(status)]
     return "\n".join(lines)
 
 
-def _plural(number: int, one: str, several: str = "") -> str:
-    return f"{number} {one if number == 1 else several or f'{one}s'}"
-
-
 def _problems(status: Json) -> list[str]:
     ledger = status["ledger"]
     unsaved, lost = ledger.get("num_unsaved"), ledger.get("num_lost")
-    waiting = f"; {_plural(unsaved, 'reply', 'replies')} kept in memory until it can" if unsaved else ""
+    waiting = f"; {plural(unsaved, 'reply', 'replies')} kept in memory until it can" if unsaved else ""
     return [
         *([status["policy"]["problem"]] if status["policy"]["problem"] else []),
         *([] if ledger["ok"] else [f"the ledger cannot be written ({ledger['error']}){waiting}"]),
-        *([f"{_plural(lost, 'reply', 'replies')} could not be stored"] if lost else []),
+        *([f"{plural(lost, 'reply', 'replies')} could not be stored"] if lost else []),
     ]
 
 

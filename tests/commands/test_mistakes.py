@@ -146,3 +146,18 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     os.close(writer)
     assert listed.stderr == ""
     assert listed.returncode == 141
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("import", "/nowhere/old.json"), "No such file or directory: '/nowhere/old.json'"),
+        (("status", "--url", "http://127.0.0.1:9", "--key", "k"),
+         "the server at http://127.0.0.1:9 does not answer: Connection refused"),
+    ],
+)  # fmt: skip
+def test_the_system_s_errors_are_told_without_their_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    assert main([*arguments, "--home", str(tmp_path / "home")]) == 2
+    assert capsys.readouterr().err == f"openclaw-rl: {message}\n"
