@@ -58,6 +58,11 @@ def write_sharegpt(conversations: Sequence[Said], path: Path) -> None:
     path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
 
 
+def tell(begun: float, what: str) -> None:
+    """Progress, with the seconds since the start: learning takes minutes."""
+    print(f"{time.monotonic() - begun:4.0f} s  {what}", file=sys.stderr, flush=True)
+
+
 def share(person: SimulatedUser, number: int) -> float:
     rows = person.examine(list(islice(person.wishes[0].tasks("held_out", 1), number)), seed=7)
     return sum(row["liked"] and row["answered"] for row in rows) / number
@@ -68,11 +73,12 @@ def opened(server: ServerProcess) -> System:
 
 
 def measure(user: User, folder: Path) -> dict[str, Any]:
-    exported = folder / "old.jsonl"
+    exported, began = folder / "old.jsonl", time.monotonic()
     with ServerProcess(folder / "old", "--no-learn") as server, closing(opened(server)) as system:
         person = SimulatedUser(user.name, [user], system, seed=0)
         write_sharegpt(old_conversations(user, system), exported)
         before = share(person, HELD_OUT)
+    tell(began, f"the untrained model is right in {before:.0%}; its replies and the complaints are imported")
     command = [sys.executable, "-m", "openclaw_rl", "import", str(exported)]
     imported = subprocess.run(
         command, env=clean_environment(folder / "new"), check=True, capture_output=True, text=True
@@ -81,6 +87,7 @@ def measure(user: User, folder: Path) -> dict[str, Any]:
     with ServerProcess(folder / "new", *UNREMINDED) as server, closing(opened(server)) as system:
         system.wait(timeout_s=3600)
         learned_s = time.monotonic() - begun
+        tell(began, "judged and learned")
         person = SimulatedUser(user.name, [user], system, seed=0)
         after = share(person, HELD_OUT)
         person.tasks = user.tasks("held_out", 2)
