@@ -29,13 +29,17 @@ _PARAMETERS = 500
 PAGE_BYTES = 4096
 _GUARDS = "openclaw_rl_guards"
 
+#: Of each connection, and a process has up to ten: it fills and is never given back. What it does not hold is
+#: read from the system's own cache.
+_CACHE_KB = 4000
+
 _SQLITE_SETTINGS = (
     f"page_size={PAGE_BYTES}",
     "auto_vacuum=INCREMENTAL",  # only takes effect in an empty file, so it comes before anything else
     "journal_mode=WAL",
     "synchronous=FULL",
     "wal_autocheckpoint=0",  # checkpoints run in the background, not inside a commit
-    "cache_size=-16000",
+    f"cache_size=-{_CACHE_KB}",
     "secure_delete=ON",  # overwrites deleted data, so that it cannot be read from free space
 )
 
@@ -83,7 +87,13 @@ def _connect_postgresql(url: sa.URL) -> sa.Engine:
 def _connect_sqlite(url: sa.URL) -> sa.Engine:
     if url.database:
         _make_private(Path(url.database))
-    engine = sa.create_engine(url, hide_parameters=True, connect_args={"timeout": _STATEMENT_TIMEOUT_S})
+    engine = sa.create_engine(
+        url,
+        hide_parameters=True,
+        connect_args={"timeout": _STATEMENT_TIMEOUT_S},
+        # In turns, each of the pool's connections would fill a cache with the same pages.
+        pool_use_lifo=True,
+    )
 
     @sa.event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: object) -> None:

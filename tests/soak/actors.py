@@ -34,8 +34,6 @@ from openclaw_rl.types import Json
 from openclaw_rl.types.lora import ADAPTER_FILE
 from tests.soak.clock import DAY_S, Clock
 
-#: A conversation that was idle for this long may be pruned.
-IDLE_S = 20.0
 SERVED_NAME = "soak"
 
 
@@ -100,10 +98,10 @@ def run_learn(home: Path, model: Path | None, **other: object) -> None:
     asyncio.run(learn(settings(home, model, **other)))
 
 
-def run_prune(home: Path) -> None:
+def run_prune(home: Path, idle_s: float) -> None:
     """With a clock that is a day ahead: a conversation counts as over after a day, here after seconds."""
     clock = Clock(home.parent / "prune.clock")
-    clock.set_ahead(DAY_S - IDLE_S)
+    clock.set_ahead(DAY_S - idle_s)
     clock.install()
     run_command("data", "prune", "--older-than", "0", "--home", str(home))
 

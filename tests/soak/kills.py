@@ -14,6 +14,7 @@ import argparse
 import json
 import random
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -30,13 +31,14 @@ import httpx
 from openclaw_rl.testing import byte_tokenizer, wait_until
 from tests.soak.actors import Actor, model_folder, run_learn, run_serve
 from tests.soak.invariants import check_all, check_backup, check_over_http, is_being_written
-from tests.soak.people import Acknowledged, Owner, Person, Writer
+from tests.soak.people import REAL, SCRIPTED, Acknowledged, Owner, Person, Writer
 
-NUM_WRITERS = 4
 #: A kill comes within so many seconds of the last start, before or after the server listens again: of the
 #: scripted engine, and of the real model, which loads and trains for longer.
-_MOST_S, _MOST_REAL_S = 1.2, 30.0
+_MOST_S, _MOST_REAL_S = 1.2, 20.0
 _KILLS_BOTH, _KILLS_COMMAND, _WAITS_FOR_WRITING = 0.35, 0.5, 0.8
+#: So many kills of the real model wait until another step is taken, each for so many seconds at most.
+_WAITS_FOR_A_STEP, _STEP_S = 0.4, 120.0
 
 
 def free_port() -> int:
@@ -48,12 +50,14 @@ def free_port() -> int:
 class Run:
     """``seed`` decides who is killed and when; what the people say between is up to the machine."""
 
-    def __init__(self, folder: Path, seed: int, real: bool = False) -> None:
-        self.seed, self._folder = seed, folder
+    def __init__(self, folder: Path, seed: int, real: bool = False, trace: Path | None = None) -> None:
+        self.seed, self._folder, self._trace = seed, folder, trace
         self.num_kills = self.num_checks = self.num_found = 0
+        self.during_steps = self.after_steps = 0
         self.home, self.counted = folder / "home", Counter[str]()
         self.victims = Counter[str]()
-        self._known, self._chance = Acknowledged(), random.Random(seed)
+        self._known, self._chance = Acknowledged(manners=REAL if real else SCRIPTED), random.Random(seed)
+        self._real, self._num_steps = real, 0
         model, port = None if real else model_folder(folder / "model"), free_port()
         self._most_s, self._sampled = (_MOST_REAL_S, None) if real else (_MOST_S, _scripted_reply())
         self.url = f"http://127.0.0.1:{port}"
@@ -64,7 +68,10 @@ class Run:
         self._owner = Owner("the owner", f"{seed} owner", *everybody)
         self._people: list[Person] = [
             self._owner,
-            *(Writer(f"writer {n}", f"{seed} {n}", *everybody) for n in range(NUM_WRITERS)),
+            *(
+                Writer(f"writer {n}", f"{seed} {n}", *everybody)
+                for n in range(self._known.manners.num_writers)
+            ),
         ]
 
     def go(self, num_kills: int, deadline: float) -> None:
@@ -74,6 +81,7 @@ class Run:
         try:
             while self.num_kills < num_kills and time.monotonic() < deadline:
                 self._kill_once()
+                self._leave_trace()
         finally:
             for person in self._people:
                 person.stopping.set()
@@ -86,6 +94,9 @@ class Run:
         if self._chance.random() < _WAITS_FOR_WRITING:
             before = len(self._known.turns)
             wait_until(lambda: self._has_more_turns_than(before), "writing goes on", 300)
+        if self._real and self._chance.random() < _WAITS_FOR_A_STEP:
+            with suppress(AssertionError):
+                wait_until(self._has_new_steps, "a step is taken", _STEP_S)
         threading.Event().wait(self._chance.uniform(0, self._most_s))  # not in step with the replies
         victims = {"serve": self._serve, "learn": self._learn}
         command = self._owner.command
@@ -101,15 +112,39 @@ class Run:
             if name != "command":
                 victim.start()
 
+    def _leave_trace(self) -> None:
+        """What there is so far, for whoever waits or ends this before its time."""
+        if self._trace is not None:
+            (self._trace / f"seed{self.seed}.json").write_text(json.dumps(self.report(None)))
+
+    def keep_logs(self) -> None:
+        if self._trace is not None:
+            for log in ("serve.log", "learn.log", "command.log"):
+                if (file := self._folder / log).exists():
+                    (self._trace / f"seed{self.seed}-{log}").write_text(file.read_text()[-100_000:])
+
     def _has_more_turns_than(self, number: int) -> bool:
         for person in self._people:
             assert person.failure is None, f"{person.name}: {person.failure!r}"
         return len(self._known.turns) > number
 
+    def _has_new_steps(self) -> bool:
+        return sum(self._steps().values()) > self._num_steps
+
+    def _steps(self) -> Counter[str]:
+        """Versions by what has become of them."""
+        with closing(sqlite3.connect(self.home / "learn.db", timeout=60)) as database:
+            rows = database.execute("SELECT status, COUNT(*) FROM policies GROUP BY status").fetchall()
+        return Counter(dict(rows))
+
     def _count(self, name: str, victim: Actor) -> None:
         if victim.kill():
             self.num_kills += 1
             self.victims[name] += 1
+            steps = self._steps()
+            self.during_steps += bool(steps["training"] or steps["candidate"])
+            self.after_steps += sum(steps.values()) > self._num_steps
+            self._num_steps = sum(steps.values())
 
     @contextmanager
     def _nothing_moves(self) -> Iterator[None]:
@@ -167,8 +202,10 @@ class Run:
     def report(self, failure: str | None) -> dict[str, object]:
         numbers = {"seed": self.seed, "kills": self.num_kills, "checks": self.num_checks}
         numbers["turns_found"] = self.num_found
+        numbers |= {"kills_during_steps": self.during_steps, "kills_after_new_steps": self.after_steps}
         return {
             **numbers, "victims": dict(self.victims), "counts": dict(self.counted),
+            "versions": dict(self._steps()),
             "failures": [] if failure is None else [f"after kill {self.num_kills}: {failure}"],
         }  # fmt: skip
 
@@ -178,11 +215,13 @@ def _scripted_reply() -> list[int]:
     return [*tokenizer.encode("Hello!", add_special_tokens=False), tokenizer.eos_token_id]
 
 
-def run(folder: Path, seed: int, num_kills: int, minutes: float, real: bool) -> dict[str, object]:
-    one = Run(folder, seed, real)
+def run(folder: Path, options: argparse.Namespace) -> dict[str, object]:
+    deadline = time.monotonic() + 60 * options.minutes
+    one = Run(folder, options.seed, options.real, options.trace)
     try:
-        one.go(num_kills, time.monotonic() + 60 * minutes)
+        one.go(options.kills, deadline)
     except Exception:
+        one.keep_logs()
         return one.report(traceback.format_exc()[-3000:])
     finally:
         one.close()
@@ -199,6 +238,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=600.0, help="no kill is begun later than this")
     parser.add_argument("--real", action="store_true", help="the default model instead of the scripted one")
     parser.add_argument("--results", type=Path, help="also append the lines to this file")
+    parser.add_argument("--trace", type=Path, help="after each kill, what there is so far goes in here")
     parser.add_argument("--keep", type=Path, help="keep the runs' folders in here")
     options = parser.parse_args()
     return _run_all(options) if options.runs > 1 else _run_one(options)
@@ -208,7 +248,7 @@ def _run_one(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as passing:
         folder = (options.keep or Path(passing)) / f"seed{options.seed}"
         folder.mkdir(parents=True)
-        report = run(folder, options.seed, options.kills, options.minutes, options.real)
+        report = run(folder, options)
     line = json.dumps(report)
     print(line, flush=True)
     if options.results:
@@ -223,6 +263,7 @@ def _run_all(options: argparse.Namespace) -> int:
     same += ["--real"] if options.real else []
     same += [f"--results={options.results}"] if options.results else []
     same += [f"--keep={options.keep}"] if options.keep else []
+    same += [f"--trace={options.trace}"] if options.trace else []
     seeds = range(options.seed, options.seed + options.runs)
     command = [sys.executable, "-m", "tests.soak.kills", *same]
     runs = [subprocess.Popen([*command, "--seed", str(seed)]) for seed in seeds]

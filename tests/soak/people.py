@@ -12,12 +12,39 @@ from pathlib import Path
 
 import httpx
 
-from tests.soak.actors import IDLE_S, SERVED_NAME, Actor, run_backup, run_prune
+from tests.soak.actors import SERVED_NAME, Actor, run_backup, run_prune
 
 #: What may come instead of 200: it is gone (forgotten or pruned), learned from, or cannot be stored now.
 ALLOWED = (200, 404, 409, 429, 503)
-#: Enough for the scripted reply; the real model would go on.
-_MAX_TOKENS = 12
+
+
+@dataclass(frozen=True)
+class Manners:
+    """What suits the model: the scripted one answers and learns at once."""
+
+    num_writers: int = 4
+    pause_s: float = 0.0
+    """Most seconds that a writer waits between conversations."""
+    owner_pause_s: float = 0.3
+    idle_s: float = 20.0
+    """A conversation that was idle for this long may be pruned."""
+    max_tokens: int = 12
+    questions: tuple[str, ...] = ("A question",)
+    complaints: tuple[str, ...] = ("bad, say less",)
+    thanks: str = "good, thanks"
+
+
+SCRIPTED = Manners()
+#: Slow enough that it is judged and learned from between the kills, which a busy engine would put off.
+REAL = Manners(
+    num_writers=2, pause_s=12.0, owner_pause_s=20.0, idle_s=150.0, max_tokens=60,
+    questions=(
+        "What is a volcano?", "How does a bicycle stay upright?", "Why is the sky blue?", "What is yeast?",
+        "How do I boil an egg?", "What does a judge do?", "Why do leaves fall?", "What is a glacier?",
+    ),
+    complaints=("Shorter, please. One sentence.", "That is too long. One sentence, please."),
+    thanks="Thanks!",
+)  # fmt: skip
 
 
 @dataclass
@@ -48,6 +75,7 @@ class Acknowledged:
     lock: threading.RLock = field(default_factory=threading.RLock)
     commands: threading.Lock = field(default_factory=threading.Lock)
     """Held while a prune or backup runs, and by whoever wants none to run."""
+    manners: Manners = SCRIPTED
 
     def kept(self) -> list[str]:
         """Turns that must be there: neither forgotten nor in a conversation that was idle at a prune."""
@@ -60,7 +88,7 @@ class Acknowledged:
 
     def may_be_pruned(self, at: float) -> bool:
         """What nobody has used since then."""
-        return at <= max(self.pruned_until, time.time() - IDLE_S if self.pruning else 0.0)
+        return at <= max(self.pruned_until, time.time() - self.manners.idle_s if self.pruning else 0.0)
 
     def open_sessions(self) -> list[str]:
         with self.lock:
@@ -107,11 +135,19 @@ class Writer(Person):
     def act(self, number: int) -> None:
         what = self.chance.choice(("chat", "chat", "conversation", "background"))
         getattr(self, f"_{what}")(f"{self.name}, {number}")
+        self.stopping.wait(self.chance.uniform(0, self.known.manners.pause_s))
+
+    def _question(self, name: str) -> str:
+        """No log may contain its last words."""
+        return f"{self.chance.choice(self.known.manners.questions)} (question of {name})"
+
+    def _complaint(self) -> str:
+        return self.chance.choice(self.known.manners.complaints)
 
     def _chat(self, name: str) -> None:
-        said = [{"role": "user", "content": f"question of {name}"}]
+        said = [{"role": "user", "content": self._question(name)}]
         first, reply = self._ask(said)
-        reaction = self.chance.choice(("bad, say less", "good, thanks"))
+        reaction = self.chance.choice((self._complaint(), self.known.manners.thanks))
         self._ask([*said, {"role": "assistant", "content": reply}, {"role": "user", "content": reaction}])
         what = self.chance.random()
         if what < 0.3:
@@ -122,7 +158,8 @@ class Writer(Person):
 
     def _ask(self, messages: list[dict[str, str]]) -> tuple[str, str]:
         """The turn's id and the reply."""
-        body, began = {"model": SERVED_NAME, "messages": messages, "max_tokens": _MAX_TOKENS}, time.time()
+        body = {"model": SERVED_NAME, "messages": messages, "max_tokens": self.known.manners.max_tokens}
+        began = time.time()
         answer = self.http.post("/v1/chat/completions", json=body)
         assert answer.status_code == 200, answer.text
         reply = answer.json()
@@ -144,7 +181,7 @@ class Writer(Person):
     def _conversation(self, name: str) -> None:
         conversation = self.http.post("/v1/conversations", json={}).raise_for_status().json()["id"]
         items: list[str] = []
-        for text in (f"question of {name}", "bad, say less"):
+        for text in (self._question(name), self._complaint()):
             body, began = self._response(text, conversation=conversation), time.time()
             answer = self.http.post("/v1/responses", json=body)
             if answer.status_code == 404:  # pruned or forgotten meanwhile
@@ -157,10 +194,15 @@ class Writer(Person):
         self.count("conversation")
 
     def _response(self, text: str, **fields: object) -> dict[str, object]:
-        return {"model": SERVED_NAME, "input": text, "max_output_tokens": _MAX_TOKENS, **fields}
+        return {
+            "model": SERVED_NAME,
+            "input": text,
+            "max_output_tokens": self.known.manners.max_tokens,
+            **fields,
+        }
 
     def _background(self, name: str) -> None:
-        body, began = self._response(f"question of {name}", background=True), time.time()
+        body, began = self._response(self._question(name), background=True), time.time()
         answer = self.http.post("/v1/responses", json=body)
         assert answer.status_code in ALLOWED, answer.text
         if answer.status_code != 200:
@@ -186,7 +228,7 @@ class Owner(Person):
         what = self.chance.choice(jobs)
         if getattr(self, f"_{what}")(number):
             self.count(what)
-        self.stopping.wait(self.chance.uniform(0, 0.3))
+        self.stopping.wait(self.chance.uniform(0, self.known.manners.owner_pause_s))
 
     def _forget(self, number: int) -> bool:
         if len(sessions := self.known.open_sessions()) < 5:
@@ -239,9 +281,9 @@ class Owner(Person):
         with self.known.commands:
             with self.known.lock:
                 self.known.pruning = True
-            done = self._run(Actor(self._log, run_prune, self.home))
+            done = self._run(Actor(self._log, run_prune, self.home, self.known.manners.idle_s))
             with self.known.lock:
-                self.known.pruning, self.known.pruned_until = False, time.time() - IDLE_S
+                self.known.pruning, self.known.pruned_until = False, time.time() - self.known.manners.idle_s
         return done
 
     def _back_up(self, number: int) -> bool:

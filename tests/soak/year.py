@@ -40,7 +40,7 @@ from openclaw_rl.capture.events import TurnEvent
 from openclaw_rl.capture.serve_ledger import Entry, ServeLedger, sqlite_url
 from openclaw_rl.testing import wait_until
 from openclaw_rl.types import SamplingParams, Token, TurnRecord
-from tests.soak import actors
+from tests.soak import actors, memory
 from tests.soak.actors import SERVED_NAME, Actor, model_folder, run_command
 from tests.soak.clock import DAY_S, Clock
 from tests.soak.kills import free_port
@@ -62,17 +62,21 @@ WRONG_CLOCK = {9: -1.0, 17: -26.0, 33: 72.0, 41: 1.0}
 class Plan:
     weeks: int = 52
     turns: int = 1_000_000
+    minutes: float = 600.0
+    """No week is begun later than this."""
 
 
 # --- what runs in the processes --------------------------------------------------------------
 
 
 def serve_at(clock: Path, home: Path, model: Path, port: int) -> None:
+    memory.watch(clock.with_name("serve.memory"))
     Clock(clock).install()
     actors.run_serve(home, model, port)
 
 
 def learn_at(clock: Path, home: Path, model: Path) -> None:
+    memory.watch(clock.with_name("learn.memory"))
     Clock(clock).install()
     actors.run_learn(home, model, batch_size=_BATCH_SIZE, batch_max_age_s=_BATCH_AGE_S)
 
@@ -101,8 +105,10 @@ class Year:
         self._keys = [self._add(f"person{number}") for number in range(NUM_PEOPLE)]
 
     def run(self) -> None:
+        end = time.monotonic() + 60 * self._plan.minutes
         for week in range(self._plan.weeks):
-            began = time.monotonic()
+            if (began := time.monotonic()) > end:
+                break
             latencies = self._live(week)
             row = {"week": week, **self._measure(), **latencies}
             spent = {name: round(seconds, 1) for name, seconds in self.spent.items()}
@@ -276,11 +282,18 @@ class Year:
         for name, actor in (("serve", self._serve), ("learn", self._learn)):
             process = psutil.Process(actor.pid)
             found[f"{name}_mb"] = round(process.memory_info().rss / 1e6, 1)
+            found[f"{name}_memory"] = self._memory(name)
             found[f"{name}_files"], found[f"{name}_threads"] = process.num_fds(), process.num_threads()
         with _opened(self._home / "learn.db") as learn, _opened(self._home / "serve.db") as serve:
             for table, database in (("turns", serve), ("verdicts", learn), ("policies", learn)):
                 [(found[f"{table}_there"],)] = database.execute(f"SELECT COUNT(*) FROM {table}")
         return found | {"disk_kb": self._disk()}
+
+    def _memory(self, name: str) -> dict[str, float]:
+        """What the process has just written down, or nothing if it began a moment ago."""
+        file = self._folder / f"{name}.memory"
+        found: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
+        return found
 
     def _disk(self) -> dict[str, int]:
         """kB by the first part of the name in the data folder; ``log`` is what the processes said."""
@@ -350,10 +363,12 @@ def main() -> int:
     )
     parser.add_argument("--weeks", type=int, default=Plan.weeks)
     parser.add_argument("--turns", type=int, default=Plan.turns, help="in bulk")
+    parser.add_argument("--minutes", type=float, default=Plan.minutes, help="no week is begun later")
     parser.add_argument("--out", type=Path, help="where the result goes")
     options = parser.parse_args()
+    plan = Plan(options.weeks, options.turns, options.minutes)
     with tempfile.TemporaryDirectory() as folder:
-        result = live(Path(folder), Plan(options.weeks, options.turns), lambda line: print(line, flush=True))
+        result = live(Path(folder), plan, lambda line: print(line, flush=True))
     if options.out:
         options.out.write_text(json.dumps(result, indent=1))
     return 0
