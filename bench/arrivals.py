@@ -1,12 +1,13 @@
 """A live server under mixed arrivals, judging and training: ``bench/scale.py`` is checked against it.
 
     taskset -c 0,1 python bench/arrivals.py [--seconds 60] [--save docs/results/arrivals.json]
+    python bench/arrivals.py --server-cores 0,1         with clients on the machine's other cores
 
-*Constants*, which a model may be fitted to: one stream, eight streams, a short and a long cold prompt, a
-judge's vote and a training step, each alone. *Checks*, which it may not: four and twelve streams, requests
-that arrive at random at three rates, turns that are judged and a wish that is learned while the server runs.
-Every request's arrival, tokens and times are saved, so that the model replays the same ones. Everything but
-vote and step goes over HTTP.
+*Constants*, which a model may be fitted to: one stream, also after a long prompt, eight streams, cold prompts
+of four lengths, a judge's vote and a training step, each alone. *Checks*, which it may not: four and twelve
+streams, requests that arrive at random at three rates, turns that are judged and a wish that is learned while
+the server runs. Every request's arrival, tokens and times are saved, so that the model replays the same ones,
+and every step of the engine (``steps.py``). Everything but vote and step goes over HTTP.
 
 Arrivals: 85 % of prompts have about 150 tokens, the others 1,500, none of them cached; replies have up to 100
 tokens. The rates are shares of what the constants allow.
@@ -26,8 +27,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ from openclaw_rl.evals.personalize.talk import System
 from openclaw_rl.testing import ServerProcess, wait_until
 
 STREAMS, SHORT, LONG, LONG_SHARE, REPLY = (4, 12), 150, 1500, 0.15, 100
+PROMPTS = (70, SHORT, 500, LONG)
 SHARES = (0.4, 0.7, 1.2)
 WORDS = [
     "river",
@@ -54,6 +57,7 @@ WORDS = [
     "bridge",
     "paper",
 ]
+PARTS = ("blocks", "learning_constants", "judging", "training")
 Row = dict[str, float]
 
 
@@ -111,19 +115,23 @@ async def at_random(http: httpx.AsyncClient, rate: float, seconds: float, chance
     return list(await asyncio.gather(*tasks))
 
 
-async def alone(http: httpx.AsyncClient, chance: random.Random) -> Row:
+async def alone(http: httpx.AsyncClient, chance: random.Random) -> dict[str, Any]:
     """What a model of the engine is fitted to."""
     one = statistics.median([pace(await together(http, 1, chance)) for _ in range(3)])
     eight = statistics.median([pace(await together(http, 8, chance)) for _ in range(2)])
-    found = {"one": one, "eight": eight}
-    for name, tokens in (("short", SHORT), ("long", LONG)):
-        rows = [await stream(http, words(chance, tokens), 1, time.perf_counter()) for _ in range(3)]
-        found |= {name: rows[0]["prompt"], f"{name}_s": statistics.median(r["first"] - r["at"] for r in rows)}
-    print({name: round(value, 3) for name, value in found.items()}, flush=True)
+    found: dict[str, Any] = {"one": one, "eight": eight, "prompts": []}
+    for tokens in PROMPTS:
+        # More than one token: the last waits for the ledger.
+        rows = [await stream(http, words(chance, tokens), 4, time.perf_counter()) for _ in range(3)]
+        seconds = statistics.median(row["first"] - row["at"] for row in rows)
+        found["prompts"].append([rows[0]["prompt"], seconds])
+    long = [await stream(http, words(chance, LONG), 64, time.perf_counter()) for _ in range(2)]
+    found["one_after_long"] = statistics.median(pace([row]) for row in long)
+    print(found, flush=True)
     return found
 
 
-async def serving(server: ServerProcess, seconds: float) -> list[dict[str, Any]]:
+async def serving(server: ServerProcess, seconds: float, keep: Callable[[Any], None]) -> list[dict[str, Any]]:
     """Blocks of requests, each between two measurements of the engine alone: a machine's speed drifts."""
     chance = random.Random(0)
     headers = {"authorization": f"Bearer {server.key}"}
@@ -133,18 +141,19 @@ async def serving(server: ServerProcess, seconds: float) -> list[dict[str, Any]]
         for _ in range(6):  # until the engine has chosen its threads
             await together(http, 8, chance)
         before = await alone(http, chance)
-        request_s = (
-            LONG_SHARE * before["long_s"] + (1 - LONG_SHARE) * before["short_s"] + REPLY / before["eight"]
-        )
+        read_s = dict(zip(PROMPTS, (each for _, each in before["prompts"]), strict=True))
+        request_s = LONG_SHARE * read_s[LONG] + (1 - LONG_SHARE) * read_s[SHORT] + REPLY / before["eight"]
         blocks = []
         for number, share in [*((number, 0.0) for number in STREAMS), *((0, share) for share in SHARES)]:
-            rate = share / request_s
+            rate, began = share / request_s, time.time()
             name = f"{number} streams" if number else f"{rate:.2f} requests/s"
             rows = await (
                 together(http, number, chance) if number else at_random(http, rate, seconds, chance)
             )
-            after = await alone(http, chance)
-            blocks.append({"name": name, "before": before, "after": after, "requests": rows})
+            ended, after = time.time(), await alone(http, chance)
+            times = {"began": began, "ended": ended}
+            blocks.append({"name": name, "before": before, "after": after, "requests": rows, **times})
+            keep(blocks)
             print(f"{name}: {len(rows)} answered", flush=True)
             before = after
     return blocks
@@ -247,26 +256,41 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="of arrivals at each rate")
     parser.add_argument("--turns", type=int, default=24, help="to be judged")
     parser.add_argument("--save", type=Path)
+    parser.add_argument("--server-cores", default="", help="of the server: 0,1; the clients use the others")
+    parser.add_argument("--only", choices=PARTS, action="append", help="not all parts")
     options = parser.parse_args()
-    saved: dict[str, Any] = {"machine": machine()}
-    parts = {
-        "blocks": lambda folder: _served(folder, options.seconds),
-        "learning_constants": lambda folder: learning_constants(),
-        "judging": lambda folder: judging(folder, options.turns),
-        "training": lambda folder: training(folder),
-    }
-    for name, part in parts.items():
-        with tempfile.TemporaryDirectory() as folder:
-            saved[name] = part(Path(folder) / "home")
-        if name != "blocks":
-            print(name, saved[name], flush=True)
-        if options.save:  # after each part, so that a partial result is kept
+    saved: dict[str, Any] = {"machine": machine(), "server_cores": options.server_cores}
+
+    def keep(name: str, found: Any) -> None:
+        saved[name] = found
+        if options.save:  # so that a partial result is kept
             options.save.write_text(json.dumps(saved) + "\n")
 
+    parts: dict[str, Callable[[Path], Any]] = {
+        "blocks": lambda folder: _served(folder, options, partial(keep, "blocks")),
+        "learning_constants": lambda folder: learning_constants(),
+        "judging": lambda folder: judging(folder, options.turns),
+        "training": training,
+    }
+    for name in options.only or PARTS:
+        with tempfile.TemporaryDirectory() as folder:
+            keep(name, parts[name](Path(folder) / "home"))
+        if name != "blocks":
+            print(name, saved[name], flush=True)
 
-def _served(home: Path, seconds: float) -> list[dict[str, Any]]:
-    with ServerProcess(home, "--no-learn") as server:
-        return asyncio.run(serving(server, seconds))
+
+def _served(home: Path, options: argparse.Namespace, keep: Callable[[Any], None]) -> list[dict[str, Any]]:
+    """The blocks; the engine's steps are saved beside them."""
+    cores: str = options.server_cores
+    within = ("taskset", "-c", cores) if cores else ()
+    found = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+    threads = {"OMP_NUM_THREADS": str(len(cores.split(",")))} if cores else {}
+    steps = options.save.with_suffix(".steps") if options.save else home.with_name("steps")
+    steps.unlink(missing_ok=True)
+    environment = {"PYTHONPATH": found, "STEPS_FILE": str(steps.resolve()), **threads}
+    flags = ("--no-learn", "--engine", "steps:TracedEngine", "--device", "cpu")
+    with ServerProcess(home, *flags, environment=environment, within=within) as server:
+        return asyncio.run(serving(server, options.seconds, keep))
 
 
 if __name__ == "__main__":

@@ -72,6 +72,8 @@ class Log:
     failed: list[str] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
+    save: Path | None = None
+    """Where everything so far is kept, should the run be cut off."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def requested(self, phase: str, problem: str = "") -> None:
@@ -91,6 +93,19 @@ class Log:
             f"{time.monotonic() - self.began:6.0f} s, {len(self.conversations)} conversations: {what} {more}",
             flush=True,
         )
+
+    def keep(self) -> None:
+        if self.save:
+            self.save.write_text(json.dumps(self.view()) + "\n")
+
+    def view(self) -> dict[str, Any]:
+        return {
+            "minutes": (time.monotonic() - self.began) / 60,
+            "conversations": [asdict(each) for each in self.conversations],
+            "num_requests": self.num_requests,
+            "failed": self.failed,
+            "events": self.events,
+        }
 
 
 class Failed(Exception):
@@ -204,11 +219,18 @@ class Owner:
         return next((version for version, status in self.policies().items() if status == "serving"), 0)
 
     def wait(self) -> None:
-        """Until everything is judged and learned, and was looked at for the share."""
+        """Until everything is judged and was looked at for the share; before anything serves, also learned."""
         quiet = 0
         while quiet < 6:
             time.sleep(0.5)
-            quiet = 0 if self.http.get("/v1/status").json()["busy"] else quiet + 1
+            status = self.http.get("/v1/status").json()
+            quiet = 0 if self._waits(status) else quiet + 1
+
+    @staticmethod
+    def _waits(status: dict[str, Any]) -> bool:
+        if not status["policy_version"] or status["funnel"] is None:
+            return bool(status["busy"])
+        return bool(status["funnel"]["judge_due"] or status["funnel"]["by_state"]["judged"])
 
     def command(self, *words: str) -> str:
         called = [sys.executable, "-m", "openclaw_rl", *words, "--home", str(self.server.home)]
@@ -259,6 +281,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "--no-auth",
         "--renderer",
         "takeover:ToldRenderer",
+        *options.cloud_flags.split(),
         environment={**threads, "PYTHONPATH": found},
     )
     home = folder / "local"
@@ -269,7 +292,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         local = ServerProcess(
             home, "--upstream", f"{cloud.url}/v1", "--take-over", "--upstream-terms", "allow-learning",
             "--take-over-shares", options.shares, "--policy-scope", "everyone",
-            *(["--no-learn"] if options.outage else []), environment=threads,
+            *(["--no-learn"] if options.outage else []), *options.local_flags.split(), environment=threads,
         )  # fmt: skip
         with (
             local,
@@ -277,7 +300,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 base_url=local.url, headers={"authorization": f"Bearer {keys[0]}"}, timeout=60
             ) as http,
         ):
-            log, owner = Log(), Owner(local, http)
+            log, owner = Log(save=options.save), Owner(local, http)
             people = [Person(local.url, key, number, log) for number, key in enumerate(keys)]
             if options.outage:
                 unplug(people, cloud, log, options)
@@ -288,11 +311,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "machine": f"{cores()} cores, {platform.machine()}, Python {platform.python_version()}",
         "shares": options.shares,
-        "minutes": (time.monotonic() - log.began) / 60,
-        "conversations": [asdict(each) for each in log.conversations],
-        "num_requests": log.num_requests,
-        "failed": log.failed,
-        "events": log.events,
+        **log.view(),
         "history": [{"share": each["share"], "why": each["why"]} for each in reversed(history)],
         "versions": statuses,
     }
@@ -307,13 +326,14 @@ def phases(
     options: argparse.Namespace,
 ) -> None:
     shares = Shares(owner, log)
-    talk(people, "rising", lambda: shares.now() == 1.0, options.most)
-    if not owner.serving():
-        raise SystemExit("no version serves; nothing was learned")
-    talk(people, "alone", lambda: shares.now() < 0, options.each)
-    log.event("a spoiled version serves", version=owner.spoil(spoiled))
-    talk(people, "spoiled", lambda: shares.now() == 0.0, options.most, each=1)
-    talk(people, "back", lambda: False, options.each)
+    is_late = lambda: time.monotonic() - log.began > 60 * options.minutes  # noqa: E731
+    talk(people, "rising", lambda: shares.now() == 1.0 or is_late(), options.most, each=6)
+    if shares.share == 1.0:
+        talk(people, "alone", lambda: shares.now() < 0, options.each)
+        if not is_late():
+            log.event("a spoiled version serves", version=owner.spoil(spoiled))
+            talk(people, "spoiled", lambda: shares.now() == 0.0, options.most, each=1)
+            talk(people, "back", lambda: False, options.each)
     unplug(people, cloud, log, options)
 
 
@@ -333,16 +353,20 @@ class Shares:
 
     owner: Owner
     log: Log
-    _seen: float = 0.0
+    share: float = 0.0
 
     def now(self) -> float:
         """The share, once everything so far is judged and learned."""
         self.owner.wait()
         found = self.owner.take_over()
-        if found["share"] != self._seen:
-            self._seen = found["share"]
-            self.log.event(f"{self._seen:.0%} here", why=found["why"], version=self.owner.serving())
-        return self._seen
+        if found["share"] != self.share:
+            self.share = found["share"]
+            self.log.event(f"{self.share:.0%} here", why=found["why"], version=self.owner.serving())
+        else:
+            counted = {side: found[side] for side in ("here", "upstream")}
+            self.log.event("judged", version=self.owner.serving(), **counted)
+        self.log.keep()
+        return self.share
 
 
 # --- shown -------------------------------------------------------------------------------------
@@ -381,6 +405,9 @@ def main() -> None:
     parser.add_argument("--shares", default="0.25,0.5,1", help="as --take-over-shares")
     parser.add_argument("--most", type=int, default=800, help="conversations until the share rose or fell")
     parser.add_argument("--each", type=int, default=60, help="conversations in each other phase")
+    parser.add_argument("--minutes", type=float, default=60, help="until the share has risen")
+    parser.add_argument("--cloud-flags", default="", help="of the cloud's openclaw-rl serve")
+    parser.add_argument("--local-flags", default="", help="of the other one's")
     parser.add_argument("--threads", type=int, default=0, help="of each process; 0: as many as cores")
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()

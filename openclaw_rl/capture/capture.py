@@ -48,7 +48,7 @@ class LedgerCapture:
     ) -> None:
         self._ledger, self._recorder = ledger, recorder
         self._finder = SessionFinder(ledger)
-        self._look_ups = LookUps(max_wait_s, pause_s)
+        self._look_ups = LookUps(max_wait_s, pause_s, lambda: recorder.health().num_recorded)
         self._noting: set[asyncio.Task[bool]] = set()
         self._recent: OrderedDict[str, _Recent] = OrderedDict()
 

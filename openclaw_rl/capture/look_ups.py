@@ -5,41 +5,55 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
+#: A pause is never shorter, so that a ledger that is written but hardly read delays only some requests.
+_SHORTEST_PAUSE_S = 1.0
 
 
 class LookUps:
     """Runs reads in threads and waits at most ``max_wait_s`` for each.
 
     After one that took longer or failed, none is tried for ``pause_s``, so that a stuck database delays one
-    request, not all. A slow read goes on in its thread; once it succeeds, the database answers again and the
-    pause is over.
+    request, not all. The pause ends early when the database answers again: when a slow read succeeds after
+    all, or when something was written.
     """
 
-    def __init__(self, max_wait_s: float, pause_s: float) -> None:
-        self._max_wait_s, self._pause_s = max_wait_s, pause_s
-        self._paused_until = 0.0
+    def __init__(self, max_wait_s: float, pause_s: float, num_written: Callable[[], int] = lambda: 0) -> None:
+        self._max_wait_s, self._pause_s, self._num_written = max_wait_s, pause_s, num_written
+        self._paused_at: float | None = None
+        self._written_before = 0
+        self._answered_at = 0.0
 
     @property
     def are_paused(self) -> bool:
-        return time.monotonic() < self._paused_until
+        if self._paused_at is None:
+            return False
+        paused_s = time.monotonic() - self._paused_at
+        is_over = paused_s >= self._pause_s
+        if paused_s >= _SHORTEST_PAUSE_S and self._num_written() > self._written_before:
+            is_over = True
+        return not is_over
 
     async def look(self, read: Callable[[], T]) -> T:
+        began = time.monotonic()
         looking = asyncio.ensure_future(asyncio.to_thread(read))
-        looking.add_done_callback(self._ended)
+        looking.add_done_callback(partial(self._ended, began))
         done, _ = await asyncio.wait({looking}, timeout=self._max_wait_s)
         if not done:
-            self._pause()
+            self._pause(began)
             raise TimeoutError(f"the ledger did not answer within {self._max_wait_s:g} s")
         return looking.result()
 
-    def _ended(self, looking: asyncio.Future[T]) -> None:
+    def _ended(self, began: float, looking: asyncio.Future[T]) -> None:
         if looking.cancelled() or looking.exception() is not None:
-            self._pause()
+            self._pause(began)
         else:
-            self._paused_until = 0.0
+            self._answered_at, self._paused_at = time.monotonic(), None
 
-    def _pause(self) -> None:
-        self._paused_until = time.monotonic() + self._pause_s
+    def _pause(self, began: float) -> None:
+        """Unless another read succeeded since: a connection that a cut broke may fail long after it."""
+        if began >= self._answered_at:
+            self._paused_at, self._written_before = time.monotonic(), self._num_written()

@@ -315,6 +315,27 @@ async def test_once_a_slow_postgresql_has_answered_sessions_are_looked_up_again(
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.postgres
+async def test_once_postgresql_is_written_again_sessions_are_looked_up_again(
+    own_postgres: Postgres, open_ledger: OpenLedger
+) -> None:
+    url = own_postgres.new_database()
+    here, there = open_ledger(url), open_ledger(url)
+    async with recording(here) as recorder, recording(there) as other:
+        capture, elsewhere = LedgerCapture(here, recorder, pause_s=3600), LedgerCapture(there, other)
+        await asyncio.to_thread(own_postgres.stop)
+        assert not await recorder.record(make_turn("t0"))
+        assert (await capture.place(request("alice", [user("Hi")]))).continues is None
+        await asyncio.to_thread(own_postgres.start)
+        await recovered(recorder)
+        asked = request("alice", [user("What now?")])
+        assert await elsewhere.record(make_turn("t1", text="Wait."), asked)
+        continued = request("alice", [user("What now?"), reply("Wait."), user("How long?")])
+        async with asyncio.timeout(60):
+            while (await capture.place(continued)).continues != "t1":
+                await asyncio.sleep(0.01)
+
+
 async def test_a_locked_sqlite_delays_one_reply_not_all(tmp_path: Path, open_ledger: OpenLedger) -> None:
     url = sqlite_url(tmp_path / "x.db")
     serve_ledger, other = open_ledger(url), open_ledger(url)
