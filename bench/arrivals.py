@@ -3,11 +3,12 @@
     taskset -c 0,1 python bench/arrivals.py [--seconds 60] [--save docs/results/arrivals.json]
     python bench/arrivals.py --server-cores 0,1         with clients on the machine's other cores
 
-*Constants*, which a model may be fitted to: one stream, also after a long prompt, eight streams, cold prompts
-of four lengths, a judge's vote and a training step, each alone. *Checks*, which it may not: four and twelve
-streams, requests that arrive at random at three rates, turns that are judged and a wish that is learned while
-the server runs. Every request's arrival, tokens and times are saved, so that the model replays the same ones,
-and every step of the engine (``steps.py``). Everything but vote and step goes over HTTP.
+*Constants*, which a model may be fitted to: the steps of one, four and eight streams, also after long
+prompts, and of cold prompts of four lengths, a judge's vote and a training step, each alone. *Checks*, which
+it may not: four and twelve streams, requests that arrive at random at three rates, turns that are judged and
+a wish that is learned while the server runs. Every request's arrival, tokens and times are saved, so that the
+model replays the same ones, and every step of the engine (``steps.py``). Everything but vote and step goes
+over HTTP.
 
 Arrivals: 85 % of prompts have about 150 tokens, the others 1,500, none of them cached; replies have up to 100
 tokens. The rates are shares of what the constants allow.
@@ -35,6 +36,8 @@ from typing import Any
 
 import httpx
 import psutil
+from scale_model import MAX_RUNNING, Engine
+from step_costs import fit, read_steps
 
 from openclaw_rl.evals.personalize.talk import System
 from openclaw_rl.testing import ServerProcess, wait_until
@@ -95,9 +98,11 @@ async def stream(http: httpx.AsyncClient, text: str, max_tokens: int, began: flo
     return row
 
 
-async def together(http: httpx.AsyncClient, number: int, chance: random.Random) -> list[Row]:
+async def together(
+    http: httpx.AsyncClient, number: int, chance: random.Random, tokens: int = 70
+) -> list[Row]:
     began = time.perf_counter()
-    texts = [f"{words(chance, 70)}" for _ in range(number)]
+    texts = [f"{words(chance, tokens)}" for _ in range(number)]
     return list(await asyncio.gather(*(stream(http, text, 128, began) for text in texts)))
 
 
@@ -115,23 +120,35 @@ async def at_random(http: httpx.AsyncClient, rate: float, seconds: float, chance
     return list(await asyncio.gather(*tasks))
 
 
-async def alone(http: httpx.AsyncClient, chance: random.Random) -> dict[str, Any]:
+async def alone(http: httpx.AsyncClient, chance: random.Random, steps: Path) -> dict[str, Any]:
     """What a model of the engine is fitted to."""
-    one = statistics.median([pace(await together(http, 1, chance)) for _ in range(3)])
-    eight = statistics.median([pace(await together(http, 8, chance)) for _ in range(2)])
-    found: dict[str, Any] = {"one": one, "eight": eight, "prompts": []}
+    found: dict[str, Any] = {"began": time.time(), "streams": [], "prompts": []}
+    for number, tokens, times in ((1, 70, 3), (8, 70, 2), (1, LONG, 2), (4, 500, 1)):
+        blocks = [await together(http, number, chance, tokens) for _ in range(times)]
+        context = statistics.fmean(row["prompt"] + row["reply"] / 2 for rows in blocks for row in rows)
+        found["streams"].append([number, context, statistics.median(map(pace, blocks))])
     for tokens in PROMPTS:
         # More than one token: the last waits for the ledger.
         rows = [await stream(http, words(chance, tokens), 4, time.perf_counter()) for _ in range(3)]
         seconds = statistics.median(row["first"] - row["at"] for row in rows)
-        found["prompts"].append([rows[0]["prompt"], seconds])
-    long = [await stream(http, words(chance, LONG), 64, time.perf_counter()) for _ in range(2)]
-    found["one_after_long"] = statistics.median(pace([row]) for row in long)
+        found["prompts"].append([statistics.median(row["prompt"] for row in rows), seconds])
+    found["ended"] = time.time()
+    found["costs"] = costs_of(found, steps)
     print(found, flush=True)
     return found
 
 
-async def serving(server: ServerProcess, seconds: float, keep: Callable[[Any], None]) -> list[dict[str, Any]]:
+def costs_of(found: dict[str, Any], steps: Path) -> Row:
+    """A step's costs, and what a request waits for outside the engine: HTTP, rendering, sending."""
+    costs = fit(read_steps(steps, found["began"], found["ended"]))
+    engine = Engine(**costs, max_running=MAX_RUNNING)
+    outside = statistics.median(seconds - engine.read_alone_s(int(n)) for n, seconds in found["prompts"])
+    return {**costs, "outside_s": max(0.0, outside)}
+
+
+async def serving(
+    server: ServerProcess, seconds: float, steps: Path, keep: Callable[[Any], None]
+) -> list[dict[str, Any]]:
     """Blocks of requests, each between two measurements of the engine alone: a machine's speed drifts."""
     chance = random.Random(0)
     headers = {"authorization": f"Bearer {server.key}"}
@@ -140,9 +157,10 @@ async def serving(server: ServerProcess, seconds: float, keep: Callable[[Any], N
     ) as http:
         for _ in range(6):  # until the engine has chosen its threads
             await together(http, 8, chance)
-        before = await alone(http, chance)
+        before = await alone(http, chance, steps)
         read_s = dict(zip(PROMPTS, (each for _, each in before["prompts"]), strict=True))
-        request_s = LONG_SHARE * read_s[LONG] + (1 - LONG_SHARE) * read_s[SHORT] + REPLY / before["eight"]
+        reply_s = REPLY / before["streams"][1][-1]
+        request_s = LONG_SHARE * read_s[LONG] + (1 - LONG_SHARE) * read_s[SHORT] + reply_s
         blocks = []
         for number, share in [*((number, 0.0) for number in STREAMS), *((0, share) for share in SHARES)]:
             rate, began = share / request_s, time.time()
@@ -150,7 +168,7 @@ async def serving(server: ServerProcess, seconds: float, keep: Callable[[Any], N
             rows = await (
                 together(http, number, chance) if number else at_random(http, rate, seconds, chance)
             )
-            ended, after = time.time(), await alone(http, chance)
+            ended, after = time.time(), await alone(http, chance, steps)
             times = {"began": began, "ended": ended}
             blocks.append({"name": name, "before": before, "after": after, "requests": rows, **times})
             keep(blocks)
@@ -290,7 +308,7 @@ def _served(home: Path, options: argparse.Namespace, keep: Callable[[Any], None]
     environment = {"PYTHONPATH": found, "STEPS_FILE": str(steps.resolve()), **threads}
     flags = ("--no-learn", "--engine", "steps:TracedEngine", "--device", "cpu")
     with ServerProcess(home, *flags, environment=environment, within=within) as server:
-        return asyncio.run(serving(server, options.seconds, keep))
+        return asyncio.run(serving(server, options.seconds, steps, keep))
 
 
 if __name__ == "__main__":

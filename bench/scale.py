@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scale_model import Engine, Request, Served, quantile, serve, servers_for, waits
+from scale_model import MAX_RUNNING, Engine, Request, Served, quantile, serve, servers_for, waits
 
 DOCS = Path(__file__).parent.parent / "docs"
 MEASURED = DOCS / "results" / "arrivals.json"
@@ -78,6 +78,7 @@ class People:
     cold_share: float = 0.15
     """Share of requests with no cached prompt."""
     prompt_tokens: int = 1500
+    """Of a whole prompt, cached or not."""
     reply_tokens: int = 150
     complaints: float = 0.5
     """Per active user and day; each leads to a step of ``step_tokens``."""
@@ -104,7 +105,10 @@ def requests(people: People, times: list[float], seed: int) -> list[Request]:
     prompts = (
         people.prompt_tokens if chance.random() < people.cold_share else people.new_tokens for _ in times
     )
-    return [Request(at, prompt, people.reply_tokens) for at, prompt in zip(times, prompts, strict=True)]
+    return [
+        Request(at, prompt, people.reply_tokens, people.prompt_tokens - prompt)
+        for at, prompt in zip(times, prompts, strict=True)
+    ]
 
 
 def steady(rate: float, seconds: float, seed: int, begins: float = 0.0) -> list[float]:
@@ -168,10 +172,9 @@ def _of_the_server(saved: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def engine_of(block: dict[str, Any]) -> Engine:
-    before, after = block["before"], block["after"]
-    alone = {name: (before[name] * after[name]) ** 0.5 for name in ("one", "eight", "short_s", "long_s")}
-    prompts = [(int(before[name]), alone[f"{name}_s"]) for name in ("short", "long")]
-    return Engine.through(alone["one"], 8, alone["eight"], *prompts, max_running=16)
+    """From the constants before and after the block: the machine's speed drifts."""
+    before, after = block["before"]["costs"], block["after"]["costs"]
+    return Engine(**{name: (before[name] + after[name]) / 2 for name in before}, max_running=MAX_RUNNING)
 
 
 def replay(engine: Engine, rows: list[dict[str, float]]) -> tuple[Served, Served]:
@@ -189,7 +192,7 @@ def replicas_for(engine: Engine, people: People, wait_s: float) -> int:
 
     In time means within ``wait_s`` of when an otherwise idle engine could have read a whole prompt.
     """
-    first_token_s = wait_s + engine.step_s(0, 0, people.prompt_tokens)
+    first_token_s = wait_s + engine.read_alone_s(people.prompt_tokens)
     rate = max(people.rate(hour) for hour in range(24))
     low, high = 0, 1
     while not _is_quick(engine, people, rate / high, first_token_s):

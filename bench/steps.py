@@ -2,8 +2,8 @@
 
     STEPS_FILE=steps openclaw-rl serve --engine steps:TracedEngine        with bench/ on PYTHONPATH
 
-One line a step: when it ended (seconds since 1970), streams that got a token, tokens of a prompt, cached tokens
-of the streams, of that prompt, and seconds in all, of them in the forward pass, and CPU seconds of the process.
+One line a step: when it ended (seconds since 1970), streams that got a token, tokens of a prompt, cached
+tokens of the streams and of that prompt, seconds in all and in the forward pass, CPU seconds of the process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TracedEngine(LocalEngine):
 def trace(scheduler: Any, path: str) -> None:
     """Wrap the scheduler's step and forward pass."""
     step, forward = scheduler.step, scheduler._forward
-    file = open(path, "a", buffering=1 << 12)  # noqa: SIM115  open as long as the engine
+    file = open(path, "a", buffering=1)  # noqa: SIM115  open as long as the engine
     ran: list[tuple[int, ...]] = []
     forward_s: list[float] = []
 

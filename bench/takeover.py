@@ -219,7 +219,7 @@ class Owner:
         return next((version for version, status in self.policies().items() if status == "serving"), 0)
 
     def wait(self) -> None:
-        """Until everything is judged and was looked at for the share; before anything serves, also learned."""
+        """Until everything is judged and was looked at for the share; if nothing serves, also learned."""
         quiet = 0
         while quiet < 6:
             time.sleep(0.5)
