@@ -17,13 +17,11 @@ import tempfile
 import time
 import traceback
 from collections.abc import Awaitable, Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from gpu_profile import profile_steps
 from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
@@ -43,8 +41,15 @@ SHAPES: dict[str, Any] = {
         num_attention_heads=32, num_key_value_heads=8, head_dim=128, max_position_embeddings=8192,
         tie_word_embeddings=True, initializer_range=0.04, eos_token_id=2,
     ),
+    "tiny": Qwen3Config(
+        vocab_size=1000, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
+        num_attention_heads=8, num_key_value_heads=2, head_dim=32, max_position_embeddings=8192,
+        tie_word_embeddings=True, initializer_range=0.04, eos_token_id=2,
+    ),
 }  # fmt: skip
 ADAPTERS = 8
+#: Without a GPU the script can be tried, with the shape "tiny".
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WHOLE: dict[str, float] = {}
 DEFAULT = {"temperature": 0.7, "top_p": 0.9}
 PIECES = ("exactness", "decode", "default_sampling", "adapters", "prompts", "swaps")
@@ -52,9 +57,9 @@ PIECES = ("exactness", "decode", "default_sampling", "adapters", "prompts", "swa
 
 def make_network(model: Path | None, shape: str, folder: Path, dtype: torch.dtype) -> tuple[Any, Path]:
     if model is not None:
-        return AutoModelForCausalLM.from_pretrained(model, dtype=dtype, device_map="cuda"), model
+        return AutoModelForCausalLM.from_pretrained(model, dtype=dtype, device_map=DEVICE), model
     torch.manual_seed(0)
-    with torch.device("cuda"):
+    with torch.device(DEVICE):
         network = AutoModelForCausalLM.from_config(SHAPES[shape], dtype=dtype)
     network.save_pretrained(folder)
     return network, folder
@@ -138,7 +143,7 @@ async def exactness(bench: Bench) -> dict[str, float]:
 
 
 def _errors(network: Any, ids: list[int], tokens: list[Token]) -> list[float]:
-    full = torch.tensor([[*ids, *(token.id for token in tokens)]], device="cuda")
+    full = torch.tensor([[*ids, *(token.id for token in tokens)]], device=DEVICE)
     with torch.inference_mode():
         logprobs = torch.log_softmax(network(full).logits[0].float(), -1)
     return [abs(float(logprobs[len(ids) + i - 1, t.id]) - t.logprob) for i, t in enumerate(tokens)]
@@ -183,57 +188,89 @@ async def prompts(bench: Bench) -> dict[str, float]:
     }
 
 
-async def swaps(bench: Bench, count: int = 200) -> dict[str, float]:
-    """Load and serve a new version again and again while one stream decodes and others start."""
-    engine, done = bench.engine, asyncio.Event()
-    gaps: list[float] = []
-    errors = 0
+class Traffic:
+    """One stream without end; the gaps between its tokens are kept."""
 
-    async def stream() -> None:
-        nonlocal errors
+    def __init__(self, bench: Bench) -> None:
+        self.gaps: list[float] = []
+        self.errors = 0
+        self._bench, self._done = bench, asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
         number = 0
-        while not done.is_set():
+        while not self._done.is_set():
             number += 1
             try:
-                _, times = await bench.generate(bench.prompt(64, number), 400)
-                gaps.extend(b - a for a, b in pairwise(times))
+                request = GenerateRequest(self._bench.prompt(64, number), SamplingParams(400, seed=number))
+                last = 0.0
+                async for _ in self._bench.engine.generate(request):
+                    now = time.perf_counter()
+                    if last:
+                        self.gaps.append(now - last)
+                    last = now
             except Exception:
-                errors += 1
+                self.errors += 1
 
-    reading = asyncio.create_task(stream())
-    await asyncio.sleep(1)
-    quiet = max(gaps, default=0.0)
-    gaps.clear()
-    started = time.perf_counter()
-    for number in range(count):
-        version = 100 + number
-        try:
-            await engine.load(Weights.in_folder(version, bench.folders[number % ADAPTERS]))
-            await engine.serve_version(version)
-            await bench.generate(bench.prompt(30, number), 4, version=version)
-            if number:
-                await engine.unload(version - 1)
-        except Exception:
-            errors += 1
-    taken = time.perf_counter() - started
-    done.set()
-    await reading
-    ordered = sorted(gaps)
-    return {
-        "swaps": count,
-        "seconds a swap": taken / count,
-        "worst gap before, ms": 1e3 * quiet,
-        "worst gap, ms": 1e3 * ordered[-1],
-        "99 % of gaps, ms": 1e3 * ordered[int(0.99 * len(ordered))],
-        "errors": errors,
-    }
+    async def end(self) -> None:
+        self._done.set()
+        await self._task
+
+    def take(self) -> dict[str, float]:
+        """What the gaps were, in milliseconds, since the last call."""
+        gaps, self.gaps[:] = sorted(self.gaps), []
+        if not gaps:
+            return {}
+        at = {"median": 0.5, "p95": 0.95, "p99": 0.99, "largest": 1.0}
+        return {name: 1e3 * gaps[min(len(gaps) - 1, int(share * len(gaps)))] for name, share in at.items()}
 
 
-async def run(bench: Bench, only: list[str], swap_count: int) -> dict[str, Any]:
+async def swaps(bench: Bench, count: int = 1000, seconds: float = 60) -> dict[str, float]:
+    """Load and serve new versions while one stream decodes and others start; the same without swaps first."""
+    traffic, result = Traffic(bench), dict[str, float]()
+    version = 0
+
+    async def ask(number: int) -> None:
+        await bench.generate(bench.prompt(30, number), 4, version=version or 1)
+
+    async def swap(number: int) -> None:
+        nonlocal version
+        before, version = version, 100 + number
+        await bench.engine.load(Weights.in_folder(version, bench.folders[number % ADAPTERS]))
+        result["load, ms"] = max(result.get("load, ms", 0.0), 1e3 * (time.perf_counter() - began))
+        await bench.engine.serve_version(version)
+        await ask(number)
+        if before:
+            await bench.engine.unload(before)
+
+    await ask(-1)
+    await asyncio.sleep(1.5)
+    traffic.take()
+    for kind, act, most_s in (("without", ask, min(8.0, seconds)), ("with", swap, seconds)):
+        started, number = time.perf_counter(), 0
+        while number < count and time.perf_counter() - started < most_s:
+            began = time.perf_counter()
+            try:
+                await act(number)
+            except Exception:
+                traffic.errors += 1
+                traceback.print_exc()
+            number += 1
+            if kind == "with" and number % 100 == 0:
+                print(json.dumps({"swaps": number, "errors": traffic.errors}), flush=True)
+        taken = time.perf_counter() - started
+        result |= {f"{kind}: gap, {name}, ms": value for name, value in traffic.take().items()}
+        result |= {f"{kind}: number": number, f"{kind}: ms each": 1e3 * taken / max(1, number)}
+    await traffic.end()
+    return {**result, "errors": traffic.errors}
+
+
+async def run(bench: Bench, only: list[str], swap_count: int, swap_seconds: float) -> dict[str, Any]:
     result: dict[str, Any] = {}
     pieces: dict[str, Callable[[Bench], Awaitable[dict[str, float]]]] = {
         "exactness": exactness, "decode": decode, "default_sampling": default_sampling,
-        "adapters": adapters, "prompts": prompts, "swaps": lambda bench: swaps(bench, swap_count),
+        "adapters": adapters, "prompts": prompts, 
+        "swaps": lambda bench: swaps(bench, swap_count, swap_seconds),
     }  # fmt: skip
     for version, folder in enumerate(bench.folders, 1):
         await bench.engine.load(Weights.in_folder(version, folder))
@@ -247,6 +284,7 @@ async def run(bench: Bench, only: list[str], swap_count: int) -> dict[str, Any]:
         print(f"{name} ({time.perf_counter() - started:.1f} s)", flush=True)
         for label, value in result[name].items():
             print(f"  {label:40s} {value:10.4g}", flush=True)
+        print(json.dumps({name: result[name]}), flush=True)
     await bench.engine.close()
     return result
 
@@ -261,7 +299,8 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PIECES), help="of: " + ", ".join(PIECES))
     parser.add_argument("--profile", action="store_true", help="kernels and Python parts of a step first")
     parser.add_argument("--no-graphs", action="store_true", help="launch kernels one by one")
-    parser.add_argument("--swaps", type=int, default=200)
+    parser.add_argument("--swaps", type=int, default=1000, help="at most so many")
+    parser.add_argument("--swap-seconds", type=float, default=60, help="at most so long")
     options = parser.parse_args()
     only = [name for name in options.only.split(",") if name]
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -272,19 +311,22 @@ def main() -> None:
         network, model = make_network(options.model, options.shape, folder, dtype)
         folders = [make_adapter(network, folder / f"adapter-{seed}", seed) for seed in range(ADAPTERS)]
         settings = LocalEngineOptions(
-            device="cuda", dtype=options.dtype, max_running=96, graphs=not options.no_graphs
+            device=DEVICE, dtype=options.dtype, max_running=96, graphs=not options.no_graphs
         )
         engine = LocalEngine(model, settings)
         print(f"started in {time.perf_counter() - started:.1f} s", flush=True)
         if options.profile:
+            from gpu_profile import profile_steps  # needs triton
+
             try:
                 profile_steps(engine)
             except Exception:
                 traceback.print_exc()
             gc.collect()
-        result = asyncio.run(run(Bench(engine, network, folders), only, options.swaps))
+        result = asyncio.run(run(Bench(engine, network, folders), only, options.swaps, options.swap_seconds))
     shape = options.model.name if options.model else options.shape
-    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "shape": shape}
+    gpu = torch.cuda.get_device_name() if DEVICE == "cuda" else "none"
+    about = {"gpu": gpu, "torch": torch.__version__, "shape": shape}
     print(json.dumps({**about, "dtype": options.dtype, **result}))
 
 

@@ -11,10 +11,9 @@ import asyncio
 import json
 import math
 import os
-import random
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from tqdm import tqdm
 
 from openclaw_rl.config import Config, to_environment
 from openclaw_rl.envs import EnvironmentParts, create_environment, environment_maker
+from openclaw_rl.envs.curriculum import Curriculum
 from openclaw_rl.envs.fit import fit_agent
 from openclaw_rl.envs.groups import Group, roll_out_groups
 from openclaw_rl.envs.pool import Pool
@@ -39,7 +39,7 @@ from openclaw_rl.types import Json, Task
 from openclaw_rl.users import Users
 
 #: Settings of a short run on a small machine; the rules judge costs almost nothing.
-QUICK = {"judge": "rules", "env_batch_size": 16, "canary_share": 0.0}
+QUICK = {"judge": "rules", "canary_share": 0.0}
 #: Batches that may wait for the learner before agents pause.
 _AHEAD = 2
 _POLL_S = 0.5
@@ -96,6 +96,8 @@ class TrainPlan:
     quick: bool
     force_calls: bool
     pool: str = "local"
+    temperature: float = 1.0
+    """Of attempts that are learned from."""
 
     @property
     def notice(self) -> str:
@@ -107,11 +109,10 @@ class TrainPlan:
             'them "split": "validation"'
         )
 
-    def tasks(self, first: int) -> Iterator[Task]:
-        """Tasks in shuffled epochs, without end unless ``groups`` limits them; the order is deterministic."""
-        for number in range(first, self.groups or 10**9):
-            epoch, place = divmod(number, len(self.train))
-            yield random.Random(f"{self.seed} {epoch}").sample(self.train, len(self.train))[place]
+    def curriculum(self, results: Iterable[Json]) -> Curriculum:
+        """``results``: earlier groups, if the run goes on."""
+        earlier = ((row["task"], row["solved"], row["of"]) for row in results)
+        return Curriculum(self.train, self.attempts, self.seed, earlier)
 
 
 def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> TrainPlan:
@@ -131,7 +132,7 @@ def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Tr
         env, env.rpartition(":")[2].lower(), parts, train, held_out, options.attempts, parallel,
         options.minutes or (20.0 if options.quick else math.inf), options.groups,
         (0 if options.quick else _EVAL_EVERY) if options.eval_every is None else options.eval_every,
-        options.task_seed, options.quick, not options.free, options.pool,
+        options.task_seed, options.quick, not options.free, options.pool, options.temperature,
     )  # fmt: skip
 
 
@@ -171,11 +172,13 @@ class Training:
     _seconds: dict[str, float] = field(default_factory=lambda: {"busy": 0.0, "held": 0.0})
     _yields: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=_RECENT))
     """Samples that an attempt gave, of the newest groups; all alike give none."""
+    _curriculum: Curriculum = field(init=False)
 
     async def run(self) -> None:
         """Run until the time is up or the groups are done; evaluate on held-out tasks before and after."""
         plan, started = self.plan, time.monotonic()
-        first = len(self.log.of("group"))
+        earlier = self.log.of("group")
+        first, self._curriculum = len(earlier), plan.curriculum(earlier)
         fitted = await fit_agent(self._agent, plan.env, self.transport)
         self.plan = plan = replace(plan, force_calls=fitted.force_calls)
         if not self.log.of("evaluation"):
@@ -183,8 +186,8 @@ class Training:
         with tqdm(total=plan.groups or None, initial=first, unit="group") as bar:
             async with self._pool() as pool:
                 groups = roll_out_groups(
-                    self._agent, pool, plan.tasks(first), plan.attempts, plan.parallel,
-                    self._may_start, self.transport,
+                    self._agent, pool, self._curriculum.tasks(first, plan.groups or 10**9), plan.attempts,
+                    plan.parallel, self._may_start, self.transport,
                 )  # fmt: skip
                 done = first
                 async for group in groups:
@@ -213,7 +216,10 @@ class Training:
     @property
     def _agent(self) -> Agent:
         replays = self.log.path.parent / "replays"
-        return Agent(self.url, self.key, temperature=1.0, force_calls=self.plan.force_calls, replays=replays)
+        plan = self.plan
+        return Agent(
+            self.url, self.key, temperature=plan.temperature, force_calls=plan.force_calls, replays=replays
+        )
 
     @asynccontextmanager
     async def _pool(self) -> AsyncIterator[Pool]:
@@ -231,6 +237,7 @@ class Training:
         self._yields.append(differ * turns / len(group.episodes))
         failures = Counter(each.failure for each in group.episodes if each.failure)
         known = [each for each in group.episodes if each.outcome is not None]
+        self._curriculum.note(group.task.id, group.solved, len(known))
         self.log.write(
             "group",
             {"task": group.task.id, "solved": group.solved, "of": len(known), "failures": failures},

@@ -46,6 +46,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="evaluate on held-out tasks after every N tasks [50; 0, never, with --quick]",
     )
     add("--eval-tasks", type=int, default=100, metavar="N", help="evaluate on at most N held-out tasks [100]")
+    add(
+        "--temperature",
+        type=float,
+        default=0.8,
+        metavar="T",
+        help="sampling temperature of attempts to learn from; evaluations use 0.7 [0.8]",
+    )
     add("--task-seed", type=int, default=0, metavar="N", help="seed of the order of tasks [0]")
     add("--free", action="store_true", help="do not force replies to be tool calls")
     add("--quick", action="store_true", help="a run of about 20 minutes on two cores, with --judge rules")

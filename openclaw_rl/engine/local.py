@@ -29,11 +29,12 @@ from openclaw_rl.engine.kernels import kernel_set
 from openclaw_rl.engine.kv import CachePool, Reader
 from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.engine.lora import Adapter
-from openclaw_rl.engine.model import Chunk, Decoder, Network
+from openclaw_rl.engine.model import Decoder, Network
 from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.scheduler import Scheduler
 from openclaw_rl.engine.sharing import SharesGpu, cache_bytes
 from openclaw_rl.engine.threads import ThreadTuner
+from openclaw_rl.engine.warm_up import warm_up
 from openclaw_rl.engine.weights import Checkpoint, read_checkpoint
 from openclaw_rl.models import pick_device
 from openclaw_rl.types import (
@@ -41,7 +42,6 @@ from openclaw_rl.types import (
     EVERYONE,
     EngineStatus,
     GenerateRequest,
-    SamplingParams,
     Scope,
     ScoreRequest,
     Scores,
@@ -51,7 +51,6 @@ from openclaw_rl.types import (
 from openclaw_rl.types.lora import ADAPTER_FILE
 
 if TYPE_CHECKING:
-    from openclaw_rl.engine.gpu_sampler import GpuSampler
     from openclaw_rl.engine.grammar import Grammars, GrammarState
 
 T = TypeVar("T")
@@ -62,8 +61,6 @@ _SWITCH_S = 60.0
 _COLD_TOKENS = 96
 #: A GPU's prompt chunks are this many times a CPU's, and still take less time.
 _GPU_PIECES = 8
-_FIRST_ROWS = (1, 2, 4, 8, 32)
-_USUAL_TOP = 8
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -109,19 +106,19 @@ class LocalEngine(SharesGpu):
         self._decoder = self._new_decoder(self._checkpoint, choice.name)
         self._first_layers = FirstLayers(self._decoder)
         token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * self._dtype.itemsize
-        pieces = _GPU_PIECES if self.device.type == "cuda" else 1
         room = cache_bytes(self.device, options.gpu_memory)
         budget = options.cache_tokens or max(self.context_length, room // token_bytes)
         self._token_bytes = token_bytes
         gpu_sampler = sampler_on(self.device)
         if self.device.type == "cuda":
-            self._warm_up(gpu_sampler)
+            lengths = [min(size, self.context_length) for size in self._chunk_sizes]
+            warm_up(self._decoder, lengths, gpu_sampler)
         self._scheduler = Scheduler(
             self._decoder,
             CachePool(self._decoder.new_cache, budget, max(2 * self.context_length, budget // 4)),
             max_running=options.max_running,
-            chunk_tokens=options.chunk_tokens * pieces,
-            idle_chunk_tokens=options.idle_chunk_tokens * pieces,
+            chunk_tokens=self._chunk_sizes[0],
+            idle_chunk_tokens=self._chunk_sizes[1],
             max_step_s=options.max_step_s,
             tuner=ThreadTuner(
                 torch.get_num_threads() if self.device.type == "cpu" else 1, torch.set_num_threads
@@ -130,18 +127,11 @@ class LocalEngine(SharesGpu):
             flush=self._flush_outbox,
         )
 
-    def _warm_up(self, gpu_sampler: GpuSampler | None) -> None:
-        """Record and compile what the first requests and the first adapter would otherwise wait for."""
-        nothing = Adapter()
-        for rows in _FIRST_ROWS:
-            for adapter in (None, nothing):
-                chunks = [Chunk([0], self._decoder.new_cache(), adapter) for _ in range(rows)]
-                logits_RV = self._decoder.forward(chunks)
-        self._decoder.forward([Chunk([0, 0], self._decoder.new_cache(), None)])
-        if gpu_sampler:
-            samplers = [Sampler(SamplingParams(1, top_p=0.9)) for _ in range(_FIRST_ROWS[-1])]
-            gpu_sampler.start(logits_RV, samplers, _USUAL_TOP)
-            gpu_sampler.finish()
+    @property
+    def _chunk_sizes(self) -> tuple[int, int]:
+        """Prompt tokens of a step while other replies are generated, and while none is."""
+        pieces = _GPU_PIECES if self.device.type == "cuda" else 1
+        return self._options.chunk_tokens * pieces, self._options.idle_chunk_tokens * pieces
 
     def _new_decoder(self, checkpoint: Checkpoint, kernel: str) -> Network:
         if not checkpoint.is_fast:

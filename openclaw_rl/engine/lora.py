@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -85,14 +87,15 @@ def load_adapter(
     config, tensors = _read_files(path)
     used: set[str] = set()
     adapter = Adapter()
-    for layer in range(num_layers):
-        for projection, modules in PROJECTIONS.items():
-            parts = [_part(tensors, f"model.layers.{layer}.{module}", config, used) for module in modules]
-            for part, width in zip(parts, widths[projection], strict=True):
-                if part and (part[0].shape[1], part[1].shape[0]) != (input_widths[projection], width):
-                    raise ValueError(f"{path} was trained from another model than the one being served.")
-            if any(parts):
-                adapter[layer, projection] = _join(parts, widths[projection], device, dtype)
+    with beside_decoding(device):
+        for layer in range(num_layers):
+            for projection, modules in PROJECTIONS.items():
+                parts = [_part(tensors, f"model.layers.{layer}.{module}", config, used) for module in modules]
+                for part, width in zip(parts, widths[projection], strict=True):
+                    if part and part.shape != (input_widths[projection], width):
+                        raise ValueError(f"{path} was trained from another model than the one being served.")
+                if any(parts):
+                    adapter[layer, projection] = _join(parts, widths[projection], device, dtype)
     if unused := sorted(set(tensors) - used):
         raise ValueError(f"{path} adapts modules the local engine does not know, such as {unused[0]}.")
     return adapter
@@ -105,11 +108,12 @@ def load_named(
     config, tensors = _read_files(path)
     used: set[str] = set()
     adapter = Adapter()
-    for name, (num_inputs, num_outputs) in widths.items():
-        if part := _part(tensors, name, config, used):
-            if (part[0].shape[1], part[1].shape[0]) != (num_inputs, num_outputs):
-                raise ValueError(f"{path} was trained from another model than the one being served.")
-            adapter[0, name] = _join([part], [num_outputs], device, dtype)
+    with beside_decoding(device):
+        for name, (num_inputs, num_outputs) in widths.items():
+            if part := _part(tensors, name, config, used):
+                if part.shape != (num_inputs, num_outputs):
+                    raise ValueError(f"{path} was trained from another model than the one being served.")
+                adapter[0, name] = _join([part], [num_outputs], device, dtype)
     if unused := sorted(set(tensors) - used):
         raise ValueError(f"{path} adapts modules that the model being served does not have: {unused[0]}.")
     return adapter
@@ -127,36 +131,96 @@ def _read_files(path: Path) -> tuple[dict[str, object], dict[str, np.ndarray]]:
         raise ValueError(f"{path / ADAPTER_FILE} is damaged: {error}") from None
 
 
+@contextmanager
+def beside_decoding(device: torch.device) -> Iterator[None]:
+    """Copies to a GPU take a stream of their own: on the default one each of several hundred would wait for
+    the decoding step that runs, and decoding for it. What was copied is complete at the end."""
+    if device.type != "cuda":
+        yield
+        return
+    side = _side_stream(device)
+    side.wait_stream(torch.cuda.default_stream(device))  # memory of an unloaded adapter may still be read
+    with torch.cuda.stream(side):
+        yield
+    side.synchronize()
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One module's matrices as they are stored."""
+
+    a_KI: np.ndarray
+    b_OK: np.ndarray
+    scale: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Inputs and outputs of the module."""
+        return self.a_KI.shape[1], self.b_OK.shape[0]
+
+
 def _part(
     tensors: dict[str, np.ndarray], module: str, config: dict[str, object], used: set[str]
-) -> tuple[np.ndarray, np.ndarray] | None:
+) -> _Part | None:
     prefix = f"base_model.model.{module}"
     names = (f"{prefix}.lora_A.weight", f"{prefix}.lora_B.weight")
     if names[0] not in tensors:
         return None
     used.update(names)
-    a_KI, b_OK = (tensors[name].astype(np.float32) for name in names)
+    a_KI, b_OK = (tensors[name] for name in names)
     rank = a_KI.shape[0]
     alpha = float(config["lora_alpha"])  # type: ignore[arg-type]
-    return a_KI, b_OK * (alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+    return _Part(a_KI, b_OK, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
 
 
 def _join(
-    parts: Sequence[tuple[np.ndarray, np.ndarray] | None],
-    widths: Sequence[int],
-    device: torch.device,
-    dtype: torch.dtype,
+    parts: Sequence[_Part | None], widths: Sequence[int], device: torch.device, dtype: torch.dtype
 ) -> LowRank:
-    a_KI = np.concatenate([part[0] for part in parts if part])
-    b_KO = np.zeros((a_KI.shape[0], sum(widths)), np.float32)
-    placed: list[tuple[int, int, int, int]] = []
+    join = join_in_numpy if device.type == "cpu" else join_on_device
+    a_KI, b_KO = join(parts, _places(parts, widths), sum(widths), device)
+    places = torch.tensor([place for place in _places(parts, widths) if place is not None])
+    return LowRank(a_KI.to(device=device, dtype=dtype), b_KO.to(device=device, dtype=dtype), places)
+
+
+_Place = tuple[int, int, int, int]
+
+
+def _places(parts: Sequence[_Part | None], widths: Sequence[int]) -> list[_Place | None]:
+    """Where each part's ``b`` is in the joined one: (first rank, end, first column, end)."""
+    placed: list[_Place | None] = []
     row = column = 0
     for part, width in zip(parts, widths, strict=True):
-        if part:
-            rank = part[0].shape[0]
-            b_KO[row : row + rank, column : column + width] = part[1].T
-            placed.append((row, row + rank, column, column + width))
-            row += rank
-        column += width
-    a, b = (torch.from_numpy(x).to(device=device, dtype=dtype) for x in (a_KI, b_KO))
-    return LowRank(a, b, torch.tensor(placed))
+        rank = len(part.a_KI) if part else 0
+        placed.append((row, row + rank, column, column + width) if part else None)
+        row, column = row + rank, column + width
+    return placed
+
+
+def join_in_numpy(
+    parts: Sequence[_Part | None], places: Sequence[_Place | None], width: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    a_KI = np.concatenate([part.a_KI.astype(np.float32) for part in parts if part])
+    b_KO = np.zeros((len(a_KI), width), np.float32)
+    for part, place in zip(parts, places, strict=True):
+        if part and place:
+            b_KO[place[0] : place[1], place[2] : place[3]] = part.b_OK.T.astype(np.float32) * part.scale
+    return torch.from_numpy(a_KI), torch.from_numpy(b_KO)
+
+
+def join_on_device(
+    parts: Sequence[_Part | None], places: Sequence[_Place | None], width: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same on a GPU, which converts what takes a CPU a good part of a second for a larger model."""
+    a_KI = torch.cat([torch.from_numpy(part.a_KI).to(device).float() for part in parts if part])
+    b_KO = torch.zeros(len(a_KI), width, device=device)
+    for part, place in zip(parts, places, strict=True):
+        if part and place:
+            b_KO[place[0] : place[1], place[2] : place[3]] = (
+                torch.from_numpy(part.b_OK).to(device).float().T * part.scale
+            )
+    return a_KI, b_KO

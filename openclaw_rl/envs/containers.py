@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 VARIABLE = "OPENCLAW_RL_SANDBOX"
 PROGRAMS = ("podman", "docker")
+#: Commands run on the host itself.
+NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +58,14 @@ class Container:
 
 
 def chosen_container() -> Container | None:
-    """None: bubblewrap. ValueError, with the remedy, if the choice is unavailable: there is no unsandboxed
-    mode."""
+    """None: bubblewrap, or no sandbox if that is asked for (``unsandboxed.py``). ValueError, with the remedy,
+    if the choice is unavailable."""
     wanted = os.environ.get(VARIABLE, "") or "bubblewrap"
     program, _, image = wanted.partition(":")
-    if wanted == "bubblewrap":
+    if wanted in ("bubblewrap", NONE):
         return None
     if program not in PROGRAMS or not image:
-        raise ValueError(f"{VARIABLE} is bubblewrap, podman:IMAGE or docker:IMAGE, not {wanted!r}")
+        raise ValueError(f"{VARIABLE} is bubblewrap, podman:IMAGE, docker:IMAGE or none, not {wanted!r}")
     if shutil.which(program) is None:
         raise ValueError(f"{VARIABLE} asks for {program}, which is not here: install it, or unset {VARIABLE}")
     return Container(program, image, f"openclaw-rl-{secrets.token_hex(8)}")

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.envs.tasks import Made, make_tasks
+from openclaw_rl.envs.menus import Made
+from openclaw_rl.envs.tasks import make_tasks
 from openclaw_rl.types import Json, Task
 
 PAGES = Path(__file__).with_name("pages")

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openclaw_rl.envs.containers import Container, chosen_container
+from openclaw_rl.envs.unsandboxed import HostFolder, is_unsandboxed
 
 HOME = "/work"
 #: Folders with programs and libraries; symbolic links (as on Debian) are recreated.
@@ -95,6 +96,7 @@ class Sandbox:
         self._folders = list(folders)
         self._process: asyncio.subprocess.Process | None = None
         self._container: Container | None = None
+        self._host: HostFolder | None = None
         self._stands = False
 
     async def __aenter__(self) -> Sandbox:
@@ -102,7 +104,10 @@ class Sandbox:
         try:
             self._process = await asyncio.shield(starting)
             # The answer to the first command shows that the sandbox is set up.
-            await self._unpack("tar -x -p -C / -f /run/files.tar && rm /run/files.tar")
+            if self._host is None:
+                await self._unpack("tar -x -p -C / -f /run/files.tar && rm /run/files.tar")
+            else:
+                await self.put(self._files)
             self._stands = True
         except BaseException as error:
             self._process = await starting  # cancelling it midway would kill a half-made sandbox
@@ -120,6 +125,8 @@ class Sandbox:
         return (await self._process.stderr.read(2000)).decode("utf-8", "replace").strip()
 
     async def _start(self) -> asyncio.subprocess.Process:
+        if is_unsandboxed():
+            return await self._start_on_host()
         self._container = chosen_container()
         if self._container is not None:
             return await self._start_container(self._container)
@@ -134,6 +141,15 @@ class Sandbox:
             )  # fmt: skip
         finally:
             os.close(packed)
+
+    async def _start_on_host(self) -> asyncio.subprocess.Process:
+        limits = self.limits
+        self._host = host = HostFolder(HOME, self._folders, self._read_only)
+        return await asyncio.create_subprocess_exec(
+            *host.command(limits.memory_mb, limits.disk_mb, max(1, round(2 * limits.seconds))),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            limit=_LINE, start_new_session=True, env=host.environment(HOME),
+        )  # fmt: skip
 
     async def _start_container(self, container: Container) -> asyncio.subprocess.Process:
         """The files are sent first on standard input, so that nothing has to be mounted."""
@@ -171,17 +187,24 @@ class Sandbox:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+            if (host := self._host) is not None:
+                await asyncio.to_thread(host.remove)
 
     async def run(self, script: str, seconds: float | None = None) -> Ran:
         """Run a bash script in the home folder; SandboxGone if the shell has exited."""
         seconds = self.limits.seconds if seconds is None else seconds
-        return await self._run(f"cd {HOME}\n{script}", seconds, self.limits.output_bytes)
+        return await self._run(f"cd {self._root}{HOME}\n{script}", seconds, self.limits.output_bytes)
+
+    @property
+    def _root(self) -> str:
+        """The prefix of its paths, for the host's shell."""
+        return "" if self._host is None else str(self._host.path)
 
     async def put(self, files: Mapping[str, bytes]) -> None:
         packed = io.BytesIO()
         self._pack(files, packed)
         text = base64.b64encode(packed.getvalue()).decode()
-        await self._unpack(f"base64 -d <<'END' | tar -x -p -C /\n{text}\nEND")
+        await self._unpack(f"base64 -d <<'END' | tar -x -p -C {self._root or '/'}\n{text}\nEND")
 
     def _pack(self, files: Mapping[str, bytes], into: int | io.BytesIO) -> None:
         """Write a tar archive to a buffer or a file descriptor, which stays open and is rewound."""
@@ -211,9 +234,8 @@ class Sandbox:
         """
         most = self.limits.disk_mb * 2**20 * 2
         kinds = "-mindepth 1 \\( -type f -o -type d -empty \\)" if folders else "-type f"
-        ran = await self._run(
-            f"cd {HOME} && find . {kinds} -print0 | tar -c --null --no-recursion -T - | base64 -w0", 30, most
-        )
+        pack = "tar -c --null --no-recursion -T - | base64 -w0"
+        ran = await self._run(f"cd {self._root}{HOME} && find . {kinds} -print0 | {pack}", 30, most)
         files: dict[str, bytes] = {}
         with tarfile.open(fileobj=io.BytesIO(base64.b64decode(ran.output + "=="))) as archive:
             for entry in archive:
@@ -324,6 +346,8 @@ def _python() -> list[str]:
 
 def python_path() -> str:
     """The path of Python in a sandbox."""
+    if is_unsandboxed():
+        return sys.executable
     if chosen_container() is not None:
         return "python3"
     if not _python() and not sys.base_prefix.startswith("/usr"):

@@ -1,7 +1,7 @@
 """Tasks for this package's environments, generated from templates; and the division into splits.
 
 Each template belongs to one split only, so that a test task asks for something that no training task did.
-``difficulty`` 0 states the command to run, 1 takes one action, 2 takes several.
+``difficulty`` 0 offers a few commands to choose from, 1 takes one action, 2 takes several.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from openclaw_rl.types import Json, Task
+from openclaw_rl.envs.menus import Made, Template, menu_templates
+from openclaw_rl.envs.tools import BUILT_IN
+from openclaw_rl.types import Task
 
 SPLITS = ("train", "validation", "test")
 _NAMES = (
@@ -32,8 +33,6 @@ _NAMES = (
 _WORDS = ("apple", "green", "seven", "paper", "window", "silver", "garden", "monday", "coffee", "winter")
 #: Tasks per template.
 _EACH = 20
-Made = tuple[str, Json]
-Template = tuple[str, int, Callable[[random.Random], Made]]
 
 
 def split_of(task: Task) -> str:
@@ -79,7 +78,7 @@ def check_disjoint(tasks: Iterable[Task]) -> None:
             )
 
 
-def make_tasks(prefix: str, templates: dict[str, Sequence[Template]]) -> list[Task]:
+def make_tasks(prefix: str, templates: Mapping[str, Sequence[Template]]) -> list[Task]:
     made: dict[str, Task] = {}
     for split, known in templates.items():
         for name, difficulty, template in known:
@@ -228,20 +227,23 @@ def terminal_tasks() -> list[Task]:
         "terminal",
         {
             "train": [
-                ("told-mkdir", 0, _told("mkdir {one}", ["[ -d {one} ]"])),
-                ("told-touch", 0, _told("touch {one}", ["[ -f {one} ]"])),
-                ("told-echo", 0, _told("echo {word} > {one}", ['[ "$(cat {one})" = {word} ]'])),
+                *menu_templates("train"),
+                ("told-mkdir", 1, _told("mkdir {one}", ["[ -d {one} ]"])),
+                ("told-touch", 1, _told("touch {one}", ["[ -f {one} ]"])),
+                ("told-echo", 1, _told("echo {word} > {one}", ['[ "$(cat {one})" = {word} ]'])),
                 ("create", 1, _create), ("folder", 1, _folder), ("delete", 1, _delete),
                 ("rename", 1, _rename), ("count", 1, _count), ("sort", 1, _sort),
                 ("replace", 1, _replace), ("find", 2, _find),
             ],
             "validation": [
-                ("told-rm", 0, _told("rm {one}", ["[ ! -e {one} ]", "[ -e {two} ]"], ["{one}", "{two}"])),
+                *menu_templates("validation"),
+                ("told-rm", 1, _told("rm {one}", ["[ ! -e {one} ]", "[ -e {two} ]"], ["{one}", "{two}"])),
                 ("append", 1, _append), ("move", 2, _move),
             ],
             "test": [
-                ("told-cp", 0, _told("cp {one} {two}", ["cmp {one} {two}"], ["{one}"])),
-                ("told-mv", 0, _told("mv {one} {two}", ["[ ! -e {one} ]", "[ -f {two} ]"], ["{one}"])),
+                *menu_templates("test"),
+                ("told-cp", 1, _told("cp {one} {two}", ["cmp {one} {two}"], ["{one}"])),
+                ("told-mv", 1, _told("mv {one} {two}", ["[ ! -e {one} ]", "[ -f {two} ]"], ["{one}"])),
                 ("copy", 1, _copy), ("write", 1, _write), ("last", 1, _last),
             ],
         },
@@ -251,30 +253,25 @@ def terminal_tasks() -> list[Task]:
 # --- tool calls ----------------------------------------------------------------------------------
 
 
-def _two(chance: random.Random, low: int = 10, high: int = 100) -> tuple[int, int]:
-    return chance.randrange(low, high), chance.randrange(low, high)
+def _calls(form: str, right: str, other: str) -> Callable[[random.Random], Made]:
+    """One call of the right one of two tools, which are offered in any order."""
+    function = BUILT_IN[right][1]
 
-
-def _arithmetic(
-    form: str, tools: list[str], right: Callable[[int, int], Any]
-) -> Callable[[random.Random], Made]:
     def made(chance: random.Random) -> Made:
-        a, b = sorted(_two(chance), reverse=True)
-        return form.format(a=a, b=b), {"answer": str(right(a, b)), "tools": tools, "one_call": True}
-
-    return made
-
-
-def _text(form: str, tools: list[str], right: Callable[[str], Any]) -> Callable[[random.Random], Made]:
-    def made(chance: random.Random) -> Made:
-        word = "".join(chance.sample("abcdefghijklmnoprstuw", chance.randrange(4, 9)))
-        return form.format(word=word), {"answer": str(right(word)), "tools": tools, "one_call": True}
+        if "{word}" in form:
+            word = "".join(chance.sample("abcdefghijklmnoprstuw", chance.randrange(4, 9)))
+            asked, answer = form.format(word=word), function(word)
+        else:
+            b, a = sorted((chance.randrange(10, 100), chance.randrange(10, 100)))
+            asked, answer = form.format(a=a, b=b), function(a, b)
+        tools = chance.sample([right, other], 2)
+        return asked, {"answer": str(answer), "tools": tools, "one_call": True}
 
     return made
 
 
 def _chain(chance: random.Random) -> Made:
-    (a, b), c = _two(chance), chance.randrange(2, 10)
+    a, b, c = chance.randrange(10, 100), chance.randrange(10, 100), chance.randrange(2, 10)
     return f"Add {a} and {b}, then multiply the result by {c}.", {
         "answer": str((a + b) * c),
         "tools": ["add", "multiply"],
@@ -282,78 +279,44 @@ def _chain(chance: random.Random) -> Made:
 
 
 def _price(chance: random.Random) -> Made:
-    (a, b), c = _two(chance), chance.randrange(2, 10)
+    a, b, c = chance.randrange(10, 100), chance.randrange(10, 100), chance.randrange(2, 10)
     asked = f"A ticket costs {a} coins. I buy {c} tickets and have a voucher of {b} coins. What do I pay?"
     return asked, {"answer": str(a * c - b), "tools": ["multiply", "subtract"]}
 
 
+#: Every tool is right in some training task and wrong in another, so that none is learned to be wrong.
+_ONE_CALL = {
+    "train": [
+        ("sum", "What is {a} plus {b}?", "add", "multiply"),
+        ("sum-words", "Add {a} and {b}.", "add", "subtract"),
+        ("found", "I have {a} coins and find {b} more. How many do I have?", "add", "multiply"),
+        ("difference", "What is {a} minus {b}?", "subtract", "add"),
+        ("shop", "I have {a} coins and spend {b}. How many are left?", "subtract", "multiply"),
+        ("product", "What is {a} times {b}?", "multiply", "subtract"),
+        ("bags", "{a} bags hold {b} marbles each. How many marbles?", "multiply", "add"),
+        ("length", "How many letters has the word {word}?", "length", "reverse"),
+        ("reverse", "Spell the word {word} backwards.", "reverse", "upper"),
+        ("capitals", "Make the word {word} upper case.", "upper", "length"),
+    ],
+    "validation": [
+        ("total", "Tom has {a} cards and gets {b} more. How many now?", "add", "multiply"),
+        ("eaten", "Eve bakes {a} cakes and eats {b}. How many remain?", "subtract", "add"),
+        ("boxes", "There are {a} boxes of {b} eggs. How many eggs?", "multiply", "subtract"),
+        ("upper", "Write the word {word} in capital letters.", "upper", "reverse"),
+    ],
+    "test": [
+        ("together", "There are {a} red and {b} blue balls. How many together?", "add", "multiply"),
+        ("rows", "{a} rows with {b} seats each: how many seats?", "multiply", "subtract"),
+        ("older", "Ann is {a}, Ben is {b}. How much older is Ann?", "subtract", "add"),
+        ("backwards", "What is {word} read from the end?", "reverse", "length"),
+    ],
+}
+
+
 def toolcall_tasks() -> list[Task]:
-    add, subtract, multiply = ["add", "multiply"], ["subtract", "add"], ["multiply", "subtract"]
-    return make_tasks(
-        "toolcall",
-        {
-            "train": [
-                ("sum", 1, _arithmetic("What is {a} plus {b}?", add, lambda a, b: a + b)),
-                ("sum-words", 1, _arithmetic("Add {a} and {b}.", add, lambda a, b: a + b)),
-                ("difference", 1, _arithmetic("What is {a} minus {b}?", subtract, lambda a, b: a - b)),
-                ("product", 1, _arithmetic("What is {a} times {b}?", multiply, lambda a, b: a * b)),
-                (
-                    "shop",
-                    1,
-                    _arithmetic(
-                        "I have {a} coins and spend {b}. How many are left?", subtract, lambda a, b: a - b
-                    ),
-                ),
-                ("length", 1, _text("How many letters has the word {word}?", ["length", "reverse"], len)),
-                (
-                    "reverse",
-                    1,
-                    _text("Spell the word {word} backwards.", ["reverse", "upper"], lambda w: w[::-1]),
-                ),
-                ("chain", 2, _chain),
-            ],
-            "validation": [
-                (
-                    "total",
-                    1,
-                    _arithmetic(
-                        "Tom has {a} cards and gets {b} more. How many now?", add, lambda a, b: a + b
-                    ),
-                ),
-                (
-                    "upper",
-                    1,
-                    _text("Write the word {word} in capital letters.", ["upper", "length"], str.upper),
-                ),
-            ],
-            "test": [
-                (
-                    "together",
-                    1,
-                    _arithmetic(
-                        "There are {a} red and {b} blue balls. How many together?", add, lambda a, b: a + b
-                    ),
-                ),
-                (
-                    "rows",
-                    1,
-                    _arithmetic(
-                        "{a} rows with {b} seats each: how many seats?", multiply, lambda a, b: a * b
-                    ),
-                ),
-                (
-                    "older",
-                    1,
-                    _arithmetic(
-                        "Ann is {a}, Ben is {b}. How much older is Ann?", subtract, lambda a, b: a - b
-                    ),
-                ),
-                (
-                    "backwards",
-                    1,
-                    _text("What is {word} read from the end?", ["reverse", "length"], lambda w: w[::-1]),
-                ),
-                ("price", 2, _price),
-            ],
-        },
-    )
+    templates: dict[str, list[Template]] = {
+        split: [(name, 1, _calls(*form)) for name, *form in forms] for split, forms in _ONE_CALL.items()
+    }
+    templates["train"].append(("chain", 2, _chain))
+    templates["test"].append(("price", 2, _price))
+    return make_tasks("toolcall", templates)

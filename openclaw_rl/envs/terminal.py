@@ -8,6 +8,7 @@ counts: nothing that the agent started, printed or put in place of the tests (``
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from openclaw_rl.envs.tasks import terminal_tasks
 from openclaw_rl.envs.terminal_folders import decode_files, read_folder
 from openclaw_rl.envs.terminal_grade import grade
 from openclaw_rl.envs.tools import call, tool
-from openclaw_rl.types import Message, Observation, Outcome, StepResult, Task
+from openclaw_rl.types import Message, Observation, Outcome, StepResult, Task, Tool
 
 RUN = tool("run", "Runs a command in the shell and gives its output.", command="string")
 DONE = tool("done", "Ends the task.")
@@ -32,6 +33,7 @@ class Terminal:
         self._task: Task | None = None
         self._sandbox: Sandbox | None = None
         self._steps = 0
+        self._run_tool, self._last_step = RUN, max_steps
 
     def tasks(self) -> list[Task]:
         return list(self._tasks)
@@ -39,12 +41,14 @@ class Terminal:
     async def reset(self, task: Task) -> Observation:
         await self.close()
         self._task, self._steps = task, 0
+        self._run_tool = choice_of(task.data["commands"]) if task.data.get("commands") else RUN
+        self._last_step = min(self._max_steps, task.data.get("steps", self._max_steps))
         self._sandbox = await Sandbox(decode_files(task.data.get("files", {})), self._limits).__aenter__()
         asked: list[Message] = [
             {"role": "system", "content": _SYSTEM},
             {"role": "user", "content": task.data["instruction"]},
         ]
-        return Observation(asked, [RUN, DONE])
+        return Observation(asked, self._tools)
 
     async def step(self, action: Message) -> StepResult:
         if self._task is None:
@@ -52,15 +56,20 @@ class Terminal:
         self._steps += 1
         results: list[Message] = []
         for given in action.get("tool_calls") or []:
-            read = call({"run": (RUN, lambda command: command), "done": (DONE, lambda: "")}, given)
+            read = call({"run": (self._run_tool, lambda command: command), "done": (DONE, lambda: "")}, given)
             if read.valid and read.name == "done":
                 return StepResult(Observation([]), done=True)
             said = await self._run(read.arguments["command"]) if read.valid else read.message["content"]
             results.append({**read.message, "content": said})
         if not results:
             results = [{"role": "user", "content": "Call run with a command, or done."}]
-        ended = self._steps >= self._max_steps or self._sandbox is None
-        return StepResult(Observation(results, [RUN, DONE]), done=ended)
+        ended = self._steps >= self._last_step or self._sandbox is None
+        return StepResult(Observation(results, self._tools), done=ended)
+
+    @property
+    def _tools(self) -> list[Tool]:
+        """A task of one step needs no word that it is done."""
+        return [self._run_tool] if self._last_step == 1 else [self._run_tool, DONE]
 
     async def _run(self, command: str) -> str:
         if self._sandbox is None:
@@ -90,6 +99,13 @@ class Terminal:
         if (sandbox := self._sandbox) is not None:
             self._sandbox = None
             await sandbox.close()
+
+
+def choice_of(commands: Sequence[str]) -> Tool:
+    """``run`` with nothing but these commands."""
+    offered = tool("run", "Runs one of the commands and gives its output.", command="string")
+    offered["parameters"]["properties"]["command"]["enum"] = list(commands)
+    return offered
 
 
 def shown(ran: Ran) -> str:

@@ -65,8 +65,8 @@ class TestTerminal(EnvironmentContract):
     @pytest.fixture
     def solve(self) -> Callable[[Task], list[Message]]:
         def actions(task: Task) -> list[Message]:
-            command = task.data["instruction"].removeprefix("Run the command: ")
-            return [calls(("run", {"command": command})), calls(("done", {}))]
+            [command] = [each for each in task.data["commands"] if each.startswith("mkdir")]
+            return [calls(("run", {"command": command}))]
 
         return actions
 

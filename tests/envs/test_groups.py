@@ -131,7 +131,7 @@ def options(**given: Any) -> argparse.Namespace:
     known = {
         "env": "toolcall", "tasks": "", "parallel": 0, "attempts": 2, "groups": 0, "minutes": 0.0,
         "max_steps": 0, "eval_every": 0, "eval_tasks": 100, "task_seed": 0, "free": False, "quick": False,
-        "pool": "local", "difficulty": None,
+        "pool": "local", "difficulty": None, "temperature": 0.8,
     }  # fmt: skip
     return argparse.Namespace(**{**known, **given})
 
@@ -145,7 +145,7 @@ async def test_a_run_is_logged_and_goes_on_where_it_was(
 ) -> None:
     log, key = RunLog(tmp_path / "train" / "log.jsonl"), key_of(system.config.home, "toolcall")
     first = plan(tasks, groups=1)
-    asked = [task.id for task in plan(tasks, groups=3).tasks(0)]
+    asked = [task.id for task in plan(tasks).curriculum([]).tasks(0, 3)]
     assert sorted(asked) == ["t0", "t1", "t2"]
     says(system, (1, 1), (9, 9), (9, 9), (1, 1))  # held out, two attempts, held out
     await Training(first, "http://test/v1", key, log, transport(system)).run()
