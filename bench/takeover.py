@@ -327,7 +327,7 @@ def phases(
 ) -> None:
     shares = Shares(owner, log)
     is_late = lambda: time.monotonic() - log.began > 60 * options.minutes  # noqa: E731
-    talk(people, "rising", lambda: shares.now() == 1.0 or is_late(), options.most, each=6)
+    talk(people, "rising", lambda: shares.now() == 1.0 or is_late(), options.most, each=10)
     if shares.share == 1.0:
         talk(people, "alone", lambda: shares.now() < 0, options.each)
         if not is_late():
