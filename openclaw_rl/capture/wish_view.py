@@ -77,11 +77,15 @@ def _asked(ledgers: Ledgers, found: list[WishRecord]) -> dict[str, list[str]]:
 
 
 def _answer_since(ledgers: Ledgers, wish: WishRecord, learned: tuple[int, float]) -> str | None:
-    """The user's newest turn answered by a version that had learned the wish."""
+    """The user's newest first reply of a conversation by a version that had learned the wish.
+
+    Later replies may answer "Perfect, thanks!", which shows nothing.
+    """
     turns = schema.turns
     query = sa.select(turns.c.id).where(
         turns.c.user == wish.user, turns.c.scope == wish.scope, turns.c.kind != "side",
-        turns.c.policy_version >= learned[0], turns.c.finish_reason != "cancelled",
+        turns.c.continues.is_(None), turns.c.policy_version >= learned[0],
+        turns.c.finish_reason != "cancelled",
     )  # fmt: skip
     with ledgers.serve.db.connect() as connection:
         return connection.scalar(query.order_by(turns.c.created_at.desc()).limit(1))

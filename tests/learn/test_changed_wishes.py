@@ -58,17 +58,19 @@ async def test_a_wish_says_how_often_where_since_when_and_shows_real_answers(
     assert wish["learned_at"] is not None
 
 
-async def test_the_newest_answer_of_a_version_that_learned_it_is_shown(
+async def test_the_newest_first_reply_of_a_version_that_learned_it_is_shown(
     system: ServingSystem, owner: httpx.AsyncClient
 ) -> None:
+    """Later replies of a conversation answer "Perfect, thanks!", which shows nothing."""
     first, _ = await converse(system, "a question", f"bad: {LISTS}")
     await sampler_of(system).run()
     version = publish(system)
+    second, _ = await converse(system, "another one", "good: Perfect, thanks!")
     with system.ledgers.serve.writing() as connection:
         connection.exec_driver_sql("UPDATE turns SET policy_version = ? WHERE id != ?", (version, first))
     [wish] = await listed(owner)
     assert wish["before"]["turn_id"] == first
-    assert wish["after"]["reply"] == "reply 1"
+    assert wish["after"] == {"turn_id": second, "request": "another one", "reply": "reply 0"}
 
 
 async def test_new_words_undo_what_was_learned_and_are_taught(
