@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from openclaw_rl.commands.client import ServerClient
 from openclaw_rl.config import Config
+from openclaw_rl.text import plural
 from openclaw_rl.types import Json
 
 
@@ -20,7 +21,7 @@ def sessions(options: argparse.Namespace, config: Config) -> int:
     else:
         found = _get(options, config, "/v1/sessions", limit=options.limit, query=options.search)
         lines = [
-            f"{_when(one['opened_at'])}  {one['num_turns']:>4} turns  {one['id']}  {one['title']}"
+            f"{_when(one['opened_at'])}  {plural(one['num_turns'], 'turn'):>10}  {one['id']}  {one['title']}"
             for one in found["data"]
         ]
     print(json.dumps(found, indent=2) if options.json else "\n".join(lines) or "no conversations yet")

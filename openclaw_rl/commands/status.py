@@ -92,7 +92,7 @@ def _traffic(status: Json) -> str:
 def _funnel(funnel: Json | None, width: int) -> list[str]:
     if funnel is None:
         return ["turns     unknown: the database cannot be read"]
-    lines = [f"turns     {funnel['turns']} in {funnel['sessions']} sessions"]
+    lines = [f"turns     {funnel['turns']} in {plural(funnel['sessions'], 'session')}"]
     room, most = max(10, width - 24), max(1, funnel["turns"])
     for stage in funnel["stages"]:
         bar = "█" * round(room * stage["turns"] / most)

@@ -15,8 +15,10 @@ import pytest
 from openclaw_rl.capture.database import writing
 from openclaw_rl.capture.samples import policies, samples
 from openclaw_rl.capture.wishes import Wishes
+from openclaw_rl.serve.choice import fraction
 from openclaw_rl.testing import wait_until
 from openclaw_rl.types import EVERYONE, Verdict
+from tests.serve.test_choice import request
 
 pytestmark = pytest.mark.browser
 
@@ -55,7 +57,7 @@ def serve_version(live: Any, version: int, scope: str) -> None:
     live.system.store.write(
         version,
         lambda folder: (folder / "adapter_model.safetensors").write_bytes(b""),
-        {"version": version, "scope": scope},
+        {"version": version, "scope": scope, "parent": 0},
     )
     headers = {"authorization": f"Bearer {live.key}"}
     url = f"{live.url}/v1/policies/{version}/promote"
@@ -222,3 +224,24 @@ def test_a_reply_is_shown_as_markdown_and_can_be_stopped(live: Any, visit: Calla
     page.locator(".pill", has_text="stopped").wait_for()
     wait_until(lambda: live.system.engine.num_cancelled or None, "the engine is told")
     assert page.get_by_role("button", name="Send").is_enabled()
+
+
+def compared() -> str:
+    """A question whose conversation stays with the previous version for a while."""
+    asked = (f"What is a comet? ({number})" for number in range(1000))
+    return next(text for text in asked if fraction(request(text, user="default")) < 0.05)
+
+
+def test_a_reply_of_the_previous_version_says_why(live: Any, visit: Callable[..., Any]) -> None:
+    ask(live, "What is a lighthouse?")
+    serve_version(live, 1, EVERYONE)
+    guest = visit(live.url)
+    guest.sign_in(live.key)
+    guest.open("Try it")
+    for question, number in (("What is a lighthouse?", 0), (compared(), 1)):
+        guest.page.get_by_role("button", name="New conversation").click()
+        guest.page.get_by_label("Your message").fill(question)
+        guest.page.keyboard.press("Enter")
+        guest.page.get_by_role("button", name="Bad reply").wait_for()
+        assert guest.page.get_by_text("stays with the previous version").count() == number
+    guest.check()

@@ -13,6 +13,8 @@ const turns = new Map();
 let offTheRecord = false;
 let instructions = "";
 let running = null;
+let serving = 0;
+const COMPARED = "To compare them, one conversation in twenty stays with the previous version for ten minutes.";
 
 function newSession() {
   return `try-${[...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
@@ -40,7 +42,10 @@ export async function render(main, { keep }) {
   h("div", { class: "row chat-more" }, past, h("details", { open: instructions ? true : null }, h("summary", {}, "System prompt"), h("label", { for: "system", class: "visually-hidden" }, "System prompt"), system)),
   h("div", { class: "chat" }, log, form));
   fill(log, history.length ? history.map((entry) => entry.element) : hint);
-  keep(listen((status) => fill(version, pill(status.policy_version === 0 ? "base" : `version ${status.policy_version}`, "accent", true))));
+  keep(listen((status) => {
+    serving = status.policy_version;
+    fill(version, pill(serving === 0 ? "base" : `version ${serving}`, "accent", true));
+  }));
   keep(onChange((status) => [status.funnel?.by_state, status.funnel?.judge_queue, status.policy_version], refresh));
   text.focus();
 
@@ -100,7 +105,7 @@ export async function render(main, { keep }) {
       }, { signal: running.signal, headers: { "x-session-id": sessionId, ...(offTheRecord ? { "x-off-the-record": "1" } : {}) }, onOpen: (headers) => { answered = headers.get("x-policy-version"); } });
       fill(said, markdown(entry.content));
       const state = h("span", {});
-      fill(under, pill(answered === "0" ? "base" : `version ${answered}`), state);
+      fill(under, pill(answered === "0" ? "base" : `version ${answered}`), state, isCompared(Number(answered)) && h("p", { class: "small muted" }, COMPARED));
       if (offTheRecord) {
         fill(state, pill("off the record"));
       } else {
@@ -116,6 +121,9 @@ export async function render(main, { keep }) {
     send.disabled = false;
     text.focus();
   }
+
+  /** Whether an earlier version than the serving one answered a plain question in a new conversation. */
+  const isCompared = (answered) => answered < serving && history.length === 2 && !instructions.trim();
 
   /** Removes the unanswered message, since two in a row would be sent next time; its text goes back to the input. */
   function forgetUnanswered(words) {
