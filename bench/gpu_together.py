@@ -44,11 +44,20 @@ def tell(**facts: Any) -> None:
 
 
 def used_gib() -> float:
-    """On the whole card, whoever uses it."""
+    """On the whole card, whoever uses it; the first call makes this process's own context."""
     if DEVICE == "cpu":
         return 0.0
     free, total = torch.cuda.mem_get_info()
     return (total - free) / GIB
+
+
+def smi_mib() -> str:
+    """All of the card's memory in use, contexts of processes included, as the driver counts it."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
 
 
 def quantiles(gaps: Sequence[float]) -> dict[str, float]:
@@ -119,6 +128,7 @@ async def serve(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         torch.manual_seed(0)
+        tell(smi_mib=smi_mib())
         before = used_gib()
         with torch.device(DEVICE):
             network = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -194,12 +204,14 @@ async def train_beside(
         if kind == "step":
             steps += 1
             ratio = round(gaps["p95_ms"] / idle["p95_ms"], 2) if "p95_ms" in gaps else None
+            said["smi_mib"] = await asyncio.to_thread(smi_mib) if steps == 2 else None
             tell(phase="a step beside", **said, **gaps, p95_ratio=ratio, scored=load.scored,
                  card_gib=round(load.most_gib - held, 2))  # fmt: skip
         else:
             tell(phase=kind, **said, **gaps, card_gib=round(load.most_gib - held, 2))
     telling.cancel()
     tell(trainer_ended_with=await child.wait(), steps=steps, largest_card_gib=round(load.most_gib - held, 2))
+    tell(smi_mib=smi_mib())
 
 
 async def tell_live(engine: LocalEngine, file: Path) -> None:

@@ -142,7 +142,7 @@ def menu_templates(split: str) -> list[Template]:
         for number in numbers
     ]
     two = [
-        (f"choose-{name}-{number}", 1, partial(_choose_two, name, number))
+        (f"choose-{name}-{number}", 0, partial(_choose_two, name, number))
         for name in _PAIRS
         for number in numbers
     ]
