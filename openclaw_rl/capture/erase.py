@@ -39,7 +39,15 @@ from openclaw_rl.capture.shares import waves
 from openclaw_rl.capture.steps import CLAIMED, EXCLUDED, Steps
 from openclaw_rl.capture.unjudged import count_left_out
 from openclaw_rl.capture.versions import CANDIDATE, READY, RETIRED, TRAINING
-from openclaw_rl.capture.wishes import CURRENT, ON_HOLD, TO_TEACH, WishRecord, wish_turns, wishes
+from openclaw_rl.capture.wishes import (
+    CURRENT,
+    NOTHING_TRIED,
+    ON_HOLD,
+    TO_TEACH,
+    WishRecord,
+    wish_turns,
+    wishes,
+)
 from openclaw_rl.types import BASE_VERSION, Scope
 
 FORGOTTEN = "undone: something that it had learned was forgotten"
@@ -185,8 +193,7 @@ class EraseMixin(Steps):
         others &= wishes.c.turn_id.in_(unlearned)
         said = wish.said or (wish.text if text != wish.text else "")
         values = {"text": text, "said": said, "status": ends_as or (ON_HOLD if hold else TO_TEACH),
-                  "ended_at": wish.ended_at if ends_as else None,
-                  "tried": 0, "accepted": 0, "versions": 0}  # fmt: skip
+                  "ended_at": wish.ended_at if ends_as else None, **NOTHING_TRIED}  # fmt: skip
         with database.writing(self.db) as connection:
             filed = [samples.c.turn_id.in_(batch) for batch in batched(turn_ids)]
             for scope, first in self._first_steps(connection, filed).items():
@@ -261,8 +268,11 @@ class EraseMixin(Steps):
         )
         for wish, number in Counter(row.wish for row in connection.execute(made)).items():
             mine = (wishes.c.turn_id == wish) & wishes.c.status.in_(CURRENT)
-            left = sa.case((wishes.c.versions > number, wishes.c.versions - number), else_=0)
-            connection.execute(wishes.update().where(mine).values(versions=left))
+            left = {
+                count.name: sa.case((count > number, count - number), else_=0)
+                for count in (wishes.c.versions, wishes.c.in_vain)
+            }
+            connection.execute(wishes.update().where(mine).values(left))
 
     def turns_of_user(self, user: str | None, until: float = inf) -> list[str]:
         """The user's turns until then that have a sample, including turns pruned since; None: everybody's."""

@@ -35,9 +35,9 @@ _ENDS = {_GIVING_UP: NOT_LEARNABLE, _PAUSING: PAUSED, _TAKING_BACK: TAKEN_BACK}
 ENDING = tuple(_ENDS)
 #: A wish is given up after this many failed replies that had the complaint in their context.
 _TRIES = 6
-#: A wish is paused after this many versions; after fewer if no reply was ever accepted without the complaint
-#: in its context.
-_MOST_VERSIONS, _MOST_IN_VAIN = 8, 4
+#: A wish is paused by the next complaint after this many versions. If no reply was ever accepted without the
+#: complaint in its context, also after this many rejected versions and failed replies of versions.
+_MOST_VERSIONS, _MOST_IN_VAIN = 8, 5
 #: Wishes in a teacher's prompt; more would crowd out the request in a small model's context.
 MOST_WISHES = 8
 CANNOT = "the model does not manage this even when told"
@@ -55,6 +55,8 @@ _PROBLEMS = {
     ON_HOLD: HELD,
     SET_ASIDE: CROWDED_OUT,
 }
+#: The counters of a wish that is learned from the start.
+NOTHING_TRIED = dict.fromkeys(("tried", "accepted", "versions", "kept", "in_vain"), 0)
 #: Statuses in which a user may still edit, pause or resume a wish.
 CHANGEABLE = (*CURRENT, *_PROBLEMS)
 
@@ -77,6 +79,13 @@ wishes = sa.Table(
     ),
     sa.Column("said", sa.Text, nullable=False, server_default="", comment="its first words, before an edit"),
     sa.Column("noted", sa.Integer, comment="whether its person wants it in a note: 1, 0, or null"),
+    sa.Column(
+        "in_vain",
+        sa.Integer,
+        nullable=False,
+        server_default="0",
+        comment="its versions that were rejected, and their replies that failed without being told",
+    ),
     sa.Index("wishes_by_user", "user", "created_at"),
 )
 
@@ -109,6 +118,7 @@ class WishRecord:
     """The original text, if a user edited it."""
     noted: int | None = None
     """Whether the user wants it in the prompt note until it is learned: 1, 0, or None if undecided."""
+    in_vain: int = 0
 
     @property
     def is_unwanted(self) -> bool:
@@ -230,14 +240,27 @@ class Wishes:
                 problem = CANNOT
         return problem
 
-    def count_version(self, turn_ids: Sequence[str]) -> None:
-        """A version was trained on these complaints; a wish with too many versions is paused.
+    def missed(self, turn: TurnRecord) -> str | None:
+        """A reply failed wishes that it had not been told; returns the reason if one of them is paused.
 
-        A complaint that names no wish counts for all that its person had.
+        A version is judged by its replies, so the newest one gets its chance before its wish is paused. A
+        complaint that names no wish counts for all that its person has.
         """
+        problem = None
+        for wish in self._asked_for_in([turn.id]) or self.of_user(turn.user, turn.scope):
+            in_vain = wish.in_vain + (turn.policy_version > wish.served)
+            self._set(wish, in_vain=in_vain)
+            if wish.versions >= _MOST_VERSIONS or (in_vain >= _MOST_IN_VAIN and not wish.kept):
+                self._end(wish, _PAUSING)
+                problem = GOES_NOWHERE
+        return problem
+
+    def count_version(self, turn_ids: Sequence[str], *, passed: bool) -> None:
+        """A version was trained on these complaints, and passed its checks or was rejected."""
         for wish in self._meant_by(turn_ids):
-            self._set(wish, versions=wish.versions + 1)
-            if wish.versions + 1 >= (_MOST_VERSIONS if wish.kept else _MOST_IN_VAIN):
+            in_vain = wish.in_vain + (not passed)
+            self._set(wish, versions=wish.versions + 1, in_vain=in_vain)
+            if not passed and in_vain >= _MOST_IN_VAIN and not wish.kept:
                 self._end(wish, _PAUSING)
 
     def _asked_for_in(self, turn_ids: Sequence[str]) -> list[WishRecord]:
@@ -287,7 +310,7 @@ class Wishes:
 
     def renew(self, wish: WishRecord, serving: int) -> None:
         """Reset it as if it had just been made."""
-        self._set(wish, status=ACTIVE, ended_at=None, served=serving, tried=0, accepted=0, versions=0, kept=0)
+        self._set(wish, status=ACTIVE, ended_at=None, served=serving, **NOTHING_TRIED)
 
     def any_active(self, scope: Scope) -> bool:
         return bool(self._where(wishes.c.scope == scope, wishes.c.status.in_(CURRENT)))

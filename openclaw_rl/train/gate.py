@@ -38,6 +38,8 @@ from openclaw_rl.types import (
     TurnRecord,
 )
 
+#: The check whose value is the share of replies with the wished-for form.
+IN_FORM = "in form"
 _MIN_HELD_OUT = 3
 #: Drawn from 92 facts, sums and reading questions, and from 60 jobs.
 _FIRST_ITEMS, _ITEMS = 12, 24
@@ -52,7 +54,7 @@ _FIRST_ASKS = 12
 #: replies this is harder to meet by luck than the bound on all of them.
 _ONE_REPLY = 1.01 / _FIRST_ASKS
 #: Shares of replies, and how many standard errors below its bound such a share is no accident.
-_SHARES = {"broken replies", "on topic", "on topic at once", "in form"}
+_SHARES = {"broken replies", "on topic", "on topic at once", IN_FORM}
 _NO_ACCIDENT = 3.0
 #: Nats a token: two samples of one model differ by that much.
 _AS_LIKELY = 0.1
@@ -74,7 +76,7 @@ class Bounds:
     """Share lost of the forced tool calls that the base gets right."""
     broken: float = 0.1
     """Increase in the share of broken replies over the base."""
-    out_of_form: float = 0.25
+    out_of_form: float = 0.15
     """Increase over the parent in the share of replies that lack the requested form."""
     off_topic: float = 0.2
     """Increase in the share of off-topic replies over the base."""
@@ -271,7 +273,7 @@ class Gate:
         specific = reference - (1 - bounds.specificity) * max(reference, _LEAST_SPECIFICITY)
         form = []
         if now.in_form is not None and before.in_form is not None:
-            form = [_at_least("in form", now.in_form, before.in_form - bounds.out_of_form)]
+            form = [_at_least(IN_FORM, now.in_form, before.in_form - bounds.out_of_form)]
         return [
             *form,
             # The told base is no excuse here: whoever asked for something did not ask for broken replies.

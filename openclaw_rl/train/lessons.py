@@ -234,7 +234,7 @@ class SampleMaker:
         # A complaint's wishes are taught together, as one.
         hint = " ".join(hint for hint in verdict.hints if self._wishes.is_wish(hint))
         if not hint:
-            return None if before and _is_unexplained(turn, verdict) else NO_LESSON
+            return self._wishes.missed(turn) if before and _is_unexplained(turn, verdict) else NO_LESSON
         wish = self._wishes.take_up(turn, hint, self._verdicts.serving(turn.scope))
         if wish is not None and wish.problem is not None:
             return wish.problem
@@ -247,6 +247,8 @@ class SampleMaker:
         # The reply that was complained about again had the first complaint in its prompt. A note does not
         # count: small models follow their system prompt far less than what they are told in a message.
         if (again or overtaken) and counts and (problem := self._wishes.failed(turn)) is not None:
+            return problem
+        if not again and NOTE not in turn.params and (problem := self._wishes.missed(turn)) is not None:
             return problem
         same = (again or overtaken) and self._wishes.texts(turn.user, turn.scope) == before
         return SAME_WISH if same else None

@@ -5,13 +5,14 @@ Each rollback is a promotion in the ledger, which the server follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from openclaw_rl.train.gate import IN_FORM
 from openclaw_rl.train.policies import PolicyStore
 from openclaw_rl.train.queues import PolicyQueue, WishLimits
 from openclaw_rl.train.watch import Reaction, better_before
-from openclaw_rl.types import BASE_VERSION, Scope
+from openclaw_rl.types import BASE_VERSION, Policy, Scope
 
 _MANY = 1000
 TAKEN_BACK = "what it was made for was taken back"
@@ -19,6 +20,10 @@ TAKEN_BACK = "what it was made for was taken back"
 _FAR = 200
 #: Verdicts that a version needs before it can count as better than the one from before a wish.
 _LEAST_VERDICTS = 3
+#: Statuses of versions that have answered people.
+_SERVED = ("serving", "retired")
+#: Share of replies in the wished-for form that makes a version worth keeping.
+_LEAST_IN_FORM = 0.25
 
 
 class Rollback:
@@ -107,14 +112,17 @@ class Rollback:
             self._progress(f"back from version {serving}: {TAKEN_BACK}")
 
     def _best_since(self, before: int, scope: Scope) -> int:
-        """The version with the best mean verdict; the earliest of equals."""
-        versions = [p.version for p in self._policies.list_policies(_MANY, scope) if p.version > before]
-        best, best_mean = before, 0.0
-        for version in sorted(versions):
-            scores = self._policies.scores_of(version, scope)
-            if len(scores) >= _LEAST_VERDICTS and (mean := sum(scores) / len(scores)) > best_mean:
-                best, best_mean = version, mean
-        return best
+        """The version that pleased most; the earliest of equals.
+
+        If none pleased more often than not, the one whose replies had the wished-for form most often when it
+        was checked: a version that meets a wish now and then is better than one that never does.
+        """
+        made = [p for p in self._policies.list_policies(_MANY, scope) if p.version > before]
+        made = sorted((p for p in made if p.status in _SERVED), key=lambda policy: policy.version)
+        pleased = {p.version: _mean(self._policies.scores_of(p.version, scope)) for p in made}
+        if (best := _highest(pleased, 0.0)) is None:
+            best = _highest({p.version: _in_form(p) for p in made}, _LEAST_IN_FORM)
+        return before if best is None else best
 
     def _go(self, version: int, why: str, scope: Scope) -> None:
         while version != BASE_VERSION and not self._store.has_weights(version):
@@ -122,3 +130,19 @@ class Rollback:
             version = (policy.parent if policy else None) or BASE_VERSION
         self._policies.promote(version, why, scope)
         self._progress(why)
+
+
+def _mean(verdicts: Sequence[int]) -> float:
+    return sum(verdicts) / len(verdicts) if len(verdicts) >= _LEAST_VERDICTS else 0.0
+
+
+def _in_form(policy: Policy) -> float:
+    """The share of replies with the wished-for form; 0 if it was not measured."""
+    checks = policy.gate.get("checks", ())
+    return next((float(check["value"]) for check in checks if check["name"] == IN_FORM), 0.0)
+
+
+def _highest(values: Mapping[int, float], least: float) -> int | None:
+    """The key of the first highest value above ``least``."""
+    key = max(values, key=lambda each: values[each], default=None)
+    return key if key is not None and values[key] > least else None

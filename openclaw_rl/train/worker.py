@@ -239,7 +239,7 @@ class LearnWorker:
         self._progress(f"version {policy.version} is checked: {len(result.checks)} checks in {seconds:.1f} s")
         self._store.update_manifest(policy.version, gate=result.to_json())
         self._log_step(policy.version, self._store.manifest(policy.version)["metrics"], result.to_json())
-        self._wishes.count_version(self._policies.claimed(policy.version))
+        self._wishes.count_version(self._policies.claimed(policy.version), passed=result.passed)
         if not result.passed:
             await self._discard(policy, result.to_json())
         elif self._policies.publish(policy.version, result.to_json()):

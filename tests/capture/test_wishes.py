@@ -11,6 +11,7 @@ from openclaw_rl.capture.learn_ledger import LearnLedger
 from openclaw_rl.capture.serve_ledger import sqlite_url
 from openclaw_rl.capture.wishes import (
     ACTIVE,
+    GOES_NOWHERE,
     NOT_LEARNABLE,
     PAUSED,
     REPLACED,
@@ -38,10 +39,10 @@ def book(ledger: LearnLedger) -> Wishes:
     return Wishes(ledger, relation, is_only_taking_back, is_wish)
 
 
-def turn(number: int, user: str = "ann") -> TurnRecord:
+def turn(number: int, user: str = "ann", version: int = 0) -> TurnRecord:
     return TurnRecord(
-        f"t{number}", "s", user, "chat", "main", [], None, {}, {}, [1], [], SamplingParams(9), 0, "stop",
-        float(number),
+        f"t{number}", "s", user, "chat", "main", [], None, {}, {}, [1], [], SamplingParams(9), version,
+        "stop", float(number),
     )  # fmt: skip
 
 
@@ -165,21 +166,58 @@ def test_a_reply_fails_only_the_wish_that_it_was_complained_about_for(book: Wish
     assert {wish.text: wish.tried for wish in book.of_user("ann", EVERYONE)} == {FRENCH: 3, LISTS: 0}
 
 
-@pytest.mark.parametrize(
-    ("told", "versions"), [(False, 8), (True, 4), (None, 4)], ids=["kept", "only when told", "never accepted"]
-)
-def test_versions_that_do_not_satisfy_it_pause_it(book: Wishes, told: bool | None, versions: int) -> None:
+def paused(book: Wishes) -> bool:
+    return any(wish.problem for wish in book.ending(EVERYONE))
+
+
+@pytest.mark.parametrize("told", [True, None], ids=["only when told", "never accepted"])
+def test_five_failures_of_its_versions_pause_a_wish(book: Wishes, told: bool | None) -> None:
     book.take_up(turn(1), LISTS, 0)
     if told is not None:
         book.accepted(turn(2), told=told)
-    for _ in range(versions):
-        assert book.any_active(EVERYONE)
-        book.count_version(["t1", "of somebody else"])
+    for _ in range(2):
+        book.count_version(["t1", "of somebody else"], passed=False)
+    for _ in range(3):
+        book.count_version(["t1"], passed=True)
+    assert not paused(book), "nobody has seen what the published ones can do"
+    assert book.missed(turn(1)) is None, "the base's replies do not count"
+    for version in (1, 2):
+        book.take_up(turn(version + 2, version=version), LISTS, version)
+        assert book.missed(turn(version + 2, version=version)) is None
+    book.take_up(turn(5, version=3), LISTS, 3)
+    assert book.missed(turn(5, version=3)) == GOES_NOWHERE
     [wish] = book.ending(EVERYONE)
     book.ended(wish)
     assert [w.status for w in book.of_user("ann", EVERYONE, (PAUSED,))] == [PAUSED]
-    assert wish.problem is not None
-    assert wish.problem.startswith("paused")
+
+
+def test_five_rejected_versions_pause_a_wish(book: Wishes) -> None:
+    book.take_up(turn(1), LISTS, 0)
+    for _ in range(5):
+        assert not paused(book)
+        book.count_version(["t1"], passed=False)
+    assert paused(book)
+
+
+def test_a_wish_that_was_met_untold_is_paused_only_by_a_complaint_after_eight_versions(book: Wishes) -> None:
+    book.take_up(turn(1), LISTS, 0)
+    book.accepted(turn(2, version=1), told=False)
+    for n in range(8):
+        book.count_version(["t1"], passed=n % 2 == 0)
+        if n < 7:
+            assert book.missed(turn(1, version=n)) is None
+    assert not paused(book), "the eighth has not answered anybody yet"
+    assert book.missed(turn(1, version=8)) == GOES_NOWHERE
+
+
+def test_a_complaint_that_names_no_wish_counts_for_all(book: Wishes) -> None:
+    book.take_up(turn(1), LISTS, 0)
+    book.take_up(turn(2), FRENCH, 0)
+    book.missed(turn(3, version=1))
+    assert [wish.in_vain for wish in book.of_user("ann", EVERYONE)] == [1, 1]
+    book.take_up(turn(4), FRENCH, 1)
+    book.missed(turn(4, version=1))
+    assert [wish.in_vain for wish in book.of_user("ann", EVERYONE)] == [1, 2]
 
 
 MANY = [
@@ -198,7 +236,7 @@ def test_versions_made_for_other_wishes_do_not_count(book: Wishes) -> None:
     """One version for each of four wishes, and no praise: none of them has failed."""
     for number, text in enumerate(MANY[:4]):
         book.take_up(turn(number), text, 0)
-        book.count_version([f"t{number}"])
+        book.count_version([f"t{number}"], passed=True)
     assert [wish.versions for wish in book.of_user("ann", EVERYONE)] == [1, 1, 1, 1]
     assert book.ending(EVERYONE) == []
 
@@ -206,9 +244,9 @@ def test_versions_made_for_other_wishes_do_not_count(book: Wishes) -> None:
 def test_all_that_a_complaint_asks_for_again_counts(book: Wishes) -> None:
     book.take_up(turn(1), LISTS, 0)
     book.take_up(turn(2), LISTS, 1)
-    book.count_version(["t1"])
-    book.count_version(["t2"])
-    book.count_version(["t1", "t2"])
+    book.count_version(["t1"], passed=True)
+    book.count_version(["t2"], passed=True)
+    book.count_version(["t1", "t2"], passed=True)
     assert [wish.versions for wish in book.of_user("ann", EVERYONE)] == [3]
 
 

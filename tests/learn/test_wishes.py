@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -139,7 +140,7 @@ async def test_a_complaint_that_says_nothing_teaches_what_a_version_was_to_learn
     assert (state, reason) == (("sampled", None) if version else ("excluded", NO_LESSON))
     assert await looked_at(system, second) == ("excluded", NO_LESSON), "once in a conversation"
     if version:
-        wishes_of(system).count_version([first])
+        wishes_of(system).count_version([first], passed=True)
         assert [wish.versions for wish in wishes_of(system).of_user("default", EVERYONE)] == [1]
 
 
@@ -249,11 +250,43 @@ async def test_when_a_wish_ends_the_version_from_before_it_serves_again(make: Ma
         if how == "given up":
             wishes.failed(turn)
         else:
-            wishes.count_version([turn.id])
+            wishes.count_version([turn.id], passed=False)
     await run(worker)
     assert stack.policy_ledger.serving() == 0
     assert wishes.ending(EVERYONE) == []
     assert any("back from version 1" in line for line in stack.said)
+
+
+async def test_a_paused_wish_leaves_the_version_that_met_it_now_and_then(make: Make) -> None:
+    """Nobody praised it, but a third of its replies had the form when it was checked: the base has none."""
+    stack = make()
+    turns = await talk(stack, 4)
+    await stack.judge()
+    await run(stack.worker())
+    turn = stack.system.ledgers.serve.load_turn(turns[0])
+    assert turn is not None
+    wishes = stack.policy_ledger.wishes(relation, is_only_taking_back, is_wish)
+    wishes.take_up(turn, "Please answer in one sentence.", 0)
+    with stack.policy_ledger.db.begin() as connection:
+        gate = json.dumps({"passed": True, "checks": [{"name": "in form", "value": 0.35, "bound": 0.1}]})
+        connection.exec_driver_sql("UPDATE policies SET gate = ? WHERE version = 1", (gate,))
+    for _ in range(5):
+        wishes.count_version([turn.id], passed=False)
+    await run(stack.worker())
+    assert wishes.ending(EVERYONE) == []
+    assert stack.policy_ledger.serving() == 1
+
+
+async def test_only_complaints_by_people_who_did_not_say_it_again_count_against_versions(
+    system: ServingSystem,
+) -> None:
+    await converse(system, "question", f"bad: {LISTS}")
+    first, second, _ = await converse(system, "something else", f"bad: {LISTS}", f"bad: {LISTS}")
+    for turn_id in (first, second):
+        answered_by(system, 1, turn_id)
+    await sampler_of(system).run()
+    [wish] = wishes_of(system).of_user("default", EVERYONE)
+    assert (wish.in_vain, wish.tried) == (1, 1)
 
 
 async def test_while_another_wish_is_pursued_its_version_serves_on(make: Make) -> None:
@@ -284,7 +317,7 @@ async def test_another_model_learns_the_same_wishes_again(system: ServingSystem)
     assert policy is not None
     policies.trained(policy.version, {})
     assert policies.publish(policy.version, {})
-    wishes.count_version([first])
+    wishes.count_version([first], passed=True)
     assert await sampler_of(system).relearn() == 0, "the model is the same"
     policies.fingerprint = system.gateway.answerer.fingerprint = "new"
     assert await sampler_of(system).relearn() == 1
