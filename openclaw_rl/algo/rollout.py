@@ -7,6 +7,7 @@ whatever their scales. If all attempts score the same there is nothing to learn.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -42,4 +43,6 @@ class Rollout(ImportanceOptions):
         return self.outcome_weight * outcome + self.process_weight * process
 
     def batch(self, examples: Sequence[Example], state: Json) -> Batch:
-        return Batch(examples, self.needs.loss, scale=self.scale)
+        """Few samples point in a noisy direction, and the optimizer's steps are equally long for all."""
+        share = min(1.0, len(examples) / self.needs.batch_size)
+        return Batch(examples, self.needs.loss, scale=self.scale * math.sqrt(share))

@@ -84,3 +84,9 @@ def test_the_scope_chooses_the_method() -> None:
     assert step_size(settings_for("env:toolcall", LearnConfig()), made.needs).samples == 32
     assert settings_for("everyone", settings) is settings
     assert isinstance(create_algorithm(LearnConfig(algo="rollout")), Rollout)
+
+
+async def test_a_step_of_few_samples_is_smaller() -> None:
+    [made] = await learn(Rollout(), Standing(1.0, (1.0, -1.0), None, ()))
+    scales = [Rollout(scale=0.5).batch([made] * number, {}).scale for number in (2, 8, 32, 100)]
+    assert scales == [0.125, 0.25, 0.5, 0.5]
