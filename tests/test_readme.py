@@ -8,6 +8,7 @@ import io
 import re
 import runpy
 import shlex
+import subprocess
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,6 +68,19 @@ def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", (ROOT / page).read_text()):
         if not target.startswith("http"):
             assert (folder / target).exists(), f"{page}: {target}"
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+def test_the_readme_s_clone_is_ready_for_its_other_commands(tmp_path: Path) -> None:
+    clone, *others = [line.partition(" #")[0].strip() for line in blocks("README.md", "sh")[0].splitlines()]
+    typed = clone.replace("REPOSITORY", shlex.quote(str(ROOT)))
+    assert typed != clone
+    for line in others:
+        assert line.startswith("make ")
+        typed += f" && {line.replace('make', 'make --dry-run')}"
+    done = subprocess.run(["bash", "-c", typed], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "openclaw-rl serve" in done.stdout
 
 
 def test_the_code_map_names_every_folder() -> None:

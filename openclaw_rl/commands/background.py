@@ -6,6 +6,7 @@ import argparse
 import fcntl
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -47,7 +48,8 @@ def start(options: argparse.Namespace, config: Config) -> int:
             return 2
         if _running(config.home) == child.pid:
             _show_since(log, shown)
-            print("It runs in the background: openclaw-rl status, logs, stop.")
+            each = f", each with --home {shlex.quote(options.home)}" if options.home else ""
+            print(f"It runs in the background: openclaw-rl status, logs, stop{each}.")
             return 0
         time.sleep(_POLL_S)
     raise ValueError(f"it has not started within {_START_S:.0f} s; it goes on trying, see {log}")

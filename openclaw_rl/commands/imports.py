@@ -83,6 +83,8 @@ def store(conversations: list[Json], config: Config, serve_ledger: ServeLedger) 
     if left_out:
         said.append(f"{plural(left_out, 'reply', 'replies')} too long for the model's context left out")
     print("; ".join(said), file=sys.stderr)
+    if number:
+        print("While a server runs, they are judged and their complaints are learned.", file=sys.stderr)
 
 
 def _told(message: Json) -> Json:

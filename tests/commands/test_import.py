@@ -75,7 +75,7 @@ def test_a_folder_is_read_and_the_same_again_adds_nothing(
         )
     said = capsys.readouterr().err
     assert "1 conversation of OpenAI's messages; 1 other file left alone" in said
-    assert "1 reply imported" in said
+    assert "1 reply imported\nWhile a server runs" in said
     assert "0 replies imported; 1 conversation was there already" in said
     ledger = ServeLedger(sqlite_url(tmp_path / "home" / "serve.db"))
     [row] = ledger.turns_after(0, 9)

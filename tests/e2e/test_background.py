@@ -31,7 +31,7 @@ def test_in_the_background_and_gone_again(
         said = started.stdout
         assert started.returncode == 0, said + started.stderr
         assert "dashboard  http://127.0.0.1:" in said
-        assert "It runs in the background" in said
+        assert f"background: openclaw-rl status, logs, stop, each with --home {home[1]}." in said
         assert main(["status", *home]) == 0
         assert main(["start", *flags]) == 2
         assert "is running with" in capfd.readouterr().err
