@@ -114,7 +114,7 @@ async def test_a_parent_is_asked_again_when_something_else_is_wished_for() -> No
     both = subject("Begin with Well now.", "End with Bye.")
     checks = {check.name: check for check in (await gate._replies(2, 1, both))[0]}
     assert checks["in form"].value == 1.0
-    assert checks["in form"].bound == pytest.approx(-0.25)
+    assert checks["in form"].bound == pytest.approx(-0.15)
 
 
 async def test_a_reply_that_falls_apart_late_is_seen() -> None:
