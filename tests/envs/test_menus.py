@@ -5,20 +5,59 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import AsyncIterator, Sequence
+from itertools import count
 
 import pytest
 
+from openclaw_rl.envs.sandbox import Sandbox
 from openclaw_rl.envs.tasks import of_split, terminal_tasks
 from openclaw_rl.envs.terminal import Terminal
 from openclaw_rl.types import Message, Task
 
-pytestmark = pytest.mark.skipif(
+needs_sandbox = pytest.mark.skipif(
     shutil.which("bwrap") is None and not os.environ.get("CI"), reason="bubblewrap is not installed"
 )
 MENUS = [task for task in terminal_tasks() if "commands" in task.data]
-FIRST = {task.data["template"].rpartition("-")[0]: task for task in reversed(MENUS)}
-ONE = [task for task in FIRST.values() if task.data["steps"] == 1]
-TWO = [task for task in FIRST.values() if task.data["steps"] > 1]
+ONE = [task for task in MENUS if task.data["steps"] == 1]
+TWO = [task for task in MENUS if task.data["steps"] > 1]
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox() as made:
+        yield made
+
+
+_NUMBERS = count()
+
+
+async def solvers(sandbox: Sandbox, task: Task, tries: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """The tries that pass the task's checks, each in a folder of its own with the task's files."""
+    script = []
+    for number, commands in enumerate(tries):
+        script += [f"mkdir ~/{next(_NUMBERS)}", "cd $_"]
+        for name, text in task.data["files"].items():
+            script += [f"cat > {name} <<'END'", f"{text}END"]
+        script += [*commands, f"{' && '.join(task.data['checks'])} && echo passed {number}"]
+    lines = (await sandbox.run("exec 2>/dev/null\n" + "\n".join(script))).output.splitlines()
+    return [tries[int(line.split()[1])] for line in lines if line.startswith("passed")]
+
+
+@needs_sandbox
+async def test_one_command_is_right_and_the_others_are_not(sandbox: Sandbox) -> None:
+    for task in ONE[::17]:
+        tries = [[command] for command in task.data["commands"]]
+        assert len(await solvers(sandbox, task, tries)) == 1, task.id
+
+
+@needs_sandbox
+async def test_two_commands_solve_it_in_one_order_only(sandbox: Sandbox) -> None:
+    for task in TWO[::17]:
+        [first] = [command for command in task.data["commands"] if command.startswith("mkdir")]
+        [second] = [each for each in task.data["commands"] if each.endswith("/")]
+        tries = [[first, second], [second, first], [first], [second]]
+        assert await solvers(sandbox, task, tries) == tries[:1], task.id
 
 
 def run(command: str) -> Message:
@@ -26,39 +65,15 @@ def run(command: str) -> Message:
     return {"role": "assistant", "content": "", "tool_calls": [given]}
 
 
-async def solved(task: Task, *commands: str) -> bool:
-    environment = Terminal()
-    await environment.reset(task)
-    for command in commands:
-        result = await environment.step(run(command))
-    outcome = await environment.evaluate()
-    await environment.close()
-    assert result.done or task.data["steps"] > len(commands)
-    return outcome.solved
-
-
-@pytest.mark.parametrize("task", ONE, ids=lambda task: task.data["template"])
-async def test_one_command_is_right_and_the_others_are_not(task: Task) -> None:
-    right = [command for command in task.data["commands"] if await solved(task, command)]
-    assert len(right) == 1
-
-
-@pytest.mark.parametrize("task", TWO, ids=lambda task: task.data["template"])
-async def test_two_commands_solve_it_in_one_order_only(task: Task) -> None:
-    [first] = [command for command in task.data["commands"] if command.startswith("mkdir")]
-    [second] = [each for each in task.data["commands"] if each.endswith("/")]
-    assert await solved(task, first, second)
-    assert not await solved(task, second, first)
-    assert not await solved(task, first)
-
-
-async def test_no_other_command_can_be_run() -> None:
+@needs_sandbox
+async def test_no_other_command_can_be_run_and_one_ends_the_task() -> None:
     environment, task = Terminal(), ONE[0]
     seen = await environment.reset(task)
     assert [tool["name"] for tool in seen.tools] == ["run"], "one step needs no word that it is done"
     assert seen.tools[0]["parameters"]["properties"]["command"]["enum"] == task.data["commands"]
     result = await environment.step(run("true; " + task.data["commands"][0]))
     assert "must be one of" in result.observation.messages[0]["content"]
+    assert result.done
     await environment.close()
 
 
