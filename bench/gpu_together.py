@@ -1,11 +1,12 @@
 """Serving, judging and training on one GPU at once, within a limit of memory: how much is used, who waits.
 
-    python bench/gpu_together.py [--gib 32] [--base as-is|int4] [--layers 36] [--seconds 40]
+    python bench/gpu_together.py [--gib 32] [--layers 36] [--seconds 40]
 
 A random network of Qwen3-4B's shape. One stream with an adapter never ends, a judge scores texts of 600
 tokens, and another process trains an adapter over the engine's own weights (CUDA IPC) on the list of
-``gpu_train.py``, by the rules of the learn process: users first, for at most a second before each row. The
-gaps between the stream's tokens are compared with those before training. Prints JSON lines as it goes.
+``gpu_train.py``, by the rules of the learn process: in what the engine leaves of the limit, and users first,
+for at most a second before each row. The gaps between the stream's tokens are compared with those before
+training. Prints JSON lines as it goes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ import torch
 from gpu import DEVICE, make_adapter
 from gpu_train import RAGGED, examples, make_config
 
-from openclaw_rl.engine.frozen import int4_linear
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.engine.sharing import offer_from_json, offer_to_json
@@ -170,22 +170,11 @@ async def train_beside(
     idle: dict[str, float],
     held: float,
 ) -> None:
-    offer = engine.on_gpu() if options.base == "as-is" else None
+    offer = engine.on_gpu()
     live = folder / "live"
     live.write_bytes(b"\0")
-    command = [
-        sys.executable,
-        __file__,
-        "--child",
-        str(folder),
-        "--base",
-        options.base,
-        "--gib",
-        str(options.gib),
-    ]
-    command += ["--seconds", str(options.seconds), "--engine-gib", str(used_gib() - held)] + [
-        "--small"
-    ] * options.small
+    command = [sys.executable, __file__, "--child", str(folder), "--seconds", str(options.seconds)]
+    command += ["--small"] * options.small
     child = await asyncio.create_subprocess_exec(
         *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, limit=2**24,
         env={**os.environ, "PYTORCH_ALLOC_CONF": "expandable_segments:True"},  # as the learn process
@@ -236,26 +225,10 @@ def train(options: argparse.Namespace) -> None:
         return live.read(1)[0]
 
     offer = None if stated == "null" else (lambda: offer_from_json(json.loads(stated)))
-    limit = options.gib - options.engine_gib - 1.5  # its own context, and what the engine's cache still takes
-    settings = LocalTrainerOptions(
-        train_device=DEVICE,
-        lora_rank=16,
-        train_base=options.base,
-        train_gpu_gib=limit if DEVICE == "cuda" else 0,
-    )
-    trainer = LocalTrainer(
-        options.child,
-        settings,
-        int4_linear if options.base == "int4" else None,
-        beside=Beside(offer, num_live),
-    )
+    settings = LocalTrainerOptions(train_device=DEVICE, lora_rank=16)
+    trainer = LocalTrainer(options.child, settings, beside=Beside(offer, num_live))
     own = torch.cuda.memory_allocated() / GIB if DEVICE == "cuda" else 0.0
-    say(
-        "trainer is ready",
-        own_gib=round(own, 2),
-        row=trainer.options.micro_batch_tokens,
-        limit_gib=round(limit, 1),
-    )
+    say("trainer is ready", own_gib=round(own, 2), row=trainer.options.micro_batch_tokens)
     items: list[Any] = examples([64, 32] if options.small else RAGGED, trainer._model.config.vocab_size)
     num = num_parameters(trainer._model.config)
     end, number = time.perf_counter() + options.seconds, 0
@@ -283,15 +256,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gib", type=float, default=32, help="memory of everything together")
-    parser.add_argument(
-        "--base", choices=("as-is", "int4"), default="as-is", help="the trainer's frozen weights"
-    )
     parser.add_argument("--layers", type=int, default=36)
     parser.add_argument("--seconds", type=float, default=40, help="of training")
     parser.add_argument("--idle", type=float, default=8, help="seconds of serving before")
     parser.add_argument("--small", action="store_true", help="a small network, to try this script")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--engine-gib", type=float, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         train(options)

@@ -106,19 +106,19 @@ class LocalEngine(SharesGpu):
         self._decoder = self._new_decoder(self._checkpoint, choice.name)
         self._first_layers = FirstLayers(self._decoder)
         token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * self._dtype.itemsize
+        pieces = _GPU_PIECES if self.device.type == "cuda" else 1
         room = cache_bytes(self.device, options.gpu_memory)
         budget = options.cache_tokens or max(self.context_length, room // token_bytes)
         self._token_bytes = token_bytes
         gpu_sampler = sampler_on(self.device)
         if self.device.type == "cuda":
-            lengths = [min(size, self.context_length) for size in self._chunk_sizes]
-            warm_up(self._decoder, lengths, gpu_sampler)
+            warm_up(self._decoder, gpu_sampler)
         self._scheduler = Scheduler(
             self._decoder,
             CachePool(self._decoder.new_cache, budget, max(2 * self.context_length, budget // 4)),
             max_running=options.max_running,
-            chunk_tokens=self._chunk_sizes[0],
-            idle_chunk_tokens=self._chunk_sizes[1],
+            chunk_tokens=options.chunk_tokens * pieces,
+            idle_chunk_tokens=options.idle_chunk_tokens * pieces,
             max_step_s=options.max_step_s,
             tuner=ThreadTuner(
                 torch.get_num_threads() if self.device.type == "cpu" else 1, torch.set_num_threads
@@ -126,12 +126,6 @@ class LocalEngine(SharesGpu):
             gpu_sampler=gpu_sampler,
             flush=self._flush_outbox,
         )
-
-    @property
-    def _chunk_sizes(self) -> tuple[int, int]:
-        """Prompt tokens of a step while other replies are generated, and while none is."""
-        pieces = _GPU_PIECES if self.device.type == "cuda" else 1
-        return self._options.chunk_tokens * pieces, self._options.idle_chunk_tokens * pieces
 
     def _new_decoder(self, checkpoint: Checkpoint, kernel: str) -> Network:
         if not checkpoint.is_fast:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-import torch
 
 from openclaw_rl.engine.lora import Adapter
 from openclaw_rl.engine.model import Chunk, Network
@@ -19,17 +16,13 @@ _ROWS = (1, 2, 4, 8, 32)
 _USUAL_TOP = 8
 
 
-def warm_up(decoder: Network, prompts: Sequence[int], gpu_sampler: GpuSampler | None) -> None:
-    """``prompts``: lengths of prompts; libraries choose and load their products by size."""
+def warm_up(decoder: Network, gpu_sampler: GpuSampler | None) -> None:
     for rows in _ROWS:
         for adapter in (None, Adapter()):
             chunks = [Chunk([0], decoder.new_cache(), adapter) for _ in range(rows)]
             logits_RV = decoder.forward(chunks)
-    for length in (2, *prompts):
-        decoder.forward([Chunk([0] * length, decoder.new_cache(), None)])
+    decoder.forward([Chunk([0, 0], decoder.new_cache(), None)])
     if gpu_sampler:
         samplers = [Sampler(SamplingParams(1, top_p=0.9)) for _ in range(_ROWS[-1])]
         gpu_sampler.start(logits_RV, samplers, _USUAL_TOP)
         gpu_sampler.finish()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # a long prompt's working memory
