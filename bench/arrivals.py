@@ -169,8 +169,9 @@ async def serving(
                 together(http, number, chance) if number else at_random(http, rate, seconds, chance)
             )
             ended, after = time.time(), await alone(http, chance, steps)
-            times = {"began": began, "ended": ended}
-            blocks.append({"name": name, "before": before, "after": after, "requests": rows, **times})
+            own = fit(read_steps(steps, began, ended))
+            block = {"name": name, "before": before, "after": after, "requests": rows, "own_costs": own}
+            blocks.append({**block, "began": began, "ended": ended})
             keep(blocks)
             print(f"{name}: {len(rows)} answered", flush=True)
             before = after
