@@ -107,8 +107,9 @@ async def together(
 
 
 def pace(rows: Sequence[Row]) -> float:
-    """Tokens/s of all streams: so many times the median stream's."""
-    return len(rows) * statistics.median((row["reply"] - 1) / (row["end"] - row["first"]) for row in rows)
+    """Tokens/s of all streams: so many times the median stream's, of those that arrived in pieces."""
+    paces = [(row["reply"] - 1) / (row["end"] - row["first"]) for row in rows if row["end"] > row["first"]]
+    return len(rows) * statistics.median(paces) if paces else 0.0
 
 
 async def at_random(http: httpx.AsyncClient, rate: float, seconds: float, chance: random.Random) -> list[Row]:

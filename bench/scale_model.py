@@ -102,7 +102,7 @@ class Served:
     def pace(self) -> float:
         """Tokens/s of all streams: so many times the median stream's."""
         return len(self.requests) * statistics.median(
-            (r.reply - 1) / (r.end - r.first) for r in self.requests
+            (r.reply - 1) / (r.end - r.first) for r in self.requests if r.end > r.first
         )
 
 

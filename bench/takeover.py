@@ -26,22 +26,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+from takeover_people import Log, Person, talk
 
-from openclaw_rl.evals.wishes.wish import TRAINED, UNSEEN, Request, requests, written
 from openclaw_rl.processes.server_process import ServerProcess
 from openclaw_rl.render.smollm2 import SmolLM2Renderer
 from openclaw_rl.serve.auth import KeyRing
 from openclaw_rl.testing import wait_until
 
 HINT = "Please answer in one short sentence."
-WISH = written()["one-sentence"]
-PRAISE = ("Thanks, that is exactly how I like it.", "Perfect, thank you!", "Great, just what I wanted.")
 UPSTREAM = -1
 
 
@@ -53,148 +52,6 @@ class ToldRenderer(SmolLM2Renderer):
         if last["role"] == "user" and isinstance(last["content"], str):
             messages = [*messages[:-1], {**last, "content": f"{last['content']}\n\n{HINT}"}]
         return super().render(messages, *args, **kwargs)
-
-
-@dataclass
-class Conversation:
-    at: float
-    phase: str
-    share: float
-    version: int
-    """Who answered; -1 is the cloud."""
-    met: bool
-
-
-@dataclass
-class Log:
-    conversations: list[Conversation] = field(default_factory=list)
-    num_requests: dict[str, int] = field(default_factory=dict)
-    failed: list[str] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    began: float = field(default_factory=time.monotonic)
-    save: Path | None = None
-    """Where everything so far is kept, should the run be cut off."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def requested(self, phase: str, problem: str = "") -> None:
-        with self._lock:
-            self.num_requests[phase] = self.num_requests.get(phase, 0) + 1
-            if problem:
-                self.failed.append(f"{phase}: {problem}")
-
-    def add(self, each: Conversation) -> None:
-        with self._lock:
-            self.conversations.append(each)
-
-    def event(self, what: str, **more: Any) -> None:
-        """Something happened after so many conversations."""
-        self.events.append({"after": len(self.conversations), "what": what, **more})
-        print(
-            f"{time.monotonic() - self.began:6.0f} s, {len(self.conversations)} conversations: {what} {more}",
-            flush=True,
-        )
-
-    def keep(self) -> None:
-        if self.save:
-            self.save.write_text(json.dumps(self.view()) + "\n")
-
-    def view(self) -> dict[str, Any]:
-        return {
-            "minutes": (time.monotonic() - self.began) / 60,
-            "conversations": [asdict(each) for each in self.conversations],
-            "num_requests": self.num_requests,
-            "failed": self.failed,
-            "events": self.events,
-        }
-
-
-class Failed(Exception):
-    """A request got no whole reply."""
-
-
-class Person:
-    """Wants one short sentence about what was asked. Streams, as clients do."""
-
-    def __init__(self, url: str, key: str, number: int, log: Log) -> None:
-        self.http = httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=300)
-        self.log, self.number, self.done = log, number, 0
-        self._asks = requests("train", TRAINED + UNSEEN, 10_000, seed=number)
-
-    def converse(self, phase: str) -> None:
-        asked = self._asks[self.done]
-        self.done += 1
-        seed = 10_000 * self.number + self.done
-        messages = [{"role": "user", "content": asked.text}]
-        try:
-            text, version = self._ask(phase, messages, 96, seed)
-            met = WISH.is_met(text, asked)
-            said = self._reaction(text, asked, met)
-            more = [{"role": "assistant", "content": text}, {"role": "user", "content": said}]
-            share = float(self.http.get("/v1/take-over").json()["share"])
-            self.log.add(Conversation(time.monotonic() - self.log.began, phase, share, version, met))
-            self._ask(phase, [*messages, *more], 8, seed)
-        except Failed:
-            pass
-
-    def _reaction(self, text: str, asked: Request, met: bool) -> str:
-        if met:
-            return PRAISE[self.done % len(PRAISE)]
-        if WISH.shows(text):
-            return "That is not about what I asked."
-        return WISH.says[self.done % len(WISH.says)]
-
-    def _ask(self, phase: str, messages: list[dict[str, str]], max_tokens: int, seed: int) -> tuple[str, int]:
-        body = {
-            "model": "default",
-            "messages": messages,
-            "max_tokens": max_tokens,
-            "seed": seed,
-            "stream": True,
-        }
-        try:
-            text, version = self._stream(body)
-        except (Failed, httpx.HTTPError) as problem:
-            self.log.requested(phase, f"{type(problem).__name__}: {problem}")
-            raise Failed from problem
-        self.log.requested(phase)
-        return text, version
-
-    def _stream(self, body: dict[str, Any]) -> tuple[str, int]:
-        text, finished = "", False
-        with self.http.stream("POST", "/v1/chat/completions", json=body) as answer:
-            if answer.status_code != 200:
-                raise Failed(f"{answer.status_code} {answer.read()[:200]!r}")
-            for line in answer.iter_lines():
-                if line.startswith("data: {"):
-                    chunk = json.loads(line[6:])
-                    if "error" in chunk:
-                        raise Failed(str(chunk["error"]))
-                    for choice in chunk["choices"]:
-                        text += choice["delta"].get("content") or ""
-                        finished = finished or choice["finish_reason"] is not None
-        if not finished:
-            raise Failed("the stream ended early")
-        return text, int(answer.headers["x-policy-version"])
-
-
-def talk(people: list[Person], phase: str, settled: Callable[[], bool], most: int, each: int = 3) -> None:
-    """Everybody has ``each`` conversations, one after the other; then comes the next round, up to ``most``
-    conversations in all. ``settled`` is called between rounds, and says whether there are enough.
-    """
-    begun = len(people[0].log.conversations)
-
-    def go_on(person: Person) -> None:
-        for _ in range(each):
-            person.converse(phase)
-
-    while len(people[0].log.conversations) - begun < most:
-        threads = [threading.Thread(target=go_on, args=(person,)) for person in people]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if settled():
-            return
 
 
 # --- the product, as its owner uses it ---------------------------------------------------------
@@ -218,10 +75,10 @@ class Owner:
     def serving(self) -> int:
         return next((version for version, status in self.policies().items() if status == "serving"), 0)
 
-    def wait(self) -> None:
-        """Until everything is judged and was looked at for the share; if nothing serves, also learned."""
+    def wait(self, until: float) -> None:
+        """For everything to be judged and looked at for the share; if nothing serves, also learned."""
         quiet = 0
-        while quiet < 6:
+        while quiet < 6 and time.monotonic() < until:
             time.sleep(0.5)
             status = self.http.get("/v1/status").json()
             quiet = 0 if self._waits(status) else quiet + 1
@@ -300,7 +157,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 base_url=local.url, headers={"authorization": f"Bearer {keys[0]}"}, timeout=60
             ) as http,
         ):
-            log, owner = Log(save=options.save), Owner(local, http)
+            log, owner = Log.kept(options.save), Owner(local, http)
             people = [Person(local.url, key, number, log) for number, key in enumerate(keys)]
             if options.outage:
                 unplug(people, cloud, log, options)
@@ -325,16 +182,27 @@ def phases(
     spoiled: Path,
     options: argparse.Namespace,
 ) -> None:
-    shares = Shares(owner, log)
-    is_late = lambda: time.monotonic() - log.began > 60 * options.minutes  # noqa: E731
-    talk(people, "rising", lambda: shares.now() == 1.0 or is_late(), options.most, each=10)
-    if shares.share == 1.0:
-        talk(people, "alone", lambda: shares.now() < 0, options.each)
-        if not is_late():
+    shares = Shares(owner, log, time.monotonic() + 60 * options.minutes, owner.share())
+    late = lambda: shares.is_late  # noqa: E731
+    for phase in options.phases.split(","):
+        if late():
+            return
+        if phase == "rising":
+            if not owner.serving():
+                talk(people, phase, lambda: shares.now() > 0, options.most, is_late=late)
+            if shares.share < 1.0:
+                talk(people, phase, lambda: shares.now() == 1.0, options.most, each=10, is_late=late)
+            if shares.share < 1.0:
+                return
+        elif phase == "alone":
+            talk(people, phase, lambda: shares.now() < 0, options.each, is_late=late)
+        elif phase == "spoiled":
             log.event("a spoiled version serves", version=owner.spoil(spoiled))
-            talk(people, "spoiled", lambda: shares.now() == 0.0, options.most, each=1)
-            talk(people, "back", lambda: False, options.each)
-    unplug(people, cloud, log, options)
+            talk(people, phase, lambda: shares.now() == 0.0, options.most, each=1, is_late=late)
+        elif phase == "back":
+            talk(people, phase, lambda: False, options.each)
+        else:
+            unplug(people, cloud, log, options)
 
 
 def unplug(people: list[Person], cloud: ServerProcess, log: Log, options: argparse.Namespace) -> None:
@@ -353,11 +221,17 @@ class Shares:
 
     owner: Owner
     log: Log
+    until: float
+    """When to stop, whatever the share is; a later run goes on."""
     share: float = 0.0
 
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() > self.until
+
     def now(self) -> float:
-        """The share, once everything so far is judged and learned."""
-        self.owner.wait()
+        """The share, once everything so far is judged."""
+        self.owner.wait(self.until)
         found = self.owner.take_over()
         if found["share"] != self.share:
             self.share = found["share"]
@@ -405,7 +279,9 @@ def main() -> None:
     parser.add_argument("--shares", default="0.25,0.5,1", help="as --take-over-shares")
     parser.add_argument("--most", type=int, default=800, help="conversations until the share rose or fell")
     parser.add_argument("--each", type=int, default=60, help="conversations in each other phase")
-    parser.add_argument("--minutes", type=float, default=60, help="until the share has risen")
+    parser.add_argument("--minutes", type=float, default=60, help="of this run")
+    parser.add_argument("--folder", type=Path, help="keeps everything, so that another run goes on with it")
+    parser.add_argument("--phases", default="rising,alone,spoiled,back,unplugged", help="of this run")
     parser.add_argument("--cloud-flags", default="", help="of the cloud's openclaw-rl serve")
     parser.add_argument("--local-flags", default="", help="of the other one's")
     parser.add_argument("--threads", type=int, default=0, help="of each process; 0: as many as cores")
@@ -413,7 +289,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.most, options.each = 300, 16
-    with tempfile.TemporaryDirectory() as folder:
+    with nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory() as folder:
         saved = measure(Path(folder), options)
     print(table(saved))
     print(json.dumps({name: value for name, value in saved.items() if name != "conversations"}, indent=1))
