@@ -160,6 +160,10 @@ test-install: $(STAMP) ## wheel to first streamed token in a clean virtual envir
 test-debian: $(STAMP) ## the same in clean Debian 12 and 13 trees, then without a network (root; ARGS=bookworm for one)
 	@scripts/debian-install $(ARGS)
 
+.PHONY: test-image
+test-image: ## build deploy/Dockerfile from a clean Debian tree with buildah, and stream a reply (root)
+	@scripts/debian-image
+
 .PHONY: test-web
 test-web: $(STAMP) system-packages ## run the long browser tests, on the real model
 	@$(BIN)/python -m pytest -m web $(ARGS)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import uvicorn
 
 log = logging.getLogger(__name__)
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _FOLLOW_S = 0.5
 
 
@@ -34,7 +35,7 @@ async def serve(config: Config, progress: Callable[[str], None]) -> None:
 
     claim = claim_home(config.home)
     listener = bind(config.serve.host, config.serve.port)
-    url = _url_of(listener)  # now: a signal may close it at any moment
+    url = url_of(listener)  # now: a signal may close it at any moment
     # Exit at once: there are no requests yet, and loading a model cannot be interrupted otherwise.
     _on_stop(lambda number: os._exit(128 + number))
     system = await asyncio.to_thread(build_serving, config, progress)
@@ -96,8 +97,10 @@ def _background_jobs(config: Config, system: ServingSystem) -> list[Coroutine[No
     return jobs
 
 
-def _url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket) -> str:
+    """One that can be opened on this machine, also where the server listens on all addresses."""
     host, port = listener.getsockname()[:2]
+    host = _LOOPBACK.get(host, host)
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
