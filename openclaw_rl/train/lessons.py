@@ -13,6 +13,7 @@ import numpy as np
 
 from openclaw_rl.forms import read
 from openclaw_rl.messages import NOTE
+from openclaw_rl.roles import is_plain
 from openclaw_rl.scopes import is_environment
 from openclaw_rl.train.gate import Subject
 from openclaw_rl.train.prompts import Prompts
@@ -56,6 +57,7 @@ NO_LESSON = (
 )
 UNANSWERED = "told of it, the model answers too few requests to learn from; after six such it is given up"
 SAME_WISH = "said once more: the complaint before it in this conversation teaches the same"
+LEARNED_SINCE = "an earlier version answered; the one that serves now has learned this since"
 NOTHING_LEFT = "the last wish is taken back: the version from before it serves again"
 ACCEPTED = "accepted: there is nothing to change"
 NO_TOKENS = "another server answered, so its tokens are not known"
@@ -234,7 +236,7 @@ class SampleMaker:
         # A complaint's wishes are taught together, as one.
         hint = " ".join(hint for hint in verdict.hints if self._wishes.is_wish(hint))
         if not hint:
-            return self._wishes.missed(turn) if before and _is_unexplained(turn, verdict) else NO_LESSON
+            return self._unexplained(turn, verdict) if before else NO_LESSON
         wish = self._wishes.take_up(turn, hint, self._verdicts.serving(turn.scope))
         if wish is not None and wish.problem is not None:
             return wish.problem
@@ -248,10 +250,26 @@ class SampleMaker:
         # count: small models follow their system prompt far less than what they are told in a message.
         if (again or overtaken) and counts and (problem := self._wishes.failed(turn)) is not None:
             return problem
-        if not again and NOTE not in turn.params and (problem := self._wishes.missed(turn)) is not None:
-            return problem
-        same = (again or overtaken) and self._wishes.texts(turn.user, turn.scope) == before
-        return SAME_WISH if same else None
+        if (again or overtaken) and self._wishes.texts(turn.user, turn.scope) == before:
+            return SAME_WISH
+        if self._was_learned_since(turn, wish.served):
+            return LEARNED_SINCE
+        return None if again or NOTE in turn.params else self._wishes.missed(turn)
+
+    def _unexplained(self, turn: TurnRecord, verdict: Verdict) -> str | None:
+        if not _is_unexplained(turn, verdict):
+            return NO_LESSON
+        return LEARNED_SINCE if self._was_learned_since(turn) else self._wishes.missed(turn)
+
+    def _was_learned_since(self, turn: TurnRecord, served: int = BASE_VERSION) -> bool:
+        """Whether an earlier version answered, and the serving one has learned the wish since.
+
+        Some conversations stay with the version before. Under other roles' system prompts the base answers until
+        there is a complaint. ``served``: the version that served when the wish came.
+        """
+        serving = self._verdicts.serving(turn.scope)
+        is_earlier = BASE_VERSION <= turn.policy_version < serving and served < serving
+        return is_earlier and is_plain(self._verdicts.system_prompt(turn.id))
 
     def _came_later(self, wish: Wish, turn: TurnRecord) -> bool:
         """Whether the wish came from a later turn of the same session that was judged first."""

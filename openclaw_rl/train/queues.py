@@ -127,6 +127,8 @@ class VerdictQueue(Protocol):
     def is_sampling(self) -> bool:
         """Whether this process makes the samples; with several hosts, only one does."""
 
+    def system_prompt(self, turn_id: str) -> str: ...
+
     def pending(self, limit: int) -> list[tuple[int, str]]: ...
 
     def judged(self, turn_id: str) -> tuple[TurnRecord, Verdict] | None: ...
@@ -175,6 +177,10 @@ class Wish(Protocol):
 
     @property
     def text(self) -> str: ...
+
+    @property
+    def served(self) -> int:
+        """The version that served when it came."""
 
     @property
     def problem(self) -> str | None:

@@ -20,7 +20,14 @@ from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import WordJudge
 from openclaw_rl.testing.contracts.algorithm import FakeTeacher
 from openclaw_rl.testing.waiting import until
-from openclaw_rl.train.lessons import ACCEPTED, NO_LESSON, NOTHING_LEFT, SAME_WISH, SampleMaker
+from openclaw_rl.train.lessons import (
+    ACCEPTED,
+    LEARNED_SINCE,
+    NO_LESSON,
+    NOTHING_LEFT,
+    SAME_WISH,
+    SampleMaker,
+)
 from openclaw_rl.train.prompts import Prompts
 from openclaw_rl.types import EVERYONE, JudgeCase, Scope, Verdict
 
@@ -77,9 +84,9 @@ async def judge(system: ServingSystem) -> None:
         pass
 
 
-async def converse(system: ServingSystem, *said: str) -> list[str]:
+async def converse(system: ServingSystem, *said: str, first: Any = None) -> list[str]:
     """The ids of the replies, one for each thing said; the last one is not judged yet."""
-    speaker, messages, ids = Speaker(system), [], []
+    speaker, messages, ids = Speaker(system), [first] if first else [], []
     for number, text in enumerate(said):
         messages.append({"role": "user", "content": text})
         reply = await speaker.ask(messages, f"reply {number}")
@@ -142,6 +149,37 @@ async def test_a_complaint_that_says_nothing_teaches_what_a_version_was_to_learn
     if version:
         wishes_of(system).count_version([first], passed=True)
         assert [wish.versions for wish in wishes_of(system).of_user("default", EVERYONE)] == [1]
+
+
+def publish_next(system: ServingSystem) -> int:
+    policies = system.ledgers.policies
+    policy = policies.claim(8, policies.serving(), "", 0, EVERYONE)
+    assert policy is not None
+    policies.trained(policy.version, {})
+    assert policies.publish(policy.version, {})
+    return int(policy.version)
+
+
+ROLE = {"role": "system", "content": "Extract all dates from the text. Answer with a JSON list of dates."}
+
+
+async def test_a_complaint_about_an_earlier_version_does_not_teach_what_the_serving_one_knows(
+    system: ServingSystem,
+) -> None:
+    """Some conversations stay with an earlier version for a while, and others began before the newest one."""
+    await converse(system, "question", f"bad: {LISTS}")
+    await sampler_of(system).run()
+    made = publish_next(system)
+    earlier, _ = await converse(system, "something else", f"bad: {LISTS}")
+    new, _ = await converse(system, "another thing", "bad: please talk like a pirate")
+    serving, _ = await converse(system, "one more", f"bad: {LISTS}")
+    elsewhere, _ = await converse(system, "a text", f"bad: {LISTS}", first=ROLE)
+    answered_by(system, made, serving)
+    await sampler_of(system).run()
+    assert await looked_at(system, earlier) == ("excluded", LEARNED_SINCE)
+    assert [await looked_at(system, turn_id) for turn_id in (new, serving, elsewhere)] == 3 * [
+        ("sampled", None)
+    ]
 
 
 async def test_said_once_more_in_a_conversation_it_is_not_taught_again(system: ServingSystem) -> None:
