@@ -124,13 +124,13 @@ async def at_random(http: httpx.AsyncClient, rate: float, seconds: float, chance
 async def alone(http: httpx.AsyncClient, chance: random.Random, steps: Path) -> dict[str, Any]:
     """What a model of the engine is fitted to."""
     found: dict[str, Any] = {"began": time.time(), "streams": [], "prompts": []}
-    for number, tokens, times in ((1, 70, 3), (8, 70, 2), (1, LONG, 2), (4, 500, 1)):
+    for number, tokens, times in ((1, 70, 2), (8, 70, 1), (1, LONG, 1), (4, 500, 1)):
         blocks = [await together(http, number, chance, tokens) for _ in range(times)]
         context = statistics.fmean(row["prompt"] + row["reply"] / 2 for rows in blocks for row in rows)
         found["streams"].append([number, context, statistics.median(map(pace, blocks))])
     for tokens in PROMPTS:
         # More than one token: the last waits for the ledger.
-        rows = [await stream(http, words(chance, tokens), 4, time.perf_counter()) for _ in range(3)]
+        rows = [await stream(http, words(chance, tokens), 4, time.perf_counter()) for _ in range(2)]
         seconds = statistics.median(row["first"] - row["at"] for row in rows)
         found["prompts"].append([statistics.median(row["prompt"] for row in rows), seconds])
     found["ended"] = time.time()
@@ -148,7 +148,7 @@ def costs_of(found: dict[str, Any], steps: Path) -> Row:
 
 
 async def serving(
-    server: ServerProcess, seconds: float, steps: Path, keep: Callable[[Any], None]
+    server: ServerProcess, seconds: float, rounds: int, steps: Path, keep: Callable[[Any], None]
 ) -> list[dict[str, Any]]:
     """Blocks of requests, each between two measurements of the engine alone: a machine's speed drifts."""
     chance = random.Random(0)
@@ -163,7 +163,8 @@ async def serving(
         reply_s = REPLY / before["streams"][1][-1]
         request_s = LONG_SHARE * read_s[LONG] + (1 - LONG_SHARE) * read_s[SHORT] + reply_s
         blocks = []
-        for number, share in [*((number, 0.0) for number in STREAMS), *((0, share) for share in SHARES)]:
+        kinds = [*((number, 0.0) for number in STREAMS), *((0, share) for share in SHARES)]
+        for number, share in kinds * rounds:
             rate, began = share / request_s, time.time()
             name = f"{number} streams" if number else f"{rate:.2f} requests/s"
             rows = await (
@@ -273,7 +274,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=60, help="of arrivals at each rate")
+    parser.add_argument("--seconds", type=float, default=30, help="of arrivals at each rate, in each round")
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--turns", type=int, default=24, help="to be judged")
     parser.add_argument("--save", type=Path)
     parser.add_argument("--server-cores", default="", help="of the server: 0,1; the clients use the others")
@@ -310,7 +312,7 @@ def _served(home: Path, options: argparse.Namespace, keep: Callable[[Any], None]
     environment = {"PYTHONPATH": found, "STEPS_FILE": str(steps.resolve()), **threads}
     flags = ("--no-learn", "--engine", "steps:TracedEngine", "--device", "cpu")
     with ServerProcess(home, *flags, environment=environment, within=within) as server:
-        return asyncio.run(serving(server, options.seconds, steps, keep))
+        return asyncio.run(serving(server, options.seconds, options.rounds, steps, keep))
 
 
 if __name__ == "__main__":

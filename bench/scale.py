@@ -19,6 +19,7 @@ import math
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from scale_model import CHUNK, MAX_RUNNING, Engine, Request, Served, quantile, serve, servers_for, waits
@@ -153,8 +154,8 @@ def _of_the_server(saved: dict[str, Any]) -> list[dict[str, Any]]:
     It is fitted to what was measured alone before and after each block of them.
     """
     found = list[dict[str, Any]]()
-    for block in saved["blocks"]:
-        found += _of_a_block(f"2 cores, {block['name']}", engine_of(block), block)
+    for name, blocks in _by_name(saved).items():
+        found += _of_blocks(f"2 cores, {name}", [(engine_of(block), block) for block in blocks])
     if "judging" in saved:
         vote_s, judged = saved["learning_constants"]["vote_s"], saved["judging"]["cpu_s_a_turn"]
         found.append(_check("2 cores: judging a turn (CPU s)", VOTES * vote_s, judged))
@@ -164,10 +165,20 @@ def _of_the_server(saved: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _of_a_block(name: str, engine: Engine, block: dict[str, Any]) -> list[dict[str, Any]]:
-    model, measured = replay(engine, block["requests"])
-    if block["name"].endswith("streams"):
-        return [_check(f"{name}: decode (tok/s)", model.pace, measured.pace)]
+def _by_name(saved: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Every kind of block is measured several times."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for block in saved["blocks"]:
+        found.setdefault(block["name"], []).append(block)
+    return found
+
+
+def _of_blocks(name: str, blocks: list[tuple[Engine, dict[str, Any]]]) -> list[dict[str, Any]]:
+    pairs = [replay(engine, block["requests"]) for engine, block in blocks]
+    if name.endswith("streams"):
+        model_pace, pace = (fmean(part.pace for part in parts) for parts in zip(*pairs, strict=True))
+        return [_check(f"{name}: decode (tok/s)", model_pace, pace)]
+    model, measured = (Served.one_after_the_other(parts) for parts in zip(*pairs, strict=True))
     found = [
         _check(f"{name}: tok/s", model.tokens_per_s, measured.tokens_per_s),
         _check(f"{name}: mean time of a reply (s)", model.mean_s, measured.mean_s),
@@ -183,11 +194,13 @@ def rules_alone(saved: dict[str, Any]) -> list[dict[str, Any]]:
     the machine's speed did meanwhile. Not a check of what the model is used for.
     """
     found = list[dict[str, Any]]()
-    for block in saved["blocks"]:
-        outside_s = engine_of(block).outside_s
-        engine = Engine(**block["own_costs"], outside_s=outside_s, max_running=MAX_RUNNING)
-        found += _of_a_block(f"2 cores, own steps, {block['name']}", engine, block)
+    for name, blocks in _by_name(saved).items():
+        found += _of_blocks(f"2 cores, own steps, {name}", [(_own_engine(block), block) for block in blocks])
     return found
+
+
+def _own_engine(block: dict[str, Any]) -> Engine:
+    return Engine(**block["own_costs"], outside_s=engine_of(block).outside_s, max_running=MAX_RUNNING)
 
 
 def engine_of(block: dict[str, Any]) -> Engine:
