@@ -106,6 +106,12 @@ async def together(
     return list(await asyncio.gather(*(stream(http, text, 128, began) for text in texts)))
 
 
+async def on_its_own(http: httpx.AsyncClient, text: str) -> Row:
+    """After what follows the reply before. More than one token, since the last waits for the ledger."""
+    await asyncio.sleep(0.2)
+    return await stream(http, text, 4, time.perf_counter())
+
+
 def pace(rows: Sequence[Row]) -> float:
     """Tokens/s of all streams: so many times the median stream's, of those that arrived in pieces."""
     paces = [(row["reply"] - 1) / (row["end"] - row["first"]) for row in rows if row["end"] > row["first"]]
@@ -129,8 +135,7 @@ async def alone(http: httpx.AsyncClient, chance: random.Random, steps: Path) -> 
         context = statistics.fmean(row["prompt"] + row["reply"] / 2 for rows in blocks for row in rows)
         found["streams"].append([number, context, statistics.median(map(pace, blocks))])
     for tokens in PROMPTS:
-        # More than one token: the last waits for the ledger.
-        rows = [await stream(http, words(chance, tokens), 4, time.perf_counter()) for _ in range(2)]
+        rows = [await on_its_own(http, words(chance, tokens)) for _ in range(3)]
         seconds = statistics.median(row["first"] - row["at"] for row in rows)
         found["prompts"].append([statistics.median(row["prompt"] for row in rows), seconds])
     found["ended"] = time.time()
