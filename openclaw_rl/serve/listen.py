@@ -17,7 +17,8 @@ import uvicorn
 def bind(host: str, port: int) -> socket.socket:
     """A bound, not yet listening socket; ValueError with the remedy if the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, asyncio sends each token of a stream at once (TCP_NODELAY).
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
