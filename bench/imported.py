@@ -19,12 +19,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from openclaw_rl.evals.personalize.talk import SimulatedUser, System
+from openclaw_rl.evals.personalize.tasks import ChatTask
 from openclaw_rl.evals.personalize.users import User, load_user
 from openclaw_rl.processes.server_process import UNREMINDED, ServerProcess, clean_environment
 from openclaw_rl.serve.auth import KeyRing
@@ -35,17 +37,22 @@ Said = list[dict[str, Any]]
 
 def old_conversations(user: User, system: System) -> list[Said]:
     """Each: a question, the untrained model's reply, the complaint, and the next reply."""
-    found: list[Said] = []
-    for number, task in enumerate(user.tasks("train", 0)):
+
+    def one(numbered: tuple[int, ChatTask]) -> Said:
+        number, task = numbered
         messages: Said = [{"role": "user", "content": task.text}]
         reply = system.ask(messages, seed=number, side=True).text
-        if not user.likes(reply):
-            said = user.complaint(random.Random(number))
-            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": said}]
-            better = system.ask(messages, seed=number, side=True).text
-            found.append([*messages, {"role": "assistant", "content": better}])
-        if len(found) == COMPLAINTS:
-            break
+        if user.likes(reply):
+            return []
+        said = user.complaint(random.Random(number))
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": said}]
+        better = system.ask(messages, seed=number, side=True).text
+        return [*messages, {"role": "assistant", "content": better}]
+
+    tasks, found = enumerate(user.tasks("train", 0)), list[Said]()
+    with ThreadPoolExecutor(8) as pool:
+        while len(found) < COMPLAINTS:
+            found += filter(None, pool.map(one, islice(tasks, COMPLAINTS - len(found))))
     return found
 
 
