@@ -47,6 +47,42 @@ def test_a_body_of_very_many_values_is_refused(live: Live) -> None:
         assert client.get("/healthz").status_code == 200
 
 
+SMALL = {"role": "user", "content": "x"}
+MANY: dict[str, tuple[str, dict[str, Any]]] = {
+    "messages": (CHAT, {"messages": [SMALL] * 120_000}),
+    "parts of a message": (
+        CHAT,
+        {"messages": [{**SMALL, "content": [{"type": "text", "text": "x"}] * 90_000}]},
+    ),
+    "tools": (CHAT, {**chat(), "tools": [{"type": "function", "function": {"name": "f"}}] * 40_000}),
+    "fields": (CHAT, {**chat(), **{f"x{n}": 1 for n in range(200_000)}}),
+    "items": ("/v1/responses", {"input": [SMALL] * 100_000}),
+    "blocks": ("/v1/messages", {"messages": [SMALL] * 100_000, "max_tokens": 9}),
+}
+
+
+@pytest.mark.parametrize("what", MANY)
+def test_a_body_of_very_many_objects_is_not_worked_on(
+    live: Live, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Of 120,000 messages each cost little, and all together everybody seconds."""
+    path, body = MANY[what]
+    opened: list[object] = []
+    real = live.system.gateway.open
+    monkeypatch.setattr(live.system.gateway, "open", lambda *a, **o: (opened.append(a), real(*a, **o))[1])
+    with live.client() as client:
+        answer = client.post(path, json={"model": "scripted", **body})
+    assert (answer.status_code, "objects" in answer.text) == (400, True)
+    assert not opened
+
+
+def test_a_conversation_as_long_as_they_come_is_read(live: Live) -> None:
+    """Ten thousand messages: it is the context that they do not fit into."""
+    with live.client() as client:
+        answer = client.post(CHAT, json={"model": "scripted", "messages": [SMALL] * 10_000})
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
 def test_a_text_that_cannot_fit_is_not_even_tokenised(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer: Any = live.system.gateway.renderer.tokenizer  # type: ignore[union-attr]
     seen: list[int] = []
