@@ -13,7 +13,7 @@ import pytest
 from openclaw_rl.capture.samples import samples
 from openclaw_rl.testing import tiny_model
 from openclaw_rl.train.policies import TRAINER_STATE
-from openclaw_rl.types import BASE_VERSION
+from openclaw_rl.types import BASE_VERSION, Json, Trainer
 
 from .hinted_stack import HintedStack
 from .test_forgetting import WORDS, close, forgetting, talk, weights
@@ -218,3 +218,34 @@ async def test_the_default_method_s_steps_are_repeated_with_the_wishes_of_their_
             await close(twin)
     finally:
         await close(stack)
+
+
+async def test_a_trainer_saves_into_folders_that_are_there(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a repeated step: the trainers of this package make them if need be, others may not."""
+    stack = make()
+    sessions = await learned(stack, 3)
+    await talk(stack, "four")
+    lose_states(stack, 1, 2)
+    assert forgetting(stack).forget("session", sessions[1]) is not None
+    worker = await stack.learner()
+    there: dict[str, bool] = {}
+    make_trainer = worker._make_trainer
+
+    def watched() -> Trainer:
+        trainer = make_trainer()
+        save = trainer.save
+
+        def seen(folder: Path, state: Json) -> str | None:
+            there[str(folder)] = folder.is_dir()
+            return save(folder, state)
+
+        monkeypatch.setattr(trainer, "save", seen)
+        return trainer
+
+    monkeypatch.setattr(worker, "_make_trainer", watched)
+    while await worker.step():
+        pass
+    assert any(".rebuild" in folder for folder in there)
+    assert all(there.values())

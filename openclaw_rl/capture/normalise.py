@@ -17,32 +17,31 @@ from typing import Any
 from openclaw_rl.capture.content import digest, to_json
 from openclaw_rl.types import Message
 
-#: What OpenClaw, Claude Code, Codex and graph frameworks inject into a user's message. The last is OpenClaw's
-#: whole message after a reply with nothing to show, and is missing from later histories.
-_EPHEMERAL = re.compile(
-    r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
-    r"|<(?P<tag>(?:system-)?reminder|environment_context)>.*?</(?P=tag)>"
-    r"|\A(?:\[[^\]\n]*\] )?The previous (?:attempt|assistant turn)\b[^.]{0,80}"
+#: What OpenClaw, Claude Code, Codex and graph frameworks inject into a user's message: beginning -> end.
+_INJECTED = {
+    "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>": "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>",
+    "<system-reminder>": "</system-reminder>",
+    "<reminder>": "</reminder>",
+    "<environment_context>": "</environment_context>",
+}
+_INJECTIONS = re.compile("|".join(_INJECTED))
+_THINKING = re.compile("<think>")
+#: OpenClaw's whole message after a reply with nothing to show; it is missing from later histories.
+_UNANSWERED = re.compile(
+    r"\A(?:\[[^\]\n]*\] )?The previous (?:attempt|assistant turn)\b[^.]{0,80}"
     r"\bdid not produce a user-visible answer\. Continue .*\Z",
     re.DOTALL,
 )
 #: OpenClaw resends an unanswered message with these around it; later histories hold the original message.
 _REPEATED = re.compile(
-    r"\[Queued user message from a previous active turn;[^\]\n]*\]\n"
-    r"|\n+Continue the current task from the existing transcript, preserving completed work\..*\Z",
+    r"\[Queued user message from a previous active turn;[^\]\n]{0,500}\]\n"
+    r"|\nContinue the current task from the existing transcript, preserving completed work\..*\Z",
     re.DOTALL,
 )
-#: What every text contains that one of these patterns matches: substrings are found far faster.
-_EPHEMERAL_HINTS = (
-    "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>",
-    "reminder>",
-    "<environment_context>",
-    "did not produce a user-visible answer. Continue ",
-)
+#: What every text contains that this pattern matches: substrings are found far faster.
 _REPEATED_HINTS = ("[Queued user message from a previous active turn;", "\nContinue the current task from")
-_THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 #: "[Mon 2026-09-07 10:11 UTC] " and similar, at the start of a user message.
-_TIMESTAMP = re.compile(r"^\s*\[[^\]\n]*\d{1,2}:\d{2}[^\]\n]*\]\s*")
+_TIMESTAMP = re.compile(r"^\s*\[[^\]\n]{0,200}\d{1,2}:\d{2}[^\]\n]{0,200}\]\s*")
 #: Tool call ids of this server, without the underscores, which some clients remove.
 _OWN_CALL = re.compile(r"call[0-9a-z]{16,}t\d+")
 #: The same in a call that a client wrote as text.
@@ -54,9 +53,10 @@ _NUMBERED_WORD = re.compile(r"(?<!\w)[^\W\d]*\d\w*")
 _KEPT, _LONG = 64, 100_000
 #: Requests rarely drop more than this many replies from the end of their history.
 _MAX_REPLIES = 8
-#: How clients mark truncated text; and the length in characters below which a text alone is no evidence.
+#: How clients mark truncated text, in its last characters; and the length in characters below which a text
+#: alone is no evidence.
 _CUT_MARK = re.compile(r"(?:\.{3,}|…|[\[(<][^\])>]{0,40}(?:truncat|omitt|cut)[^\])>]{0,40}[\])>])\s*\Z")
-_SHORT = 16
+_MARK, _SHORT = 120, 16
 #: How AutoGen names the speaker in the text; and the length in characters below which users may say the same.
 _SPEAKER = re.compile(r"\A[\w .-]{1,60} said:\n")
 _COMMON = 32
@@ -66,21 +66,41 @@ _MAX_CHANGED = 3
 
 def strip_ephemeral(text: str) -> str:
     """The text without context that the client injected for one request only."""
-    if any(hint in text for hint in _EPHEMERAL_HINTS):
-        text = _EPHEMERAL.sub("", text)
+    text = _without_context(text)
     if any(hint in text for hint in _REPEATED_HINTS):
         text = _REPEATED.sub("", text)
     return text.strip()
 
 
+def _without_context(text: str) -> str:
+    text = _UNANSWERED.sub("", text) if "did not produce a user-visible answer" in text else text
+    return _cut_out(text, _INJECTIONS, _INJECTED)
+
+
+def _cut_out(text: str, begins: re.Pattern[str], ends: Mapping[str, str]) -> str:
+    """Without each beginning and what follows up to its end. In one pass, whatever the text is: as a pattern,
+    thousands of beginnings without an end would each be followed to the end of the text."""
+    kept, at, position = [], 0, 0
+    endless: set[str] = set()
+    while found := begins.search(text, position):
+        begin, position = found.group(), found.end()
+        stop = -1 if begin in endless else text.find(ends[begin], position)
+        if stop < 0:
+            endless.add(begin)
+            continue
+        kept.append(text[at : found.start()])
+        at = position = stop + len(ends[begin])
+    return "".join([*kept, text[at:]]) if kept else text
+
+
 def _without_thinking(text: str) -> str:
-    return _THINKING.sub("", text) if "<think>" in text else text
+    return _cut_out(text, _THINKING, {"<think>": "</think>"})
 
 
 def is_ephemeral(message: Message) -> bool:
     """Whether a message holds nothing but injected context."""
     text = message.get("content") or ""
-    return message["role"] == "user" and bool(_EPHEMERAL.search(text)) and not strip_ephemeral(text)
+    return message["role"] == "user" and _without_context(text) != text and not strip_ephemeral(text)
 
 
 def meaning(message: Message) -> bytes:
@@ -235,7 +255,7 @@ def is_rewritten(given: Message, reply: Message) -> bool:
         return False
     if len(kept) < _SHORT:
         return stated.startswith(kept) or stated.endswith(kept)
-    cut = _CUT_MARK.sub("", stated).rstrip()
+    cut = (stated[:-_MARK] + _CUT_MARK.sub("", stated[-_MARK:])).rstrip()
     return kept in stated or (len(cut) >= _SHORT and kept.startswith(cut))
 
 

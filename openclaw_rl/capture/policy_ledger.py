@@ -131,10 +131,10 @@ class PolicyLedger(EraseMixin):
         """Skip a verdict whose turn is gone, or that no longer counts because an exclusion was revoked."""
         with self.db.connect() as connection:
             query = sa.select(verdicts.c.turn_id).where(verdicts.c.seq == seq)
-            turn_id = connection.execute(query).scalar_one()
-        taken_back = self._learn_ledger.verdict(turn_id) is None
+            turn_id = connection.execute(query).scalar_one_or_none()  # None: it was forgotten meanwhile
+        taken_back = turn_id is not None and self._learn_ledger.verdict(turn_id) is None
         with database.writing(self.db) as connection:
-            if taken_back:
+            if turn_id is not None and taken_back:
                 self._forget(connection, turn_id)
             self._learn_ledger.set_mark(connection, "cursor_verdicts", seq)
 

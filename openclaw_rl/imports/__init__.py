@@ -48,6 +48,8 @@ def parse(text: str) -> list[Json]:
     try:
         whole = json.loads(text)
         found = whole if isinstance(whole, list) else [whole]
+    except RecursionError:
+        raise ValueError("nested too deeply to be a conversation") from None
     except ValueError:
         found = _lines(text)
     return [row for row in found if isinstance(row, dict)]
@@ -59,7 +61,7 @@ def _lines(text: str) -> list[Json]:
     for number, line in enumerate(lines, 1):
         try:
             found.append(json.loads(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines) > 1:
                 break  # the program was still writing this line, or was killed
             raise ValueError(f"neither JSON nor JSON lines: {error}") from None

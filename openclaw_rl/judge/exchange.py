@@ -24,6 +24,9 @@ _OUTPUT = re.compile(
     r"<(?:tool_response|tool_results?|function_results?|observation)>).*\Z",
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
 )
+#: Characters of one message that are read: how somebody reacts stands at its beginning or end, and reading
+#: more takes seconds.
+_MOST_CHARS = 12_000
 _FEEDBACK = re.compile(r"<(feedback|user_message|answer)>(.*?)</\1>", re.DOTALL)
 
 
@@ -34,6 +37,12 @@ def text_of(message: Message) -> str:
         return content
     parts = [part if isinstance(part, dict) else {"text": str(part)} for part in content]
     return "\n".join(str(part.get("text") or f"({part.get('type', 'part')})") for part in parts)
+
+
+def bounded(text: str) -> str:
+    """Without the middle, if it is very long."""
+    half = _MOST_CHARS // 2
+    return text if len(text) <= _MOST_CHARS else f"{text[:half]}\n...\n{text[-half:]}"
 
 
 def shorten(text: str, max_chars: int) -> str:
@@ -52,7 +61,7 @@ def own_words(text: str) -> str:
 
 def split_output(message: Message) -> tuple[str, str]:
     """(A person's text, a tool's output) in a message."""
-    text = text_of(message)
+    text = bounded(text_of(message))
     if message.get("role") != "user":
         return "", text
     if (output := _OUTPUT.search(text)) is None:
@@ -70,7 +79,7 @@ class CaseTexts:
     @cached_property
     def request(self) -> str:
         users = [message for message in self.case.messages if message.get("role") == "user"]
-        return neutralise(text_of(users[-1])) if users else ""
+        return neutralise(bounded(text_of(users[-1]))) if users else ""
 
     @cached_property
     def calls(self) -> list[tuple[str, str]]:
@@ -81,7 +90,7 @@ class CaseTexts:
 
     @cached_property
     def reply(self) -> str:
-        return neutralise(text_of(self.case.reply), "assistant")
+        return neutralise(bounded(text_of(self.case.reply)), "assistant")
 
     @cached_property
     def results(self) -> list[str]:

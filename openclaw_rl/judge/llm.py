@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 from openclaw_rl.config import JudgeConfig
-from openclaw_rl.judge.exchange import text_of
+from openclaw_rl.judge.exchange import bounded, text_of
 from openclaw_rl.judge.guard import fence, neutralise
 from openclaw_rl.judge.hints import filter_hints, verbatim_hints
 from openclaw_rl.judge.voting import majority
@@ -197,7 +197,7 @@ def _shown(case: JudgeCase, max_chars: int) -> dict[str, Any]:
 
 def _message(message: Message, max_chars: int) -> dict[str, Any]:
     role = str(message.get("role", ""))
-    text = neutralise(text_of(message), role)
+    text = neutralise(bounded(text_of(message)), role)
     if len(text) > max_chars:
         half = max_chars // 2
         text = f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"

@@ -280,7 +280,7 @@ def _canonical(arguments: Any) -> str:
     """Arguments are compared by value: white space and key order do not matter."""
     try:
         value = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
+    except (ValueError, RecursionError):
         return " ".join(str(arguments).split())
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 

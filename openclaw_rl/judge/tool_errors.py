@@ -98,7 +98,7 @@ def _json(text: str) -> Any:
         return None
     try:
         return json.JSONDecoder().raw_decode(text)[0]  # text after the value is ignored
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

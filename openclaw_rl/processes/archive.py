@@ -15,7 +15,7 @@ import tarfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from openclaw_rl import __version__
 from openclaw_rl.private_files import sync_folder
@@ -28,6 +28,7 @@ FORGOTTEN = "forgotten"
 _FOLDERS = ("policies", FORGOTTEN)
 _MANIFEST = "backup.json"
 _FORMAT = 1
+_MOST_MANIFEST_BYTES = 64 << 20
 
 
 class DamagedArchive(ValueError):
@@ -125,12 +126,26 @@ def _write(path: Path, data: IO[bytes]) -> None:
 def _read_manifest(archive: tarfile.TarFile, source: Path) -> Json:
     try:
         data = archive.extractfile(_MANIFEST)
-        facts: Json = json.loads(data.read()) if data else {}
-    except (KeyError, ValueError):
-        raise DamagedArchive(f"{source} is no backup of openclaw-rl") from None
+        facts: Any = json.loads(data.read(_MOST_MANIFEST_BYTES)) if data else None
+    except (KeyError, ValueError, RecursionError):
+        facts = None
+    if not _is_manifest(facts):
+        raise DamagedArchive(f"{source} is no backup of openclaw-rl")
     if facts.get("format") != _FORMAT:
         raise ValueError(f"{source} was made by a later version; update openclaw-rl first")
-    return facts
+    found: Json = facts
+    return found
+
+
+def _is_manifest(facts: Any) -> bool:
+    """Somebody else may have written it: what is read of it is what it should be."""
+    known: dict[str, type | tuple[type, ...]] = {
+        "format": int, "version": str, "files": dict, "made_at": (int, float), "home": str,
+    }  # fmt: skip
+    if not isinstance(facts, dict) or "format" not in facts or "files" not in facts:
+        return False
+    shaped = all(isinstance(facts[name], kind) for name, kind in known.items() if name in facts)
+    return shaped and all(isinstance(value, str) for value in facts["files"].values())
 
 
 def _is_ours(name: str) -> bool:

@@ -47,13 +47,13 @@ class Backups(FileList):
 
     def _rewrite(self, entry: Json, receipts: list[Json]) -> str:
         file, part = Path(entry["file"]), self._home / _PART
-        archive.partial_of(file).unlink(missing_ok=True)
         shutil.rmtree(part, ignore_errors=True)
         try:
             if not file.exists():
                 return MISSING
             if archive.read_manifest(file)["made_at"] != entry["made_at"]:
                 return "not rewritten: it is not the file that was written there"
+            archive.partial_of(file).unlink(missing_ok=True)
             facts = archive.unpack(file, part)
             return _replace(file, part, facts) if erase_again(part, receipts) else CLEAN
         except (OSError, ValueError, sa.exc.SQLAlchemyError) as error:
@@ -84,4 +84,15 @@ def erase_again(folder: Path, receipts: Iterable[Json]) -> bool:
 
 
 def read_receipts(home: Path) -> list[Json]:
-    return [json.loads(path.read_text()) for path in sorted((home / archive.FORGOTTEN).glob("forget-*.json"))]
+    """ValueError for one whose id is not its file's name: it would be written under that."""
+    return [_read_receipt(path) for path in sorted((home / archive.FORGOTTEN).glob("forget-*.json"))]
+
+
+def _read_receipt(path: Path) -> Json:
+    try:
+        receipt: Json = json.loads(path.read_text())
+    except (ValueError, RecursionError):
+        receipt = {}
+    if not isinstance(receipt, dict) or receipt.get("id") != path.stem:
+        raise ValueError(f"{path} is no receipt of what was forgotten")
+    return receipt

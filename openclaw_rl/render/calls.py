@@ -227,7 +227,7 @@ class JsonCalls(CallScanner):
 def _text(literal: str) -> str:
     try:
         return str(json.loads(literal, strict=False))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise NotACall from None
 
 

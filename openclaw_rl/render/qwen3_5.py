@@ -65,7 +65,7 @@ def _value_rule(schema: Json) -> str:
 def _call_text(call: ToolCall) -> str:
     try:
         arguments = json.loads(call.arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = {}
     items = arguments.items() if isinstance(arguments, dict) else ()
     lines = [f"{_PARAMETER}{key}>\n{_written(value)}\n{_PARAMETER_END}\n" for key, value in items]

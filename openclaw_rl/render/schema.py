@@ -35,7 +35,7 @@ def typed_json(text: str, types: frozenset[str]) -> str:
     word = _WORDS.get(bare.lower(), bare)
     try:
         kind = _type(json.loads(word, parse_constant=_no_constant))
-    except ValueError:
+    except (ValueError, RecursionError):
         return json.dumps(text, ensure_ascii=False)
     fits = kind in types or (kind == "number" and "integer" in types)
     fits = fits or (kind == "null" and "string" not in types)

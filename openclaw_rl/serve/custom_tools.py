@@ -51,7 +51,7 @@ def text_of(arguments: str) -> str:
     """The free text of a call; incomplete arguments are returned unchanged."""
     try:
         value = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
     text = value.get(_ONLY) if isinstance(value, dict) else None
     return text if isinstance(text, str) else arguments

@@ -49,7 +49,7 @@ def _broken(schema: Json, text: str) -> list[str]:
     )
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ["not JSON"]
     return [_said(error) for error in validator.iter_errors(value)]
 

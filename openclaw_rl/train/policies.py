@@ -56,7 +56,7 @@ class PolicyStore:
         folder = self.path(version)
         if not self.exists(version):
             return (
-                f"there are no weights of policy version {version} in {folder}: they were deleted "
+                f"there are no weights of policy version {version}: they were deleted "
                 "(--keep-versions), pruned, or never finished; 'openclaw-rl policy list' shows which are left"
             )
         stamp = _stamp(folder)

@@ -141,6 +141,7 @@ class Rebuild:
         state, parent = trainer.state, policy.parent or BASE_VERSION
         algorithm = self.recipes.algorithm_for(policy.scope)
         take_steps(trainer, algorithm, training_set, state, self.recipes.seed(policy), parent)
+        folder.mkdir(parents=True, exist_ok=True)  # as for a version
         trainer.save(folder, state)
 
     def _keep(self, version: int, folder: Path) -> str | None:

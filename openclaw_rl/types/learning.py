@@ -379,7 +379,7 @@ class Trainer(Protocol):
     def save(self, folder: Path, state: Json) -> str | None:
         """Save weights that an engine can load, and everything ``resume`` needs, including ``state``.
 
-        Returns their URI if they are stored elsewhere than in ``folder``.
+        The folder exists. Returns their URI if they are stored elsewhere than in ``folder``.
         """
 
     @property

@@ -157,3 +157,53 @@ def test_what_was_in_the_folder_before_stays(
     assert "move it away" in said
     assert (other / "keys.json").read_text() == "{}"
     assert not (other / "serve.db").exists()
+
+
+EVIL = "forget-../../../evil"
+
+
+def test_a_receipt_in_a_backup_names_no_file_elsewhere(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its id is the name under which it is written into the folder that is restored into."""
+    good, bad, other = tmp_path / "good.tar.gz", tmp_path / "bad.tar.gz", tmp_path / "deep" / "er" / "other"
+    (home / "forgotten").mkdir()
+    (home / "forgotten" / "forget-1.json").write_text(json.dumps({"id": EVIL, "at": 1.0, "turns": []}))
+    assert main(["backup", str(good), "--home", str(home)]) == 0
+    rewritten(good, bad, lambda name, data: data)
+    assert main(["restore", str(bad), "--home", str(other)]) == 2
+    assert "no receipt" in capsys.readouterr().err
+    assert not [path for path in tmp_path.rglob("*evil*")]
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    ["[]", "7", "{}", '{"format": 1}', '{"format": 1, "files": []}', '{"a": 1}',
+     '{"format": 1, "files": {"serve.db": 7}}', '{"format": 1, "files": {}, "home": 7}',
+     '{"a":' * 50_000, "{" * 100],
+)  # fmt: skip
+def test_a_manifest_of_another_shape_is_told_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], manifest: str
+) -> None:
+    (tmp_path / "backup.json").write_text(manifest)
+    with tarfile.open(tmp_path / "evil.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "backup.json", "backup.json")
+    assert main(["restore", str(tmp_path / "evil.tar.gz"), "--home", str(tmp_path / "e")]) == 2
+    assert "is no backup" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_links_and_devices_in_a_backup_lead_nowhere(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: bytes
+) -> None:
+    (tmp_path / "secret").write_text("a secret")
+    manifest = {"format": 1, "version": "0", "files": {"keys.json": "0" * 64}}
+    (tmp_path / "backup.json").write_text(json.dumps(manifest))
+    with tarfile.open(tmp_path / "evil.tar.gz", "w:gz") as archive:
+        link = tarfile.TarInfo("keys.json")
+        link.type, link.linkname = kind, str(tmp_path / "secret")
+        archive.addfile(link)
+        archive.add(tmp_path / "backup.json", "backup.json")
+    assert main(["restore", str(tmp_path / "evil.tar.gz"), "--home", str(tmp_path / "e")]) == 2
+    assert "another backup" in capsys.readouterr().err
+    assert not (tmp_path / "e" / "keys.json").exists()
