@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from openclaw_rl.capture.wishes import CURRENT, TO_TEACH, wish_turns, wishes
+from openclaw_rl.capture.wishes import CURRENT, NOTHING_TRIED, TO_TEACH, wish_turns, wishes
 
 
 def rehome_wishes(
@@ -38,7 +38,7 @@ def _move(connection: sa.Connection, wish: Any, asked: Any, text: str) -> None:
     status = TO_TEACH if wish.status in CURRENT else wish.status
     values = {
         "turn_id": asked.turn_id, "created_at": asked.at, "text": text, "said": "", "status": status,
-        "tried": 0, "accepted": 0, "versions": 0, "kept": 0,
+        **NOTHING_TRIED,
     }  # fmt: skip
     connection.execute(wishes.update().where(wishes.c.turn_id == wish.turn_id).values(values))
     mine = wish_turns.c.wish == wish.turn_id

@@ -35,8 +35,8 @@ _ENDS = {_GIVING_UP: NOT_LEARNABLE, _PAUSING: PAUSED, _TAKING_BACK: TAKEN_BACK}
 ENDING = tuple(_ENDS)
 #: A wish is given up after this many failed replies that had the complaint in their context.
 _TRIES = 6
-#: A wish is paused by the next complaint after this many versions. If no reply was ever accepted without the
-#: complaint in its context, also after this many rejected versions and failed replies of versions.
+#: A wish is paused by the next complaint after this many versions, or after this many failures in a row:
+#: rejected versions, and first replies of its versions that were complained about.
 _MOST_VERSIONS, _MOST_IN_VAIN = 8, 5
 #: Wishes in a teacher's prompt; more would crowd out the request in a small model's context.
 MOST_WISHES = 8
@@ -56,7 +56,7 @@ _PROBLEMS = {
     SET_ASIDE: CROWDED_OUT,
 }
 #: The counters of a wish that is learned from the start.
-NOTHING_TRIED = dict.fromkeys(("tried", "accepted", "versions", "kept", "in_vain"), 0)
+NOTHING_TRIED = dict.fromkeys(("tried", "accepted", "versions", "in_vain"), 0)
 #: Statuses in which a user may still edit, pause or resume a wish.
 CHANGEABLE = (*CURRENT, *_PROBLEMS)
 
@@ -74,9 +74,6 @@ wishes = sa.Table(
     sa.Column("tried", sa.Integer, nullable=False, comment="replies that knew of it and were judged"),
     sa.Column("accepted", sa.Integer, nullable=False, comment="replies accepted since it came"),
     sa.Column("versions", sa.Integer, nullable=False, comment="made for it"),
-    sa.Column(
-        "kept", sa.Integer, nullable=False, server_default="0", comment="accepted without being told again"
-    ),
     sa.Column("said", sa.Text, nullable=False, server_default="", comment="its first words, before an edit"),
     sa.Column("noted", sa.Integer, comment="whether its person wants it in a note: 1, 0, or null"),
     sa.Column(
@@ -84,7 +81,7 @@ wishes = sa.Table(
         sa.Integer,
         nullable=False,
         server_default="0",
-        comment="its versions that were rejected, and their replies that failed without being told",
+        comment="failures in a row: its versions that were rejected, and first replies of the others",
     ),
     sa.Index("wishes_by_user", "user", "created_at"),
 )
@@ -113,7 +110,6 @@ class WishRecord:
     tried: int
     accepted: int
     versions: int
-    kept: int = 0
     said: str = ""
     """The original text, if a user edited it."""
     noted: int | None = None
@@ -224,11 +220,12 @@ class Wishes:
 
     # --- progress --------------------------------------------------------------------------------
 
-    def accepted(self, turn: TurnRecord, *, told: bool) -> None:
-        """A reply was accepted, so the wishes can be met. ``told``: it had a complaint in its context."""
+    def accepted(self, turn: TurnRecord, *, again: bool) -> None:
+        """A reply was accepted, so the wishes can be met. ``again``: after a complaint about the one before."""
         for wish in self.of_user(turn.user, turn.scope):
             if turn.created_at > wish.created_at:
-                self._set(wish, accepted=wish.accepted + 1, kept=wish.kept + (not told))
+                in_vain = wish.in_vain if again else 0
+                self._set(wish, accepted=wish.accepted + 1, in_vain=in_vain)
 
     def failed(self, turn: TurnRecord) -> str | None:
         """A reply with the wish in its context failed it; returns the reason if the wish is given up."""
@@ -241,7 +238,7 @@ class Wishes:
         return problem
 
     def missed(self, turn: TurnRecord) -> str | None:
-        """A reply failed wishes that it had not been told; returns the reason if one of them is paused.
+        """A conversation's first reply failed wishes; returns the reason if one of them is paused.
 
         A version is judged by its replies, so the newest one gets its chance before its wish is paused. A
         complaint that names no wish counts for all that its person has.
@@ -250,7 +247,7 @@ class Wishes:
         for wish in self._asked_for_in([turn.id]) or self.of_user(turn.user, turn.scope):
             in_vain = wish.in_vain + (turn.policy_version > wish.served)
             self._set(wish, in_vain=in_vain)
-            if wish.versions >= _MOST_VERSIONS or (in_vain >= _MOST_IN_VAIN and not wish.kept):
+            if wish.versions >= _MOST_VERSIONS or in_vain >= _MOST_IN_VAIN:
                 self._end(wish, _PAUSING)
                 problem = GOES_NOWHERE
         return problem
@@ -260,7 +257,7 @@ class Wishes:
         for wish in self._meant_by(turn_ids):
             in_vain = wish.in_vain + (not passed)
             self._set(wish, versions=wish.versions + 1, in_vain=in_vain)
-            if not passed and in_vain >= _MOST_IN_VAIN and not wish.kept:
+            if not passed and in_vain >= _MOST_IN_VAIN:
                 self._end(wish, _PAUSING)
 
     def _asked_for_in(self, turn_ids: Sequence[str]) -> list[WishRecord]:

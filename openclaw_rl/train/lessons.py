@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 
 from openclaw_rl.forms import read
-from openclaw_rl.messages import NOTE
 from openclaw_rl.roles import is_plain
 from openclaw_rl.scopes import is_environment
 from openclaw_rl.train.gate import Subject
@@ -225,9 +224,7 @@ class SampleMaker:
     def _take_up(self, turn: TurnRecord, verdict: Verdict) -> str | None:
         """Update the user's wishes from a verdict; returns the reason if nothing is to be trained."""
         if verdict.score > 0 and verdict.confidence >= _SURELY:
-            self._wishes.accepted(
-                turn, told=self._verdicts.corrected(turn) is not None or NOTE in turn.params
-            )
+            self._wishes.accepted(turn, again=self._verdicts.corrected(turn) is not None)
         if verdict.score >= 0 or not self._algorithm.needs.generates:
             return None
         again, before = self._verdicts.corrected(turn), self._wishes.texts(turn.user, turn.scope)
@@ -254,7 +251,7 @@ class SampleMaker:
             return SAME_WISH
         if self._was_learned_since(turn, wish.served):
             return LEARNED_SINCE
-        return None if again or NOTE in turn.params else self._wishes.missed(turn)
+        return None if again else self._wishes.missed(turn)
 
     def _unexplained(self, turn: TurnRecord, verdict: Verdict) -> str | None:
         if not _is_unexplained(turn, verdict):
@@ -264,8 +261,8 @@ class SampleMaker:
     def _was_learned_since(self, turn: TurnRecord, served: int = BASE_VERSION) -> bool:
         """Whether an earlier version answered, and the serving one has learned the wish since.
 
-        Some conversations stay with the version before. Under other roles' system prompts the base answers until
-        there is a complaint. ``served``: the version that served when the wish came.
+        Some conversations stay with the version before. Under system prompts of other roles the base answers,
+        until there is a complaint. ``served``: the version that served when the wish came.
         """
         serving = self._verdicts.serving(turn.scope)
         is_earlier = BASE_VERSION <= turn.policy_version < serving and served < serving

@@ -147,9 +147,9 @@ def test_six_replies_that_knew_of_it_and_failed_end_it(book: Wishes) -> None:
 
 def test_a_reply_that_pleased_shows_that_it_can_be_done(book: Wishes) -> None:
     book.take_up(turn(1), LISTS, 0)
-    book.accepted(turn(0), told=True)  # given before the wish: says nothing about it
+    book.accepted(turn(0), again=True)  # given before the wish: says nothing about it
     assert book.of_user("ann", EVERYONE)[0].accepted == 0
-    book.accepted(turn(2), told=True)
+    book.accepted(turn(2), again=True)
     for number in range(3, 9):
         book.take_up(turn(number), LISTS, 0)
         book.failed(turn(number))
@@ -170,11 +170,8 @@ def paused(book: Wishes) -> bool:
     return any(wish.problem for wish in book.ending(EVERYONE))
 
 
-@pytest.mark.parametrize("told", [True, None], ids=["only when told", "never accepted"])
-def test_five_failures_of_its_versions_pause_a_wish(book: Wishes, told: bool | None) -> None:
+def test_five_failures_in_a_row_pause_a_wish(book: Wishes) -> None:
     book.take_up(turn(1), LISTS, 0)
-    if told is not None:
-        book.accepted(turn(2), told=told)
     for _ in range(2):
         book.count_version(["t1", "of somebody else"], passed=False)
     for _ in range(3):
@@ -191,6 +188,16 @@ def test_five_failures_of_its_versions_pause_a_wish(book: Wishes, told: bool | N
     assert [w.status for w in book.of_user("ann", EVERYONE, (PAUSED,))] == [PAUSED]
 
 
+@pytest.mark.parametrize(("again", "left"), [(True, 4), (False, 0)], ids=["when told again", "at once"])
+def test_only_a_reply_that_pleases_at_once_ends_the_row(book: Wishes, again: bool, left: int) -> None:
+    book.take_up(turn(1), LISTS, 0)
+    for number in range(2, 6):
+        book.missed(turn(number, version=1))
+    book.accepted(turn(6, version=1), again=again)
+    [wish] = book.of_user("ann", EVERYONE)
+    assert (wish.in_vain, wish.accepted) == (left, 1)
+
+
 def test_five_rejected_versions_pause_a_wish(book: Wishes) -> None:
     book.take_up(turn(1), LISTS, 0)
     for _ in range(5):
@@ -199,15 +206,14 @@ def test_five_rejected_versions_pause_a_wish(book: Wishes) -> None:
     assert paused(book)
 
 
-def test_a_wish_that_was_met_untold_is_paused_only_by_a_complaint_after_eight_versions(book: Wishes) -> None:
+def test_a_complaint_after_eight_versions_pauses_a_wish_that_is_met_now_and_then(book: Wishes) -> None:
     book.take_up(turn(1), LISTS, 0)
-    book.accepted(turn(2, version=1), told=False)
-    for n in range(8):
-        book.count_version(["t1"], passed=n % 2 == 0)
-        if n < 7:
-            assert book.missed(turn(1, version=n)) is None
-    assert not paused(book), "the eighth has not answered anybody yet"
-    assert book.missed(turn(1, version=8)) == GOES_NOWHERE
+    for version in range(1, 9):
+        assert book.missed(turn(2, version=version - 1)) is None
+        book.count_version(["t1"], passed=version % 2 == 0)
+        book.accepted(turn(3, version=version), again=False)
+    assert not paused(book), "the eighth has not disappointed anybody yet"
+    assert book.missed(turn(4, version=8)) == GOES_NOWHERE
 
 
 def test_a_complaint_that_names_no_wish_counts_for_all(book: Wishes) -> None:
