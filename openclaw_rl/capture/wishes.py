@@ -221,7 +221,7 @@ class Wishes:
     # --- progress --------------------------------------------------------------------------------
 
     def accepted(self, turn: TurnRecord, *, again: bool) -> None:
-        """A reply was accepted, so the wishes can be met. ``again``: after a complaint about the one before."""
+        """A reply was accepted, so the wishes can be met. ``again``: it answers a complaint."""
         for wish in self.of_user(turn.user, turn.scope):
             if turn.created_at > wish.created_at:
                 in_vain = wish.in_vain if again else 0
