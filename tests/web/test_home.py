@@ -47,10 +47,11 @@ def wish(live: Any, turn_id: str, text: str) -> None:
 
 
 def serve_version(live: Any, version: int, scope: str) -> None:
-    """One that passed a check, chosen for a scope."""
-    check = {"name": "facts", "value": 1.0, "bound": 0.5, "passed": True}
+    """One that passed its checks, chosen for a scope."""
+    checks = [{"name": "facts", "value": 1.0, "bound": 0.5, "passed": True},
+              {"name": "broken replies", "value": 0.0, "bound": 0.1, "passed": True}]  # fmt: skip
     row = {"version": version, "parent": 0, "status": "retired", "created_at": time.time(), "num_samples": 1,
-           "config_hash": "", "metrics": "{}", "gate": json.dumps({"passed": True, "checks": [check]}),
+           "config_hash": "", "metrics": "{}", "gate": json.dumps({"passed": True, "checks": checks}),
            "scope": scope}  # fmt: skip
     with writing(live.system.ledgers.learn.db) as connection:
         connection.execute(policies.insert().values(row))
@@ -224,6 +225,15 @@ def test_a_reply_is_shown_as_markdown_and_can_be_stopped(live: Any, visit: Calla
     page.locator(".pill", has_text="stopped").wait_for()
     wait_until(lambda: live.system.engine.num_cancelled or None, "the engine is told")
     assert page.get_by_role("button", name="Send").is_enabled()
+
+
+def test_checks_say_which_side_of_the_limit_is_right(live: Any, visit: Callable[..., Any]) -> None:
+    serve_version(live, 1, EVERYONE)
+    guest = visit(live.url)
+    guest.sign_in(live.key)
+    guest.open("Learning")
+    guest.page.get_by_text("1.00, at least 0.50").wait_for()
+    guest.page.get_by_text("0.00, at most 0.10").wait_for()
 
 
 def compared() -> str:

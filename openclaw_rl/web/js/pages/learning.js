@@ -1,7 +1,7 @@
 // Is it learning, and can I trust it?
 
 import { get } from "../api.js";
-import { fill, h, num, pill, plural } from "../dom.js";
+import { fill, h, limitOf, num, pill, plural } from "../dom.js";
 import { onChange } from "../live.js";
 import { legend, plot } from "../plot.js";
 import { comparison } from "../compare.js";
@@ -72,9 +72,11 @@ function showProbes(card, made) {
 function newest({ version, gate }) {
   const checks = gate.checks.filter(({ name }) => name !== "finite");
   return [h("h3", {}, `Version ${version}`), h("ul", { class: "lines checks" }, checks.map((check) => h("li", {}, h("span", {}, titled(check.name)),
-    h("span", { class: "row" }, h("span", { class: "small num muted" }, `${num(check.value, 2)}, limit ${num(check.bound, 2)}`),
+    h("span", { class: "row" }, h("span", { class: "small num muted" }, outcome(check)),
       check.passed ? pill("passed", "good") : pill("failed", "warn")))))];
 }
+
+const outcome = (check) => `${num(check.value, 2)}, ${limitOf(check, 2)}`;
 
 const titled = (name) => name[0].toUpperCase() + name.slice(1);
 
@@ -84,7 +86,7 @@ function overVersions(made) {
     const found = made.map((policy) => ({ version: policy.version, check: policy.gate.checks.find((check) => check.name === name) })).filter((one) => one.check);
     const last = found.at(-1);
     return small(titled(name), found.map((one) => one.version), found.map((one) => one.check.value), 2,
-      found.map((one) => one.check.bound), `${num(last.check.value, 2)}, limit ${num(last.check.bound, 2)}`);
+      found.map((one) => one.check.bound), outcome(last.check));
   }));
 }
 

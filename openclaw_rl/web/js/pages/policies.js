@@ -1,7 +1,7 @@
 // Versions of the weights: each one's origin and checks, and which one serves.
 
 import { get, post } from "../api.js";
-import { confirm, fill, h, num, pill, plural, toast, versionName, when } from "../dom.js";
+import { confirm, fill, h, limitOf, num, pill, plural, toast, versionName, when } from "../dom.js";
 import { current, onChange } from "../live.js";
 
 export async function render(main, { me, keep }) {
@@ -92,7 +92,7 @@ async function fillDetails(body, policy) {
   const checks = policy.gate?.checks ?? [], metrics = Object.entries(policy.metrics ?? {}).filter(([, value]) => !Array.isArray(value));
   const found = await get(`/v1/policies/${policy.version}`).catch(() => ({ turns: [] }));
   fill(body, h("div", { class: "grid two" },
-    checks.length > 0 && h("div", { class: "scroll" }, table(["Check", "Value", "Limit", ""], checks.map((check) => [check.name, num(check.value, 3), num(check.bound, 3), pill(check.passed ? "ok" : "failed", check.passed ? "good" : "bad")]))),
+    checks.length > 0 && h("div", { class: "scroll" }, table(["Check", "Value", "Limit", ""], checks.map((check) => [check.name, num(check.value, 3), limitOf(check, 3), pill(check.passed ? "ok" : "failed", check.passed ? "good" : "bad")]))),
     metrics.length > 0 && h("div", { class: "scroll" }, table(["Metric", "Value"], metrics.map(([name, value]) => [name.replaceAll("_", " "), typeof value === "number" ? num(value, Number.isInteger(value) ? 0 : 4) : value === null ? "–" : String(value)])))),
   found.turns.length > 0 && h("p", { class: "small muted" }, "Learned from: ", found.turns.slice(0, 40).map((turn, index) => [index ? ", " : "", h("button", { type: "button", class: "plain mono", onclick: () => openTurn(turn.turn_id) }, turn.turn_id.slice(-8))])));
 }
