@@ -22,6 +22,8 @@ Role = tuple[int, ...]
 
 _WORD = re.compile(r"[^\W\d_]+")
 _KEPT = 64
+#: Characters of a prompt that are looked at, and kept: requests wait for it.
+_LONGEST = 40_000
 #: Required similarity of prompts with the same role: high for short ones, lower for long, more variable ones.
 _SHARED_SHORT, _SHARED = 0.8, 0.4
 #: "You are a helpful assistant." gives no role, unless it also says how to answer.
@@ -44,13 +46,18 @@ def is_plain(prompt: str) -> bool:
     """Whether a system prompt gives no role, so that the request is a plain chat."""
     if not prompt:
         return True
+    prompt = prompt[:_LONGEST]
     short = len(prompt.split()) <= _SHORT_WORDS
     return short and bool(_NOBODY.match(prompt)) and not _TELLS_HOW.search(prompt)
 
 
-@lru_cache(maxsize=256)
 def role_of(prompt: str) -> Role:
     """The hashes by which a system prompt is recognised."""
+    return _role_of(prompt[:_LONGEST])
+
+
+@lru_cache(maxsize=256)
+def _role_of(prompt: str) -> Role:
     words = [word.lower() for word in _WORD.findall(prompt)]
     pairs = {" ".join(words[n : n + 2]) for n in range(max(1, len(words) - 1))}
     return tuple(sorted(map(_hash, pairs))[:_KEPT])

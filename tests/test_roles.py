@@ -67,3 +67,9 @@ def test_the_system_prompt_is_what_stands_before_the_conversation() -> None:
     ]
     assert system_prompt(messages) == "One.\nTwo."
     assert system_prompt([{"role": "user", "content": "Hello"}]) == ""
+
+
+def test_of_a_very_long_prompt_only_the_beginning_is_looked_at_and_kept() -> None:
+    """The newest prompts are kept in memory, and the request waits until one is read."""
+    words = " ".join(f"word{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}" for n in range(6_000))
+    assert role_of(f"{words}{' more' * 1_000_000}") == role_of(f"{words}{' other' * 1_000_000}")

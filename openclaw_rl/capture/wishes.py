@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from openclaw_rl.capture import database
-from openclaw_rl.capture.learn_ledger import LearnLedger, metadata
+from openclaw_rl.capture.learn_ledger import LearnLedger, metadata, verdicts
 from openclaw_rl.capture.samples import samples, scope_column
 from openclaw_rl.types import Scope, TurnRecord
 
@@ -152,8 +152,11 @@ class Wishes:
         """A user's current wishes as one text, as in the teacher's prompt."""
         return " ".join(self.texts(user, scope))
 
-    def take_up(self, turn: TurnRecord, text: str, serving: int) -> WishRecord | None:
-        """Apply a complaint's hint to the user's wishes; returns its wish, or None if it only ended some."""
+    def take_up(
+        self, turn: TurnRecord, text: str, serving: int, verdict: int | None = None
+    ) -> WishRecord | None:
+        """Apply a complaint's hint to the user's wishes; returns its wish, or None if it only ended some, or
+        was forgotten meanwhile. ``verdict``: the number of the one that the hint is from."""
         mine, ended = None, self._ended_by(turn, text)
         for old in self.of_user(turn.user, turn.scope, (*CURRENT, *_PROBLEMS)):
             relation = self._relation(text, old)
@@ -163,7 +166,7 @@ class Wishes:
                 self._end(old, _TAKING_BACK if relation == "takes back" else REPLACED, turn.created_at)
                 ended = ended or (relation == "takes back" and self._only_back(text, old.text))
         if mine is None and not ended:
-            mine = self._add(turn, text, serving)
+            mine = self._add(turn, text, serving, verdict)
         if mine is not None:
             self._note(mine, turn)
             mine = self._make_room(mine)
@@ -185,13 +188,16 @@ class Wishes:
         gone = self.of_user(turn.user, turn.scope, (TAKEN_BACK, _TAKING_BACK))
         return any(old.ended_at == turn.created_at and self._only_back(text, old.text) for old in gone)
 
-    def _add(self, turn: TurnRecord, text: str, serving: int) -> WishRecord:
+    def _add(self, turn: TurnRecord, text: str, serving: int, verdict: int | None) -> WishRecord | None:
         wish = WishRecord(
             turn.id, turn.scope, turn.user, text, ACTIVE, turn.created_at, None, serving, 0, 0, 0
         )
         row = {name: getattr(wish, name) for name in WishRecord.__slots__}
         with database.writing(self._db) as connection:
             connection.execute(wishes.delete().where(wishes.c.turn_id == turn.id))
+            known = sa.select(verdicts.c.seq).where(verdicts.c.seq == verdict)
+            if verdict is not None and connection.execute(known).first() is None:
+                return None
             connection.execute(wishes.insert().values(row))
         return wish
 

@@ -185,7 +185,7 @@ class SampleMaker:
             else:
                 self._verdicts.skip(seq)
             return
-        if (problem := self._take_up(turn, verdict)) is not None:
+        if (problem := self._take_up(seq, turn, verdict)) is not None:
             self._verdicts.settle(seq, turn, verdict, reason=problem)
             return
         try:
@@ -221,7 +221,7 @@ class SampleMaker:
         own = is_environment(turn.scope) or not self._algorithm.needs.generates
         return OTHER_MODEL if own and self._verdicts.is_foreign(turn) else None
 
-    def _take_up(self, turn: TurnRecord, verdict: Verdict) -> str | None:
+    def _take_up(self, seq: int, turn: TurnRecord, verdict: Verdict) -> str | None:
         """Update the user's wishes from a verdict; returns the reason if nothing is to be trained."""
         if verdict.score > 0 and verdict.confidence >= _SURELY:
             self._wishes.accepted(turn, again=self._verdicts.corrected(turn) is not None)
@@ -234,7 +234,7 @@ class SampleMaker:
         hint = " ".join(hint for hint in verdict.hints if self._wishes.is_wish(hint))
         if not hint:
             return self._unexplained(turn, verdict) if before else NO_LESSON
-        wish = self._wishes.take_up(turn, hint, self._verdicts.serving(turn.scope))
+        wish = self._wishes.take_up(turn, hint, self._verdicts.serving(turn.scope), seq)
         if wish is not None and wish.problem is not None:
             return wish.problem
         if wish is None and not self._wishes.texts(turn.user, turn.scope):

@@ -14,6 +14,7 @@ from openclaw_rl.capture.learn_ledger import LearnLedger, verdicts
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.samples import samples
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
+from openclaw_rl.capture.wishes import wishes
 from openclaw_rl.types import TurnRecord
 
 from .conftest import make_turn
@@ -30,6 +31,9 @@ class Judged:
         with database.writing(learn.db) as connection:
             learn._add_verdict(connection, "t1", COMPLAINT)
         [(self.seq, _)] = self.policies.pending(10)
+        self.wishes = self.policies.wishes(
+            lambda new, old: "other", lambda new, old: False, lambda text: True
+        )
 
     def forget(self) -> None:
         with database.writing(self._db) as connection:
@@ -59,3 +63,11 @@ def test_it_becomes_no_sample(judged: Judged) -> None:
     judged.forget()
     judged.policies.settle(judged.seq, judged.turn, COMPLAINT, [example_of(judged.turn, COMPLAINT)])
     assert judged.rows(samples) == 0
+
+
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_its_words_become_no_wish(judged: Judged, forgotten: bool) -> None:
+    if forgotten:
+        judged.forget()
+    judged.wishes.take_up(judged.turn, "Be brief.", 0, judged.seq)
+    assert judged.rows(wishes) == (0 if forgotten else 1)
