@@ -127,15 +127,22 @@ test-gpu: $(STAMP) ## run the GPU's kernels, in Triton's interpreter where there
 	@$(BIN)/python -m pytest -m triton $(ARGS)
 
 .PHONY: test-vllm
-test-vllm: $(STAMP) ## run the engine's contract and swaps under load on a real vLLM, on a CPU (2.5 GB)
+test-vllm: $(STAMP) ## run the engine's contract and swaps under load on a real vLLM, on a CPU (2.4 GB)
 	@scripts/engine-venvs vllm
 	@$(BIN)/python -m pytest -m vllm -s $(ARGS)
 
 .PHONY: test-tinker
-test-tinker: $(STAMP) ## run engine, trainer and loop against a real SkyRL server, on a CPU (2.2 GB)
+test-tinker: $(STAMP) ## run engine, trainer and loop against a real SkyRL server, alone and with vLLM, on a CPU (3.5 GB)
 	@scripts/engine-venvs skyrl
+	@scripts/engine-venvs vllm
 	@$(BIN)/python -c "import tinker" 2>/dev/null || $(PIP) install --quiet -c requirements.lock tinker==0.25.0
 	@$(BIN)/python -m pytest -m tinker -s $(ARGS)
+
+.PHONY: test-fireworks
+test-fireworks: $(STAMP) ## run engine and trainer with Fireworks' client against a SkyRL server, on a CPU (1.2 GB)
+	@scripts/engine-venvs skyrl-json
+	@scripts/engine-venvs fireworks
+	@.venv-engines/fireworks/bin/python -m pytest -m fireworks -s $(ARGS)
 
 .PHONY: test-arm
 test-arm: $(STAMP) ## run the kernels for ARM in an emulator, and those that Clang builds

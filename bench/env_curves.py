@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-COLOURS = ("#e4572e", "#6b8cae", "#76b041", "#8e6bbf")
+COLOURS = ("#e4572e", "#6b8cae", "#76b041", "#8e6bbf", "#c79a2b")
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 380, 56, 24, 62
 Point = tuple[float, float, float, float]
 
@@ -26,7 +26,7 @@ def points(log: Path) -> list[Point]:
     return [(row["groups"], row["solved"] / row["of"], row["low"], row["high"]) for row in looks]
 
 
-def chart(runs: Sequence[tuple[str, list[Point]]]) -> str:
+def chart(runs: Sequence[tuple[str, list[Point]]], across: str = "groups of attempts") -> str:
     most = max((point[0] for _, run in runs for point in run), default=1) or 1
     labels = list(dict.fromkeys(label for label, _ in runs))
 
@@ -43,7 +43,7 @@ def chart(runs: Sequence[tuple[str, list[Point]]]) -> str:
         parts.append(_text(LEFT - 8, at + 4, f"{tenth * 10} %", "end"))
     for part in range(5):
         parts.append(_text(x(most * part / 4), HEIGHT - BOTTOM + 18, f"{most * part / 4:.0f}", "middle"))
-    parts.append(_text(WIDTH / 2, HEIGHT - BOTTOM + 36, "groups of attempts", "middle"))
+    parts.append(_text(WIDTH / 2, HEIGHT - BOTTOM + 36, across, "middle"))
     for label, run in runs:
         colour = COLOURS[labels.index(label) % len(COLOURS)]
         for groups, share, low, high in run:
@@ -54,7 +54,7 @@ def chart(runs: Sequence[tuple[str, list[Point]]]) -> str:
         line = " ".join(f"{x(groups):.1f},{y(share):.1f}" for groups, share, _, _ in run)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
     for number, label in enumerate(labels):
-        at, colour = LEFT + number * 170, COLOURS[number % len(COLOURS)]
+        at, colour = LEFT + number * (WIDTH - LEFT) / max(4, len(labels)), COLOURS[number % len(COLOURS)]
         parts.append(f'<rect x="{at}" y="{HEIGHT - 18}" width="12" height="12" fill="{colour}"/>')
         parts.append(_text(at + 18, HEIGHT - 8, label, "start"))
     return (

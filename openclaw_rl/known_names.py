@@ -22,11 +22,17 @@ UNDERSTOOD = {
     "MAJORITY_VOTE_N": "majority_vote_n",
     "OPENCLAW_HOST": "host",
     "OPENCLAW_PORT": "port",
+    "PROXY_HOST": "host",
+    "PROXY_PORT": "port",
+    "OPENCLAW_COMBINE_W_RL": "rl_weight",
+    "OPENCLAW_COMBINE_W_OPD": "opd_weight",
 }
 _GPUS = (
     "one process uses one GPU; for more, --engine vllm with --engine-options "
     "'flags=--tensor-parallel-size N', or a SkyRL server with --engine tinker --trainer tinker"
 )
+_RESUME = "learning goes on from the version that serves; choose one: openclaw-rl policy promote N"
+_RECORD = "every turn is recorded; write them to a file: openclaw-rl data export"
 #: Variable that is not used -> what to do instead.
 ANSWERED = {
     "NUM_GPUS": _GPUS,
@@ -34,7 +40,14 @@ ANSWERED = {
     "ROLLOUT_GPUS": _GPUS,
     "PRM_GPUS": f"the judge is the served model; {_GPUS}",
     "TRAIN_GPUS": _GPUS,
-    "RESUME_CKPT": "learning goes on from the version that serves; choose one: openclaw-rl policy promote N",
+    "TRAIN_TP": _GPUS,
+    "ROLLOUT_NUM_GPUS_PER_ENGINE": _GPUS,
+    "PRM_NUM_GPUS_PER_ENGINE": f"the judge is the served model; {_GPUS}",
+    "REF_LOAD": "the reference is the base model: --model",
+    "RESUME_CKPT": _RESUME,
+    "RESUME_FROM_CKPT": _RESUME,
+    "OPENCLAW_RECORD_ENABLED": _RECORD,
+    "OPENCLAW_RECORD_FILE": _RECORD,
     "DATA_PATH": "bring conversations in first: openclaw-rl data import FILE",
 }
 #: Variables for the API key; see ``serve/auth.py``.
@@ -46,6 +59,9 @@ FLAGS = {
     "--model-name": "model",
     "--prm-m": "majority_vote_n",
     "--prm-model": "judge_model",
+    "--teacher-model-name": "judge_model",
+    "--proxy-host": "host",
+    "--proxy-port": "port",
     "--w-rl": "rl_weight",
     "--w-opd": "opd_weight",
 }

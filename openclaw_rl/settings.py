@@ -41,7 +41,7 @@ class EngineConfig:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     engine: str = "local"
-    """local (in this process), vllm, tinker, or your own pkg.module:Class."""
+    """local (in this process), vllm, tinker, fireworks, or your own pkg.module:Class."""
     model: str = DEFAULT_MODEL
     """A Hugging Face id, a local folder or a GGUF file."""
     renderer: str | None = None
@@ -59,7 +59,7 @@ class TrainConfig:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     trainer: str = "local"
-    """local (in the learn process), tinker, or your own pkg.module:Class."""
+    """local (in the learn process), tinker, fireworks, or your own pkg.module:Class."""
     finetune: Literal["lora", "full"] = "lora"
     """Train a low-rank adapter on the frozen base (lora), or all weights (full)."""
     lora_rank: Annotated[int, Ge(1)] = 16

@@ -78,6 +78,8 @@ def test_variables_are_read_and_ours_win(tmp_path: Path) -> None:
         "OPENCLAW_RL_HOME": str(tmp_path), "HF_CKPT": "Qwen/Qwen3-4B", "PRM_M": "1", "OPENCLAW_PORT": "3001",
         "SAVE_CKPT": "/models/versions", "SERVED_MODEL_NAME": "mine", "JUDGE_MODEL_PATH": "Qwen/Qwen3-8B",
     }  # fmt: skip
+    config = load_config({"algo": "hybrid-sum"}, environment={**environment, "OPENCLAW_COMBINE_W_RL": "0.5"})
+    assert config.learn.algo_options == {"rl_weight": "0.5"}
     config = load_config(environment=environment)
     assert (config.engine.model, config.judge.majority_vote_n, config.serve.port) == (
         "Qwen/Qwen3-4B",
@@ -114,9 +116,10 @@ def test_the_key_may_come_under_the_other_name(tmp_path: Path, monkeypatch: pyte
 def test_run_takes_the_flags_that_people_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = config_of(
         "run", "--method", "combine", "--model-name", "Qwen/Qwen3-4B", "--batch-size", "16", "--prm-m", "1",
-        "--w-opd", "0.5", "--w-rl", "2.0", "--home", str(tmp_path),
+        "--w-opd", "0.5", "--w-rl", "2.0", "--proxy-port", "3003", "--home", str(tmp_path),
     )  # fmt: skip
     learn = config.learn
+    assert config.serve.port == 3003
     assert (config.engine.model, learn.algo, learn.batch_size) == ("Qwen/Qwen3-4B", "hybrid-sum", 16)
     made = create_algorithm(learn)
     assert isinstance(made, HybridSum)

@@ -5,42 +5,39 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
+from openclaw_rl import train
 from openclaw_rl.algo import create_algorithm
 from openclaw_rl.capabilities import check_training
-from openclaw_rl.config import Config, EngineConfig, load_config
+from openclaw_rl.config import Config, EngineConfig, TrainConfig, load_config
+from openclaw_rl.engine import check_settings
 from openclaw_rl.engine.tinker import TinkerEngine, TinkerEngineOptions
 from openclaw_rl.errors import EngineAway, RequestError
+from openclaw_rl.fireworks_service import FireworksService
 from openclaw_rl.processes.parts import model_folder
-from openclaw_rl.tinker_service import (
-    _within,
-    check_client,
-    connect,
-    facts_of,
-    raised,
-    sampler_of,
-    weights_uri,
-)
+from openclaw_rl.tinker_service import TinkerService, within
 from openclaw_rl.train.tinker import TinkerTrainer, TinkerTrainerOptions
 from openclaw_rl.types import Capabilities
 
+TINKER = TinkerService()
 URL = "http://head:8000"
 
 
 def test_a_version_s_uri_says_all_that_training_goes_on_from() -> None:
     facts = {"state": "tinker://run/weights/a", "steps": 3, "algorithm": {"mean": {"ann #1": 0.25}}}
-    uri = weights_uri("tinker://run/sampler_weights/b", facts)
-    assert sampler_of(uri) == "tinker://run/sampler_weights/b"
-    assert facts_of(uri) == facts
+    uri = TINKER.weights_uri("tinker://run/sampler_weights/b", facts)
+    assert TINKER.sampler_of(uri) == "tinker://run/sampler_weights/b"
+    assert TINKER.facts_of(uri) == facts
     with pytest.raises(ValueError, match="not made by --trainer tinker"):
-        sampler_of("file:///home/ann/policies/3")
+        TINKER.sampler_of("file:///home/ann/policies/3")
 
 
 def test_a_model_elsewhere_needs_no_weights_here(tmp_path: Path) -> None:
@@ -64,11 +61,11 @@ def test_a_server_that_died_while_the_client_connects_is_not_waited_for_without_
     """The client itself sets no limit there, so the learn process hung."""
     answered = Event()
     with pytest.raises(EngineAway, match="http://head:8000 does not answer"):
-        _within(0.01, answered.wait, "http://head:8000")
+        within(0.01, answered.wait, "http://head:8000")
     answered.set()
-    assert _within(60, lambda: "models", "") == "models"
+    assert within(60, lambda: "models", "") == "models"
     with pytest.raises(KeyError):
-        _within(60, lambda: {}["models"], "")
+        within(60, lambda: {}["models"], "")
 
 
 # --- what a server does, found out at the start, with a stand-in for the client's package -----------------
@@ -115,7 +112,9 @@ class Service:
 
     def sample(self, *_: Any, **more: Any) -> Any:
         if not self.tells_likeliest:
-            raise sys.modules["tinker"].BadRequestError("topk_prompt_logprobs is not supported")
+            error = sys.modules["tinker"].BadRequestError("topk_prompt_logprobs is not supported")
+            error.status_code = 400
+            raise error
         return SimpleNamespace(result=lambda timeout: SimpleNamespace(topk_prompt_logprobs=[]))
 
 
@@ -176,14 +175,14 @@ def test_a_client_that_cannot_read_a_server_s_replies_is_refused(
 ) -> None:
     own, cloud = TinkerTrainerOptions(url=URL), TinkerTrainerOptions()
     for version in ("0.25.0", "0.25.9"):
-        check_client(version, own)
+        TINKER.check_client(version, own)
     for version in ("0.26.0", "0.27.1rc1", "1.0"):
-        check_client(version, cloud)
+        TINKER.check_client(version, cloud)
         with pytest.raises(ValueError, match=r"pip install 'tinker>=0\.25,<0\.26'"):
-            check_client(version, own)
+            TINKER.check_client(version, own)
     monkeypatch.setattr(sys.modules["tinker"], "__version__", "0.26.0")
     with pytest.raises(ValueError, match="cannot read the replies of a SkyRL server"):
-        connect(own)
+        TINKER.connect(own)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +208,7 @@ def test_a_quota_is_named_also_where_the_client_fails_over_it(service: Service) 
     service.error = broken
     with pytest.raises(ConnectionError, match="quota of the Tinker service"):
         trainer()
-    assert "quota" in str(raised(broken))
+    assert "quota" in str(TINKER.raised(broken))
     service.error = AttributeError("of another kind")
     with pytest.raises(AttributeError, match="another kind"):
         trainer()
@@ -239,3 +238,32 @@ def test_learning_from_replies_whose_log_probs_are_unknown_is_refused_or_said(
     with caplog.at_level(logging.WARNING):
         assert not start(assume_temperature_1=True).top_logprobs
     assert "as if sampled at temperature 1" in caplog.text
+
+
+# --- Fireworks, the second service with this protocol -----------------------------------------------------
+
+
+def test_fireworks_names_its_own_key_package_and_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = FireworksService()
+    uri = service.weights_uri("ann/run-1/step-1", {"steps": 3})
+    assert uri.startswith("fireworks://ann/run-1/step-1#")
+    assert (service.sampler_of(uri), service.facts_of(uri)) == ("ann/run-1/step-1", {"steps": 3})
+    with pytest.raises(ValueError, match="not made by --trainer fireworks"):
+        service.sampler_of("tinker://run/sampler_weights/b")
+    monkeypatch.setitem(sys.modules, "fireworks.training.sdk", None)
+    with pytest.raises(ValueError, match=r"pip install 'openclaw-rl\[fireworks\]'"):
+        service.connect(TinkerTrainerOptions())
+    refused = httpx.HTTPStatusError(
+        "no", request=httpx.Request("POST", URL), response=httpx.Response(402, text="secret")
+    )
+    assert service.problem_of(refused) == "the quota of the Fireworks service is used up"
+
+
+def test_fireworks_wants_its_own_name_of_the_model() -> None:
+    settings = EngineConfig(engine="fireworks", model="Qwen/Qwen3-8B")
+    with pytest.raises(ValueError, match=r"base_model=accounts/fireworks/models/"):
+        check_settings(settings)
+    named = replace(settings, engine_options={"base_model": "accounts/fireworks/models/qwen3-8b"})
+    check_settings(named)
+    with pytest.raises(ValueError, match=r"base_model=accounts/fireworks/models/"):
+        train.check_settings(TrainConfig(trainer="fireworks"))

@@ -90,7 +90,8 @@ async def _tokens(
     reply_ids = [*said, *([] if end is None else [end])]
     if len(prompt_ids) + len(reply_ids) > engine.context_length:
         return None
-    scores = await engine.score(ScoreRequest([*prompt_ids, *reply_ids], len(prompt_ids), top_k=_TOP))
+    top_k = _TOP if engine.capabilities.top_logprobs else 0
+    scores = await engine.score(ScoreRequest([*prompt_ids, *reply_ids], len(prompt_ids), top_k=top_k))
     rows = zip(reply_ids, scores.logprobs, scores.top_ids, scores.top_logprobs, strict=True)
     tokens = [Token(i, p, p, tuple(ids), tuple(ps), BASE_VERSION) for i, p, ids, ps in rows]
     tokens[-1] = replace(tokens[-1], finish_reason="stop")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from openclaw_rl.engine.local_options import LocalEngineOptions
+from openclaw_rl.fireworks_service import check_name
 from openclaw_rl.models import pick_device
 from openclaw_rl.plugins import create, find, imported
 from openclaw_rl.settings import EngineConfig, extended
@@ -73,11 +74,16 @@ def _check_local(options: LocalEngineOptions) -> None:
     check_kernel_name(options.kernel)
 
 
+def _check_fireworks(options: Any) -> None:
+    check_name({"base_model": options.base_model})
+
+
 #: One that has ``check_settings`` refuses with it what cannot be done, before a model is looked for.
 ENGINES: dict[str, Callable[[EngineParts], Engine]] = {
     "local": _Maker("local", "LocalEngine", LocalEngineOptions, _check_local, LOCAL),
     "vllm": _Maker("vllm", "VllmEngine", "VllmOptions"),
     "tinker": _Maker("tinker", "TinkerEngine", "TinkerEngineOptions"),
+    "fireworks": _Maker("fireworks", "FireworksEngine", "FireworksEngineOptions", _check_fireworks),
 }
 
 

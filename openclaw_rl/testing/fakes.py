@@ -209,19 +209,20 @@ def byte_tokenizer() -> Any:
     )
 
 
-def tiny_model(folder: Path, seed: int = 0) -> Path:
+def tiny_model(folder: Path, seed: int = 0, head_dim: int = 8) -> Path:
     """A real network, small enough to serve and train within a second.
 
     It is briefly trained on one sentence, so it generates letters; serve it with ``--renderer qwen3``.
+    vLLM's kernels for CPUs need a ``head_dim`` of 32.
     """
     tokenizer = byte_tokenizer()
-    _tiny_network(seed).save_pretrained(folder)
+    _tiny_network(seed, head_dim).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
 @cache
-def _tiny_network(seed: int) -> Any:
+def _tiny_network(seed: int, head_dim: int) -> Any:
     """Trained once in a process: dozens of tests want one."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -231,7 +232,7 @@ def _tiny_network(seed: int) -> Any:
     tokenizer = byte_tokenizer()
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        vocab_size=len(tokenizer), hidden_size=4 * head_dim, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096, tie_word_embeddings=True,
         bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from openclaw_rl.fireworks_service import check_name
 from openclaw_rl.models import pick_device
 from openclaw_rl.plugins import create, find, imported
 from openclaw_rl.settings import TrainConfig, extended
@@ -21,6 +22,7 @@ from openclaw_rl.train.losses import LOSSES
 from openclaw_rl.types import GpuOffer, Trainer, TrainerCapabilities
 
 __all__ = [
+    "FIREWORKS",
     "LOCAL",
     "TINKER",
     "TRAINERS",
@@ -58,6 +60,7 @@ LOCAL = TrainerCapabilities(
     chooses_layers=True,
 )
 TINKER = TrainerCapabilities(frozenset(LOSSES), custom_losses=True, makes="tinker")
+FIREWORKS = replace(TINKER, makes="fireworks")
 
 
 class _Local:
@@ -82,23 +85,38 @@ class _Local:
         return extended(LocalTrainerOptions, settings, settings.trainer_options, name=name)
 
 
-class _Tinker:
-    """A Tinker protocol server; torch is imported when the trainer is built."""
+@dataclass(frozen=True)
+class _Remote:
+    """A trainer on a server; torch is imported when it is built."""
 
-    capabilities = TINKER
+    module: str
+    trainer: str
+    capabilities: TrainerCapabilities
+    check: Callable[[Mapping[str, Any]], None] = lambda own: None
 
     @property
     def options_type(self) -> Any:
-        return imported("openclaw_rl.train.tinker:TinkerTrainerOptions")
+        return self._of_module(f"{self.trainer}Options")
 
     def __call__(self, parts: TrainerParts) -> Trainer:
         own = parts.settings.trainer_options
+        self.check(own)
         options = extended(self.options_type, parts.settings, own, name=parts.name)
-        return cast(Trainer, imported("openclaw_rl.train.tinker:TinkerTrainer")(options))
+        return cast(Trainer, self._of_module(self.trainer)(options))
+
+    def check_settings(self, settings: TrainConfig) -> None:
+        self.check(settings.trainer_options)
+
+    def _of_module(self, name: str) -> Any:
+        return imported(f"openclaw_rl.train.{self.module}:{name}")
 
 
 #: An entry's optional ``check_settings`` rejects unsupported settings before the model is located.
-TRAINERS: dict[str, Any] = {"local": _Local(), "tinker": _Tinker()}
+TRAINERS: dict[str, Any] = {
+    "local": _Local(),
+    "tinker": _Remote("tinker", "TinkerTrainer", TINKER),
+    "fireworks": _Remote("fireworks", "FireworksTrainer", FIREWORKS, check_name),
+}
 
 
 def capabilities_of(name: str) -> TrainerCapabilities:

@@ -14,16 +14,16 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from openclaw_rl.errors import EngineAway
 from openclaw_rl.settings import TrainConfig
-from openclaw_rl.tinker_service import connect, facts_of, let_go, offered_models, raised, weights_uri
+from openclaw_rl.tinker_service import TinkerService, within
 from openclaw_rl.train import TINKER
 from openclaw_rl.train.losses import loss_of
 from openclaw_rl.train.tinker_probe import Reduction, norm_in, probe, settle
@@ -64,6 +64,9 @@ class TinkerTrainer:
     """Trainer protocol over the Tinker client."""
 
     capabilities = TINKER
+    kind: ClassVar = TinkerService()
+    keeps_sessions: ClassVar = True
+    """Some servers sample from a version only while the session that made it is open."""
 
     def __init__(self, options: TinkerTrainerOptions) -> None:
         self.options = options
@@ -75,12 +78,12 @@ class TinkerTrainer:
         self._steps = 0
         self._state: Json = {}
         try:
-            service = connect(options)
-            offered_models(service, options)
+            service = self.kind.connect(options)
+            self.kind.offered_models(service, options)
         except ValueError as error:
             # The engine's start checked the settings. What is wrong now may pass, and is no step's fault.
             raise EngineAway(str(error)) from None
-        let_go(options, service, None)
+        self.kind.let_go(options, service, None)
         self.options = replace(options, reduction=self._find_reduction())
 
     def _find_reduction(self) -> Reduction:
@@ -89,9 +92,9 @@ class TinkerTrainer:
             return "mean" if options.reduction == "mean" else "sum"
         self._connect(None)
         try:
-            findings = probe(self._client, self._call)
+            findings = probe(self._client, self._call, self.kind.sdk)
         finally:
-            let_go(options, self._service, self._model)
+            self.kind.let_go(options, self._service, self._model)
             self._service = self._client = self._model = None
             self._sessions = []
         try:
@@ -109,40 +112,46 @@ class TinkerTrainer:
     def _connect(self, state: str | None) -> None:
         """Create a new model on the server: weights can be loaded only before anything else happens.
 
-        Earlier sessions are kept, since some servers sample from a version only while the session that made
-        it is open. SkyRL's JAX backend (``mean``) has few slots, and the engine keeps its own copies there.
+        SkyRL's JAX backend (``mean``) has few slots, and the engine keeps its own copies of versions there.
         """
-        options = self.options
-        if options.reduction == "mean" and self._service is not None:
-            let_go(options, self._service, self._model)
+        keeps = self.keeps_sessions and self.options.reduction != "mean"
+        if not keeps and self._service is not None:
+            self.kind.let_go(self.options, self._service, self._model)
         self._client = self._model = None
-        name = options.base_model or options.name
-        self._service = connect(options)
-        self._sessions = [self._service, *(self._sessions if options.reduction != "mean" else ())]
+        self._service = self.kind.connect(self.options)
+        self._sessions = [self._service, *(self._sessions if keeps else ())]
+        self._client = self._model = self._in_time(lambda: self._create(state))
+
+    def _create(self, state: str | None) -> Any:
+        """A client of a new model: the base's, or what was saved under ``state``."""
+        o = self.options
+        if state is not None:
+            return self._service.create_training_client_from_state_with_optimizer(state)
+        return self._service.create_lora_training_client(
+            o.base_model or o.name, rank=o.lora_rank, seed=o.seed, train_unembed=False
+        )
+
+    def _in_time(self, work: Callable[[], Any]) -> Any:
+        service = f"the {self.kind.title} service"
         try:
-            if state is None:
-                self._client = self._service.create_lora_training_client(
-                    name, rank=options.lora_rank, seed=options.seed, train_unembed=False
-                )
-            else:
-                self._client = self._service.create_training_client_from_state_with_optimizer(state)
-            self._model = self._client
+            return within(self.options.patience_s, work, service)
+        except EngineAway:
+            raise
+        except TimeoutError:
+            raise EngineAway(f"{service} does not answer") from None
         except Exception as error:
-            raise raised(error) from None
+            raise self.kind.raised(error) from None
 
     def _call(self, call: Any, *arguments: Any) -> Any:
         """A client that failed may hold gradients of half a step, so it is discarded."""
         try:
-            return call(*arguments).result(self.options.patience_s)
-        except TimeoutError:
+            return self._in_time(lambda: call(*arguments).result(self.options.patience_s))
+        except Exception:
             self._client = None
-            raise EngineAway("the Tinker service does not answer") from None
-        except Exception as error:
-            self._client = None
-            raise raised(error) from None
+            raise
 
     def resume(self, weights: Weights | None) -> None:
-        facts = {} if weights is None else facts_of(weights.uri)
+        facts = {} if weights is None else self.kind.facts_of(weights.uri)
         self._connect(facts.get("state"))
         self._steps, self._state = facts.get("steps", 0), facts.get("algorithm", {})
 
@@ -151,7 +160,7 @@ class TinkerTrainer:
         self._state = json.loads(json.dumps(state))
         kept = self._call(self._client.save_state, _name()).path
         sampler = self._call(self._client.save_weights_for_sampler, _name()).path
-        return weights_uri(sampler, {"state": kept, "steps": self._steps, "algorithm": self._state})
+        return self.kind.weights_uri(sampler, {"state": kept, "steps": self._steps, "algorithm": self._state})
 
     # --- one step ----------------------------------------------------------------------------
 
@@ -160,14 +169,16 @@ class TinkerTrainer:
         if self._service is None:
             self._connect(None)  # ``resume`` was not called: start from the base
         if self._client is None:
-            raise EngineAway("the last call to the Tinker service failed")
+            raise EngineAway(f"the last call to the {self.kind.title} service failed")
         padding = getattr(loss, "padding", 0.0)
         columns = [each for i, e in enumerate(batch.examples) for each in _columns(i, e, padding)]
-        now = self._call(self._client.forward, _data(columns, None, None), "cross_entropy")
+        now = self._call(self._client.forward, _data(self.kind.sdk, columns, None, None), "cross_entropy")
         new = [torch.tensor(list(out["logprobs"].data), dtype=torch.float32) for out in now.loss_fn_outputs]
         forwarded = time.monotonic()
         total, gradients, differences, ratios = _differentiate(batch, loss, columns, new, version)
-        data = _data(columns, new, [self._scaled(gradient, len(columns)) for gradient in gradients])
+        data = _data(
+            self.kind.sdk, columns, new, [self._scaled(gradient, len(columns)) for gradient in gradients]
+        )
         rate = self.options.learning_rate * batch.scale * self._warmup()
         # Submit both before waiting for either, as the protocol requires.
         passing = self._submit(self._client.forward_backward, data, "importance_sampling")
@@ -195,16 +206,14 @@ class TinkerTrainer:
             return call(*arguments)
         except Exception as error:
             self._client = None
-            raise raised(error) from None
+            raise self.kind.raised(error) from None
 
     def _warmup(self) -> float:
         return min(1.0, (self._steps + 1) / max(1, self.options.warmup_steps))
 
     def _adam(self, rate: float) -> Any:
-        import tinker
-
         o = self.options
-        return tinker.AdamParams(
+        return self.kind.sdk.AdamParams(
             learning_rate=rate, beta1=o.beta1, beta2=o.beta2, eps=1e-8, weight_decay=o.weight_decay,
             grad_clip_norm=o.grad_clip,
         )  # fmt: skip
@@ -254,11 +263,12 @@ def _differentiate(
 
 
 def _data(
-    columns: Sequence[_Column], new: Sequence[torch.Tensor] | None, gradients: Sequence[torch.Tensor] | None
+    sdk: Any,
+    columns: Sequence[_Column],
+    new: Sequence[torch.Tensor] | None,
+    gradients: Sequence[torch.Tensor] | None,
 ) -> list[Any]:
     """The rows of a request: to be scored, or with the gradients to apply."""
-    import tinker
-
     made = []
     for number, each in enumerate(columns):
         inputs: dict[str, Any] = {"target_tokens": each.targets}
@@ -267,7 +277,7 @@ def _data(
         else:
             inputs["logprobs"] = new[number].tolist()
             inputs["advantages"] = (-gradients[number]).tolist()
-        made.append(tinker.Datum(tinker.ModelInput.from_ints(each.datum_ids), inputs))
+        made.append(sdk.Datum(sdk.ModelInput.from_ints(each.datum_ids), inputs))
     return made
 
 

@@ -31,9 +31,9 @@ class Findings:
     """Whether it may clip gradients; False for servers known not to."""
 
 
-def probe(client: Any, call: Callable[..., Any]) -> Findings:
-    """``call(function, *arguments)`` returns the result of one of the client's calls, or raises."""
-    reports = [_gradient_of(client, call, number) for number in (1, 2)]
+def probe(client: Any, call: Callable[..., Any], sdk: Any) -> Findings:
+    """``sdk`` is the client's package; ``call(function, *arguments)`` returns a call's result, or raises."""
+    reports = [_gradient_of(client, call, sdk, number) for number in (1, 2)]
     one, two = (norm_in(report) for report in reports)
     reduction: Reduction | None = None
     if one > 0:
@@ -41,14 +41,12 @@ def probe(client: Any, call: Callable[..., Any]) -> Findings:
     return Findings(reduction, not any(name.startswith(_SKYRL) for name in reports[0]))
 
 
-def _gradient_of(client: Any, call: Callable[..., Any], number: int) -> Json:
+def _gradient_of(client: Any, call: Callable[..., Any], sdk: Any, number: int) -> Json:
     """What the server reports of a step of size 0 on so many copies of one row."""
-    import tinker
-
     inputs: dict[str, Any] = {"target_tokens": _TOKENS[1:], "weights": [1.0] * (len(_TOKENS) - 1)}
-    row = tinker.Datum(tinker.ModelInput.from_ints(_TOKENS[:-1]), inputs)
+    row = sdk.Datum(sdk.ModelInput.from_ints(_TOKENS[:-1]), inputs)
     passing = client.forward_backward([row] * number, "cross_entropy")
-    stepping = client.optim_step(tinker.AdamParams(learning_rate=0.0))
+    stepping = client.optim_step(sdk.AdamParams(learning_rate=0.0))
     call(lambda: passing)
     report: Json = call(lambda: stepping).metrics or {}
     return report

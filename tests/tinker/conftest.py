@@ -1,77 +1,17 @@
-"""A real SkyRL server on a CPU, with a model that is small enough to learn in seconds."""
+"""A real SkyRL server on a CPU, for the tests of this folder."""
 
 from __future__ import annotations
 
-import gc
-import os
-import signal
-import socket
-import subprocess
-import time
-import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
-import httpx
 import pytest
 
 from openclaw_rl.testing import tiny_model
-
-HERE = Path(__file__).parent
-PYTHON = HERE.parents[1] / ".venv-engines" / "skyrl" / "bin" / "python"
-
-
-@dataclass
-class SkyRL:
-    model: Path
-    folder: Path
-    url: str
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Checkpoints and database are kept between starts."""
-        command = [
-            str(PYTHON), str(HERE / "skyrl_server.py"), self.url.rpartition(":")[2],
-            "--base-model", str(self.model), "--backend", "jax",
-            "--backend-config", '{"max_lora_adapters": 16, "max_lora_rank": 8}',
-            "--checkpoints-base", str(self.folder / "checkpoints"),
-            "--database-url", f"sqlite:///{self.folder / 'tinker.db'}",
-        ]  # fmt: skip
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
-        with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=log, start_new_session=True
-            )
-        for _ in range(1200):
-            try:
-                if httpx.get(f"{self.url}/api/v1/healthz", timeout=2).status_code == 200:
-                    return
-            except httpx.HTTPError:
-                assert self.process.poll() is None, (self.folder / "server.log").read_text()[-2000:]
-            time.sleep(0.25)
-        raise AssertionError("SkyRL did not start")
-
-    def kill(self) -> None:
-        assert self.process is not None
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+from tests.tinker.server_process import SkyRL, free_url, running
 
 
 @pytest.fixture(scope="session")
 def skyrl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SkyRL]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = SkyRL(
-        tiny_model(tmp_path_factory.mktemp("model")),
-        tmp_path_factory.mktemp("skyrl"),
-        f"http://127.0.0.1:{port}",
-    )
-    server.start()
-    yield server
-    server.kill()
-    # The client leaves connections open. Collected later, their warnings would be errors, wherever that is.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        gc.collect()
+    model, folder = tiny_model(tmp_path_factory.mktemp("model")), tmp_path_factory.mktemp("skyrl")
+    with running(SkyRL(model, folder, free_url())) as server:
+        yield server

@@ -18,6 +18,7 @@ from openclaw_rl.settings import extended
 from openclaw_rl.testing import ScriptedTrainer
 from openclaw_rl.testing.contracts import TrainerContract
 from openclaw_rl.train import TRAINERS, TrainerParts, capabilities_of, create_trainer
+from openclaw_rl.train.fireworks import FireworksTrainer
 from openclaw_rl.train.local import LocalTrainer
 from openclaw_rl.train.local_options import LocalTrainerOptions
 from openclaw_rl.train.tinker import TinkerTrainer
@@ -50,6 +51,7 @@ class TestExample(TrainerContract):
 def test_what_the_table_says_is_what_the_trainer_says() -> None:
     assert capabilities_of("local") == LocalTrainer.capabilities
     assert capabilities_of("tinker") == TinkerTrainer.capabilities
+    assert capabilities_of("fireworks") == FireworksTrainer.capabilities
 
 
 def test_an_implementation_s_own_settings_extend_the_section() -> None:
