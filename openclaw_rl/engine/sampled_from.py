@@ -24,11 +24,12 @@ NUM_DRAWN, _MOST_DRAWN = 256, 512
 _NOTHING = 1e-12
 
 
-def bounded(params: SamplingParams) -> SamplingParams:
-    """Limit top-k where parameters change probabilities, so that the server returns all it may sample."""
+def bounded(params: SamplingParams, most: int = _MOST_DRAWN) -> SamplingParams:
+    """Limit top-k to ``most`` where parameters change probabilities, so that a server that returns as many
+    likeliest tokens returns all it may sample."""
     if params.temperature < _COLDEST or _is_raw(params):
         return params
-    return replace(params, top_k=min(params.top_k or NUM_DRAWN, _MOST_DRAWN))
+    return replace(params, top_k=min(params.top_k or NUM_DRAWN, most))
 
 
 def _is_raw(params: SamplingParams) -> bool:

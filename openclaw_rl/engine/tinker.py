@@ -2,7 +2,8 @@
 
 The service does not stream: a reply arrives complete and is yielded token by token. It returns raw log-probs
 of the sampled tokens. If it also scores the likeliest tokens, which is probed at start-up, a second call
-fetches those.
+fetches those, and replies at other temperatures than 1 are sampled from them only: then the log-prob in the
+distribution sampled from is exact.
 
 Not supported: grammars, hidden states, penalties, biases and min-p.
 """
@@ -20,7 +21,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from openclaw_rl.engine.loaded import LoadedVersions
 from openclaw_rl.engine.remote_server import MAX_TOP, RemoteServerEngine
-from openclaw_rl.engine.sampled_from import SampledFrom
+from openclaw_rl.engine.sampled_from import SampledFrom, bounded
 from openclaw_rl.errors import EngineAway, RequestError
 from openclaw_rl.settings import EngineConfig
 from openclaw_rl.tinker_service import TinkerService
@@ -166,9 +167,10 @@ class TinkerEngine(RemoteServerEngine[Sampler]):
 
     async def _reply(self, held: Sampler, request: GenerateRequest, room: int) -> list[Sampled]:
         """A complete reply of at most ``room`` tokens; its stop token is the last, if it has one."""
-        answer = await self._sample(held, request.prompt_ids, self._params(request, room))
-        [reply] = answer.sequences
-        ids, drawn = until_stop(reply.tokens, request.stop_ids), SampledFrom(request.sampling, self._vocab)
+        sampling = bounded(request.sampling, MAX_TOP) if self._has_top else request.sampling
+        params = self._params(sampling, room, request.stop_ids)
+        [reply] = (await self._sample(held, request.prompt_ids, params)).sequences
+        ids, drawn = until_stop(reply.tokens, request.stop_ids), SampledFrom(sampling, self._vocab)
         told = await self._told(held, request.prompt_ids, ids, max(request.top_logprobs, drawn.num_needed))
         raw_of = map(float, reply.logprobs[: len(ids)])
         rows = zip(ids, raw_of, told or [{}] * len(ids), strict=True)
@@ -177,15 +179,14 @@ class TinkerEngine(RemoteServerEngine[Sampler]):
             for each, raw, top in rows
         ]
 
-    def _params(self, request: GenerateRequest, room: int) -> Any:
-        sampling = request.sampling
+    def _params(self, sampling: SamplingParams, room: int, stop_ids: frozenset[int]) -> Any:
         return self.kind.sdk.SamplingParams(
             max_tokens=room,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k or -1,
             seed=None if sampling.seed is None else sampling.seed & (2**31 - 1),
-            stop=sorted(request.stop_ids) or None,
+            stop=sorted(stop_ids) or None,
         )
 
     async def _told(

@@ -59,7 +59,7 @@ async def test_complaints_become_a_version_that_serves_and_nothing_is_trained_tw
     skyrl.start()
     line.cut()  # and now the network, while a new process takes the step up
     work = asyncio.create_task(run(stack.worker()))
-    await asyncio.sleep(3)
+    await asyncio.sleep(30)
     line.mend()
     await work
     assert await step_of(stack, turns) == {1}

@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from openclaw_rl.config import EngineConfig, TrainConfig
 from openclaw_rl.engine import EngineParts, create_engine
+from openclaw_rl.engine.remote_server import MAX_TOP
+from openclaw_rl.engine.sampled_from import bounded
+from openclaw_rl.engine.sampling import Sampler
 from openclaw_rl.engine.vllm_server import VllmServer, server_flags
 from openclaw_rl.testing import tiny_model
 from openclaw_rl.testing.contracts import EngineContract
@@ -127,7 +131,7 @@ async def reply_of(engine: Engine, params: SamplingParams, version: int) -> Exam
 async def test_it_learns_from_replies_whose_log_probs_the_trainer_agrees_with(
     engine: Engine, make: Callable[..., Trainer], tmp_path: Path
 ) -> None:
-    """At any temperature, since this sampler tells the likeliest tokens. Each version is sampled from."""
+    """At any temperature, since this sampler tells the likeliest tokens."""
     assert engine.capabilities.sampled_logprobs
     assert engine.capabilities.scores_candidates
     trainer = make(learning_rate=0.02)
@@ -153,6 +157,38 @@ def _wanted(version: int) -> Example:
     ids, unknown, reward = np.array([[68]], np.int32), np.ones((1, 1)), np.array([[3.0]])
     source = Source("accepted", ("t",), "ann", policy_version=version)
     return Example(PROMPT, [68], ids, np.float32(unknown), np.float32(reward), source, num_free=1)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(24, seed=1),
+        SamplingParams(24, temperature=0.7, seed=2),
+        SamplingParams(24, temperature=1.3, top_p=0.9, seed=3),
+        SamplingParams(24, top_k=5, seed=4),
+    ],
+    ids=lambda p: f"T{p.temperature}-p{p.top_p}-k{p.top_k}",
+)
+async def test_log_probs_are_those_of_transformers(
+    engine: Engine, model: Path, params: SamplingParams
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    tokens = [token async for token in engine.generate(GenerateRequest(PROMPT, params))]
+    ids = torch.tensor([[*PROMPT, *(token.id for token in tokens)]])
+    with torch.inference_mode():
+        rows = torch.log_softmax(network(ids).logits[0, len(PROMPT) - 1 : -1], -1)
+    sampler = Sampler(bounded(params, MAX_TOP))
+    raw, drawn = [], []
+    for token, row in zip(tokens, rows, strict=True):
+        raw.append(abs(token.logprob - float(row[token.id])))
+        kept_ids, kept = sampler._truncate(torch.log_softmax(row / params.temperature, -1))
+        exact = kept[token.id] if kept_ids is None else kept[kept_ids == token.id]
+        drawn.append(abs(token.sampled_logprob - float(exact)))
+    print(f"\n{params}: raw within {max(raw):.1e}, sampled from within {max(drawn):.1e} nats")
+    assert max(raw) < 1e-3
+    assert max(drawn) < 1e-3
 
 
 async def test_the_sampler_is_cut_off_and_comes_back(engine: Engine, line: FaultyLine) -> None:
