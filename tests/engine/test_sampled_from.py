@@ -90,6 +90,7 @@ def test_what_is_told_whole_or_not_drawn_at_all_is_not_bounded() -> None:
     assert bounded(SamplingParams(9, top_p=0.9)).top_k == 256
     assert bounded(SamplingParams(9, top_k=20)).top_k == 20
     assert bounded(SamplingParams(9, top_k=5000)).top_k == 512
+    assert bounded(SamplingParams(9, temperature=0.7), most=20).top_k == 20
 
 
 def test_nothing_more_is_asked_for_where_the_raw_ones_will_do() -> None:

@@ -91,8 +91,8 @@ class Service:
         params["top_k"] = request["top_k"] or -1
         prompt = {"chunks": [{"type": "encoded_text", "tokens": ids}]}
         asked = {"prompt": prompt, "sampling_params": params, "prompt_logprobs": echo, **model}
-        sent = renamed(json.dumps(asked).encode(), to_skyrl=True)
-        future = (await self._client.post("/api/v1/asample", content=sent)).raise_for_status().json()
+        sent = json.loads(renamed(json.dumps(asked).encode(), to_skyrl=True))
+        future = (await self._client.post("/api/v1/asample", json=sent)).raise_for_status().json()
         body = {"request_id": future["request_id"]}
         answer = (await self._client.post("/api/v1/retrieve_future", json=body)).raise_for_status().json()
         [reply] = answer["sequences"]
