@@ -45,7 +45,10 @@ from tests.tinker.server_process import ENVIRONMENTS, SkyRL, free_url, running
 DOCS = Path(__file__).parent.parent / "docs"
 RESULTS, PICTURE = DOCS / "results" / "engines.json", DOCS / "img" / "engines.svg"
 ROUNDS, CONVERSATIONS, WISHED = 10, 24, "v"
-FLAGS = "--enforce-eager --dtype float32 --max-model-len 512"
+FLAGS = (
+    "--enforce-eager --dtype float32 --max-model-len 512 "
+    "--lora-target-modules q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"
+)
 LEARNING = {
     "algo": "binary",
     "batch_size": CONVERSATIONS,

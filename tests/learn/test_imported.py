@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from openclaw_rl.commands.trajectories import score_conversation
 from openclaw_rl.imports import read_text
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import scripted_system
-from openclaw_rl.types import EVERYONE, OFF_POLICY
+from openclaw_rl.types import EVERYONE, OFF_POLICY, TurnRecord
 
 from .conftest import Speaker
 from .test_changed_wishes import publish
@@ -66,3 +67,18 @@ async def test_what_does_not_fit_the_context_is_left_out(system: ServingSystem) 
     said = [{"role": "user", "content": "x" * 5000}, {"role": "assistant", "content": "y"}]
     entries, left_out = await score_conversation({"messages": said}, system.engine, renderer, "")
     assert (entries, left_out) == ([], 1)
+
+
+async def test_an_engine_that_does_not_tell_the_likeliest_tokens_is_not_asked_for_them(
+    system: ServingSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SkyRL's JAX backend and Fireworks refuse such requests."""
+    renderer, engine = system.gateway.renderer, system.engine
+    assert renderer is not None
+    monkeypatch.setattr(engine, "capabilities", replace(engine.capabilities, top_logprobs=False))
+    [conversation] = read_text(old_conversations(1))[1]
+    entries, _ = await score_conversation(conversation, engine, renderer, "")
+    turns = [entry for entry in entries if isinstance(entry, TurnRecord)]
+    assert len(turns) == 2
+    assert {token.top_ids for turn in turns for token in turn.tokens} == {()}
+    assert all(token.logprob < 0 for turn in turns for token in turn.tokens)

@@ -28,7 +28,7 @@ class SkyRL:
     url: str
     python: Path = ENVIRONMENTS / "skyrl" / "bin" / "python"
     script: Path = HERE / "skyrl_server.py"
-    num_adapters: int = 16
+    num_adapters: int = 48
     more: tuple[str, ...] = ()
     """More arguments of the server."""
     process: subprocess.Popen[bytes] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -52,7 +53,7 @@ async def test_complaints_become_a_version_that_serves_and_nothing_is_trained_tw
     turns = await talk(stack, 2)
     await stack.judge()
     work = asyncio.create_task(run(stack.worker()))
-    await until(lambda: any(said.startswith("step 1") for said in stack.said), "the step has begun")
+    await until(lambda: any(said.startswith("step 1") for said in stack.said), "the step has begun", 300)
     skyrl.kill()  # in the middle of it
     with pytest.raises(ConnectionError):
         await work
@@ -61,7 +62,9 @@ async def test_complaints_become_a_version_that_serves_and_nothing_is_trained_tw
     work = asyncio.create_task(run(stack.worker()))
     await asyncio.sleep(30)
     line.mend()
-    await work
+    with suppress(ConnectionError):  # given up meanwhile: the learn process tries again
+        await work
+    await run(stack.worker())
     assert await step_of(stack, turns) == {1}
     versions = (await stack.get("/v1/policies"))["data"]
     assert [(v["version"], v["status"], v["num_samples"]) for v in versions if v["version"]] == [
