@@ -41,7 +41,7 @@ from tests.tinker.server_process import ENVIRONMENTS, SkyRL, free_url, running
 pytestmark = [pytest.mark.tinker, pytest.mark.filterwarnings("default")]
 PROMPT = [5, 6, 7, 8, 9, 10]
 FLAGS = "--enforce-eager --dtype float32 --max-model-len 512"
-#: Without, vLLM's build for CPUs dies when it scores several texts at once: it takes the head for a LoRA layer.
+#: Without the head: vLLM's build for CPUs dies of it when it scores several texts at once.
 LAYERS = "--lora-target-modules q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"
 
 
