@@ -73,7 +73,7 @@ test-hosts: $(STAMP) system-packages ## several gateways and learn hosts in netw
 	@$(BIN)/python -m pytest -m hosts -s tests/hosts $(ARGS)
 
 .PHONY: test-soak
-test-soak: $(STAMP) system-packages ## kill serve and learn 200 times under load, and ask with 200 clients at once
+test-soak: $(STAMP) system-packages ## kill serve and learn 250 times under load, and ask with 200 clients at once
 	@$(BIN)/python -m pytest -m soak -s tests/soak $(ARGS)
 
 .PHONY: test-year
