@@ -68,5 +68,6 @@ def _line(wish: Json) -> str:
     why = f" ({wish['reason']})" if wish["reason"] else ""
     times = f"{wish['times']} times" if wish["times"] != 1 else "once"
     note = "" if wish["note"] == "none" else f"; note {wish['note']}"
-    asked = f"asked {times} since {since}; {wish['state']}{learned}{why}{note}"
+    state = "being learned" if wish["state"] == "not yet" else wish["state"]
+    asked = f"asked {times} since {since}; {state}{learned}{why}{note}"
     return f"{wish['id']}  {wish['user']}  {wish['text']}  {asked}"

@@ -68,6 +68,14 @@ def test_only_what_one_person_corrected_again_is_proposed_with_its_replies(
     assert "name: how-ann-wants-replies" in hers["text"]
 
 
+def test_the_list_says_how_often_and_how_far(
+    system: ServingSystem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wish(system, LISTS, 2)
+    assert main(["wishes", "--home", str(system.config.home)]) == 0
+    assert f"{LISTS}  asked 2 times since 1970-01-01; being learned" in capsys.readouterr().out
+
+
 def test_it_is_written_where_agents_look_and_taken_back(
     system: ServingSystem, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
