@@ -272,6 +272,12 @@ def load_config(
         raise ValueError(_problem(error.errors()[0])) from None
 
 
+#: Pydantic's words for what a value must be, and ours for the kinds that it names by those of programmers.
+_SHOULD_BE = "Input should be "
+_WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "a text",
+           "model": "a table of settings", "dataclass": "a table of settings"}  # fmt: skip
+
+
 def _problem(error: Any) -> str:
     """What is wrong with a setting, and what was probably meant."""
     name, problem = ".".join(map(str, error["loc"])), error["msg"].removeprefix("Value error, ")
@@ -287,7 +293,11 @@ def _problem(error: Any) -> str:
         meant = known.get(last) or known.get((get_close_matches(last, known, n=1) or [""])[0])
         return f"unknown setting {name}" + (f"; did you mean {meant!r}?" if meant else "")
     choices = re.findall("'([^']+)'", error.get("ctx", {}).get("expected", ""))
-    return f"setting {name}: {problem}{did_you_mean(str(error['input']), choices)}"
+    wanted = _WANTED.get(error["type"].partition("_")[0]) or problem.removeprefix(_SHOULD_BE)
+    if problem.startswith(_SHOULD_BE):
+        problem = f"is {error['input']!r}; it must be {wanted}"
+        return f"setting {name} {problem}{did_you_mean(str(error['input']), choices)}"
+    return f"setting {name}: {problem}"
 
 
 def _take_own_tables(tree: dict[str, Any], variables: dict[str, Any], flags: dict[str, Any]) -> None:

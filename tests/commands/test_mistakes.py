@@ -89,6 +89,13 @@ def test_what_was_typed(capsys: pytest.CaptureFixture[str], arguments: tuple[str
         ('[engine]\nmodle = "x"', "unknown setting engine.modle; did you mean 'engine.model'?"),
         ('[serve]\nmodel = "x"', "unknown setting serve.model; did you mean 'engine.model'?"),
         ("port = 1", "unknown setting port; did you mean 'serve.port'?"),
+        ('[serve]\nport = "abc"', "setting serve.port is 'abc'; it must be a whole number"),
+        ("[serve]\nport = 70000", "setting serve.port is 70000; it must be less than or equal to 65535"),
+        ('[serve]\nauth = "maybe"', "setting serve.auth is 'maybe'; it must be true or false"),
+        (
+            '[serve]\nnotes = "onn"',
+            "setting serve.notes is 'onn'; it must be 'off', 'ask' or 'on'; did you mean 'on'?",
+        ),
         ('[learn]\nteacher = "bsae"', "did you mean 'base'?"),
         ("[xyzzy]\na = 1", "unknown setting xyzzy"),
     ],
