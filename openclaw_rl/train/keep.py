@@ -11,23 +11,26 @@ _REJECTED = 2
 #: Longest-serving versions to keep: users were content with them.
 _LONGEST = 2
 _OVER = ("retired", "rejected")
+#: Unlearning repeats at most one step more for each so many that it goes back.
+_ONE_MORE_IN = 11
 #: The newest versions, all of which keep their optimizer state.
-KEEP_STATES = 4
+KEEP_STATES = _ONE_MORE_IN
 
 
 def with_states(lineage: Sequence[int]) -> list[int]:
     """Versions that keep their optimizer state, so that unlearning can go on from them.
 
-    The newest four, and before them two for every doubling of the distance. Whatever is forgotten, one of
-    them is at most twice as many steps back as the newest version from before it. A version that is left
-    out once is never wanted again: its place in the lineage has to divide by ever larger powers of two.
+    The newest eleven, and before them some eleven for every doubling of the distance. Whatever is forgotten,
+    the newest of them from before it is at most 1.1 times as many steps back as the step that learned it. A
+    version that is left out once is never needed later: its place in the lineage has to divide by ever
+    larger powers of two.
     """
     depth = len(lineage) - 1  # the last is the base
-    spacing = [max(1, 1 << distance.bit_length() >> 2) for distance in range(depth)]
+    spacing = [1 << ((distance // _ONE_MORE_IN + 1).bit_length() - 1) for distance in range(depth)]
     return [
         version
         for distance, version in enumerate(lineage[:depth])
-        if distance < KEEP_STATES or (depth - distance) % spacing[distance] == 0
+        if (depth - distance) % spacing[distance] == 0
     ]
 
 

@@ -32,7 +32,7 @@ def test_a_branch_that_was_left_goes_too() -> None:
     assert expendable(made, [4, 1, 0], {4: 1.0, 1: 9.0, 2: 0.1, 3: 0.1}, keep=2) == [3, 2]
 
 
-def test_unlearning_never_goes_back_more_than_twice_as_far_as_it_has_to() -> None:
+def test_unlearning_repeats_at_most_a_tenth_more_steps_than_it_has_to() -> None:
     """For every version of a line of 300, whichever of its ancestors learned first what is forgotten."""
     kept: set[int] = set()
     for depth in range(1, 301):
@@ -43,12 +43,12 @@ def test_unlearning_never_goes_back_more_than_twice_as_far_as_it_has_to() -> Non
         for first in range(1, depth + 1):
             after = depth - first + 1
             back_to = max([0, *(version for version in kept if version < first)])
-            assert depth - back_to <= 2 * after, (depth, first, sorted(kept))
-    assert len(kept) <= 4 + 2 * 7
+            assert depth - back_to <= 1.1 * after, (depth, first, sorted(kept))
+    assert len(kept) <= 11 + 11 * 4
 
 
 def test_the_newest_states_stay_and_ever_fewer_before_them() -> None:
-    assert with_states(list(range(20, -1, -1))) == [20, 19, 18, 17, 16, 14, 12, 8]
+    assert with_states(list(range(20, -1, -1))) == [*range(20, 9, -1), 8, 6, 4, 2]
     assert with_states([0]) == []
     made = [policy(n, n - 1, "serving" if n == 20 else "retired") for n in range(20, 0, -1)]
     gone = expendable(made, list(range(20, -1, -1)), {20: 1.0, 19: 1.0}, keep=4, states=[16, 14, 12, 8])
