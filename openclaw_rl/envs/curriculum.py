@@ -41,8 +41,11 @@ class Curriculum:
                 self._drawn[kind] += 1
 
     def note(self, task_id: str, solved: int, of: int) -> None:
-        """A group's result: attempts that succeeded, and all whose outcome is known."""
-        if (kind := self._kind_of.get(task_id)) is not None:
+        """A group's result: attempts that succeeded, and all whose outcome is known.
+
+        A group of which nothing is known changes nothing; many of them would fade all there is to nothing.
+        """
+        if of and (kind := self._kind_of.get(task_id)) is not None:
             before, tried = self._results[kind]
             self._results[kind] = _MEMORY * before + solved, _MEMORY * tried + of
 

@@ -37,6 +37,15 @@ def test_a_template_that_becomes_too_easy_is_drawn_less() -> None:
     assert curriculum.weight("mixed") < before / 2
 
 
+def test_groups_whose_outcome_is_unknown_change_nothing() -> None:
+    """An environment that is broken for an hour fails thousands of them."""
+    curriculum = after({"easy": 8, "mixed": 3, "hard": 0})
+    before = curriculum.weight("mixed")
+    for _ in range(4000):
+        curriculum.note("mixed-0", 0, 0)
+    assert curriculum.weight("mixed") == before
+
+
 def test_tasks_of_a_template_come_in_rounds_also_in_a_run_that_goes_on() -> None:
     alone = [task for task in TASKS if task.data["template"] == "mixed"]
     whole = [task.id for task in Curriculum(alone, 8, 3).tasks(0, 10)]
