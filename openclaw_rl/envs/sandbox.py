@@ -2,7 +2,8 @@
 
 No network, no environment variables, no capabilities, its own process namespace. All writes go to memory of a
 bounded size and are gone when it closes. One shell in it takes commands, each with limits on time, CPU time,
-memory, processes and file size; processes that a command leaves running are killed.
+memory, processes and file size; processes that a command leaves running are killed. All this holds unless
+``OPENCLAW_RL_SANDBOX=none`` (``unsandboxed.py``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternat
 _LINE = 64 * 2**20
 #: How long to wait for a sandbox that is closed during set-up to exit by itself.
 _SET_UP_S = 30.0
+#: How long the host's shell has to kill the command that runs.
+_END_S = 5.0
 #: Reads lines "SECONDS BYTES SCRIPT" and answers "CODE OUTPUT"; SCRIPT and OUTPUT are base64. Processes
 #: that a script leaves running are killed.
 _SHELL = r"""
@@ -184,10 +187,12 @@ class Sandbox:
                     await asyncio.wait_for(process.wait(), _SET_UP_S)
             if (container := self._container) is not None:
                 await container.remove()
+            if (host := self._host) is not None:
+                await _terminate(process)
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-            if (host := self._host) is not None:
+            if host is not None:
                 await asyncio.to_thread(host.remove)
 
     async def run(self, script: str, seconds: float | None = None) -> Ran:
@@ -316,6 +321,13 @@ def _shell(limits: Limits) -> str:
         f"--core=0 --cpu={max(1, round(2 * limits.seconds))}"
     )
     return _SHELL.replace("{limits}", inner)
+
+
+async def _terminate(process: asyncio.subprocess.Process) -> None:
+    """Without a sandbox, what runs does not die with its shell."""
+    with contextlib.suppress(ProcessLookupError, TimeoutError):
+        process.terminate()
+        await asyncio.wait_for(process.wait(), _END_S)
 
 
 def _entry(path: str, data: bytes) -> tarfile.TarInfo:

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from openclaw_rl.envs.containers import NONE, VARIABLE
 
-#: As the sandbox's own shell, but it kills a process group instead of everything.
+#: As the sandbox's own shell, but it kills a process group instead of everything. Terminated, it kills the
+#: command that runs.
 _SHELL = r"""
+trap 'kill -9 -- -$group; exit' TERM
 while read -r seconds bytes script; do
   printf %s "$script" | base64 -d > run/script
   setsid timeout -k 1 "$seconds" prlimit {limits} -- bash run/script </dev/null >run/output 2>&1 &

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from openclaw_rl.envs.containers import VARIABLE
 from openclaw_rl.envs.sandbox import Limits, Sandbox
 from openclaw_rl.envs.terminal import Terminal
 from openclaw_rl.envs.unsandboxed import is_unsandboxed
+from openclaw_rl.testing import until
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +43,24 @@ async def test_nothing_is_left() -> None:
         left = (await sandbox.run("sleep 300 & echo $!")).output
         assert folder.is_dir()
     assert not folder.exists()
-    assert not psutil.pid_exists(int(left)) or psutil.Process(int(left)).status() == psutil.STATUS_ZOMBIE
+    await until(lambda: is_gone(int(left)), "it is killed")
+
+
+def is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_a_command_that_runs_when_it_closes_ends_with_it() -> None:
+    """An attempt is cancelled when the time of a run is up."""
+    sandbox = await Sandbox(limits=Limits(seconds=600)).__aenter__()
+    folder = Path((await sandbox.run("pwd")).output.strip())
+    running = asyncio.create_task(sandbox.run("sleep 300 & echo $! > pid.new; mv pid.new pid; wait"))
+    await until((folder / "pid").exists, "the command runs")
+    pid = int((folder / "pid").read_text())
+    running.cancel()
+    await sandbox.close()
+    await until(lambda: is_gone(pid), "it is killed")
+    assert not folder.exists()
 
 
 async def test_tasks_that_need_more_than_a_folder_are_refused() -> None:
