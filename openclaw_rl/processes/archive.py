@@ -142,7 +142,7 @@ def _is_manifest(facts: Any) -> bool:
     known: dict[str, type | tuple[type, ...]] = {
         "format": int, "version": str, "files": dict, "made_at": (int, float), "home": str,
     }  # fmt: skip
-    if not isinstance(facts, dict) or "format" not in facts or "files" not in facts:
+    if not isinstance(facts, dict) or (known.keys() - facts.keys()) - {"home"}:  # which early ones lack
         return False
     shaped = all(isinstance(facts[name], kind) for name, kind in known.items() if name in facts)
     return shaped and all(isinstance(value, str) for value in facts["files"].values())

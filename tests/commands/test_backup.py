@@ -179,6 +179,7 @@ def test_a_receipt_in_a_backup_names_no_file_elsewhere(
 @pytest.mark.parametrize(
     "manifest",
     ["[]", "7", "{}", '{"format": 1}', '{"format": 1, "files": []}', '{"a": 1}',
+     '{"format": 1, "files": {}, "version": "0"}', '{"format": 1, "files": {}, "made_at": 1.0}',
      '{"format": 1, "files": {"serve.db": 7}}', '{"format": 1, "files": {}, "home": 7}',
      '{"a":' * 50_000, "{" * 100],
 )  # fmt: skip
@@ -197,7 +198,7 @@ def test_links_and_devices_in_a_backup_lead_nowhere(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: bytes
 ) -> None:
     (tmp_path / "secret").write_text("a secret")
-    manifest = {"format": 1, "version": "0", "files": {"keys.json": "0" * 64}}
+    manifest = {"format": 1, "version": "0", "made_at": 1.0, "files": {"keys.json": "0" * 64}}
     (tmp_path / "backup.json").write_text(json.dumps(manifest))
     with tarfile.open(tmp_path / "evil.tar.gz", "w:gz") as archive:
         link = tarfile.TarInfo("keys.json")
