@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -19,6 +20,7 @@ from openclaw_rl.algo import create_algorithm
 from openclaw_rl.capabilities import check_training
 from openclaw_rl.config import Config, EngineConfig, TrainConfig, load_config
 from openclaw_rl.engine import check_settings
+from openclaw_rl.engine.fireworks import FireworksEngine
 from openclaw_rl.engine.tinker import TinkerEngine, TinkerEngineOptions
 from openclaw_rl.errors import EngineAway, RequestError
 from openclaw_rl.fireworks_service import FireworksService
@@ -201,6 +203,20 @@ def test_a_key_or_a_quota_that_fails_when_a_step_is_due_is_waited_for(
     assert trainer().options.reduction == "sum"
 
 
+def test_a_server_that_is_down_when_a_step_begins_is_waited_for(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ValueError would be reported as a step that failed, with the whole trace, every few seconds."""
+    waiting, module = trainer(), sys.modules["tinker"]
+
+    def refuses(**_: Any) -> Any:
+        raise module.APIConnectionError("connection refused")
+
+    monkeypatch.setattr(module, "ServiceClient", refuses)
+    with pytest.raises(EngineAway, match="there is no Tinker server at"):
+        waiting.resume(None)
+
+
 def test_a_quota_is_named_also_where_the_client_fails_over_it(service: Service) -> None:
     """Client 0.25.0 raises an AttributeError while it handles a 402."""
     spent, broken = sys.modules["tinker"].TinkerError("no"), AttributeError("_last_logged_billing")
@@ -257,6 +273,25 @@ def test_fireworks_names_its_own_key_package_and_weights(monkeypatch: pytest.Mon
         "no", request=httpx.Request("POST", URL), response=httpx.Response(402, text="secret")
     )
     assert service.problem_of(refused) == "the quota of the Fireworks service is used up"
+
+
+async def test_closing_does_not_hold_up_the_event_loop() -> None:
+    """The service is told over the network that its session is over."""
+    threads = []
+
+    class Service(FireworksService):
+        def let_go(self, place: Any, service: Any, model: Any) -> None:
+            threads.append(threading.current_thread())
+
+    class Opened(FireworksEngine):
+        kind = Service()
+
+        def __init__(self) -> None:
+            self._options, self._service = TinkerEngineOptions(), None
+
+    await Opened().close()
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
 
 
 def test_fireworks_wants_its_own_name_of_the_model() -> None:

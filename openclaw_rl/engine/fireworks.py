@@ -9,6 +9,7 @@ Not supported, beyond what the Tinker engine lacks: scores of other tokens than 
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -77,4 +78,4 @@ class FireworksEngine(TinkerEngine):
         return Sampler(self._service.create_sampling_client(model_path=self.kind.sampler_of(uri)))
 
     async def close(self) -> None:
-        self.kind.let_go(self._options, self._service, None)
+        await asyncio.to_thread(self.kind.let_go, self._options, self._service, None)

@@ -77,12 +77,8 @@ class TinkerTrainer:
         """The client; kept after it failed, so that its model can be released."""
         self._steps = 0
         self._state: Json = {}
-        try:
-            service = self.kind.connect(options)
-            self.kind.offered_models(service, options)
-        except ValueError as error:
-            # The engine's start checked the settings. What is wrong now may pass, and is no step's fault.
-            raise EngineAway(str(error)) from None
+        service = self._reached(lambda: self.kind.connect(options))
+        self._reached(lambda: self.kind.offered_models(service, options))
         self.kind.let_go(options, service, None)
         self.options = replace(options, reduction=self._find_reduction())
 
@@ -109,6 +105,13 @@ class TinkerTrainer:
 
     # --- the server --------------------------------------------------------------------------
 
+    def _reached(self, call: Callable[[], Any]) -> Any:
+        """The engine's start checked the settings. What is wrong now may pass, and is no step's fault."""
+        try:
+            return call()
+        except ValueError as error:
+            raise EngineAway(str(error)) from None
+
     def _connect(self, state: str | None) -> None:
         """Create a new model on the server: weights can be loaded only before anything else happens.
 
@@ -118,7 +121,7 @@ class TinkerTrainer:
         if not keeps and self._service is not None:
             self.kind.let_go(self.options, self._service, self._model)
         self._client = self._model = None
-        self._service = self.kind.connect(self.options)
+        self._service = self._reached(lambda: self.kind.connect(self.options))
         self._sessions = [self._service, *(self._sessions if keeps else ())]
         self._client = self._model = self._in_time(lambda: self._create(state))
 
