@@ -84,7 +84,8 @@ def test_what_is_no_backup_is_refused(home: Path, tmp_path: Path, capsys: pytest
         archive.add(home / "keys.json", "keys.json")
     assert main(["restore", str(foreign), "--home", empty]) == 2
     assert "is no backup" in capsys.readouterr().err
-    (tmp_path / "backup.json").write_text('{"format": 1, "version": "0", "files": {"policies/../../x": ""}}')
+    manifest = {"format": 1, "version": "0", "made_at": 1.0, "files": {"policies/../../x": ""}}
+    (tmp_path / "backup.json").write_text(json.dumps(manifest))
     with tarfile.open(tmp_path / "evil.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "backup.json", "backup.json")
     assert main(["restore", str(tmp_path / "evil.tar.gz"), "--home", str(tmp_path / "e2")]) == 2
