@@ -38,6 +38,8 @@ _TRIES = 6
 #: A wish is paused by the next complaint after this many versions, or after this many failures in a row:
 #: rejected versions, and first replies of its versions that were complained about.
 _MOST_VERSIONS, _MOST_IN_VAIN = 8, 5
+#: The mark of the last complaint that was counted as a failure.
+_MISSED = "missed_verdicts"
 #: Wishes in a teacher's prompt; more would crowd out the request in a small model's context.
 MOST_WISHES = 8
 CANNOT = "the model does not manage this even when told"
@@ -138,7 +140,8 @@ class Wishes:
         only_back: Callable[[str, str], bool],
         is_wish: Callable[[str], bool] = lambda text: True,
     ) -> None:
-        self._db, self._relate, self._only_back, self.is_wish = ledger.db, relate, only_back, is_wish
+        self._ledger, self._db = ledger, ledger.db
+        self._relate, self._only_back, self.is_wish = relate, only_back, is_wish
 
     def of_user(self, user: str, scope: Scope, statuses: Sequence[str] = CURRENT) -> list[WishRecord]:
         """Oldest first."""
@@ -243,20 +246,33 @@ class Wishes:
                 problem = CANNOT
         return problem
 
-    def missed(self, turn: TurnRecord) -> str | None:
+    def missed(self, turn: TurnRecord, verdict: int | None = None) -> str | None:
         """A conversation's first reply failed wishes; returns the reason if one of them is paused.
 
-        A version is judged by its replies, so the newest one gets its chance before its wish is paused. A
-        complaint that names no wish counts for all that its person has.
+        A version is judged by its replies, so the newest one gets its chance before its wish is paused; one
+        from before any was made for the wish says nothing about it. A complaint that names no wish counts for
+        all that its person has. ``verdict``: the complaint's number; it comes again after a kill, and counts
+        once.
         """
-        problem = None
+        problem, is_new = None, self._is_first_time(verdict)
         for wish in self._asked_for_in([turn.id]) or self.of_user(turn.user, turn.scope):
-            in_vain = wish.in_vain + (turn.policy_version > wish.served)
+            is_its_own = wish.versions > 0 and turn.policy_version > wish.served
+            in_vain = wish.in_vain + (is_new and is_its_own)
             self._set(wish, in_vain=in_vain)
             if wish.versions >= _MOST_VERSIONS or in_vain >= _MOST_IN_VAIN:
                 self._end(wish, _PAUSING)
                 problem = GOES_NOWHERE
         return problem
+
+    def _is_first_time(self, verdict: int | None) -> bool:
+        """Verdicts come in the order of their numbers."""
+        if verdict is None:
+            return True
+        with database.writing(self._db) as connection:
+            is_first = verdict > self._ledger.marks(connection)[_MISSED]
+            if is_first:
+                self._ledger.set_mark(connection, _MISSED, verdict)
+        return is_first
 
     def count_version(self, turn_ids: Sequence[str], *, passed: bool) -> None:
         """A version was trained on these complaints, and passed its checks or was rejected."""

@@ -233,7 +233,7 @@ class SampleMaker:
         # A complaint's wishes are taught together, as one.
         hint = " ".join(hint for hint in verdict.hints if self._wishes.is_wish(hint))
         if not hint:
-            return self._unexplained(turn, verdict) if before else NO_LESSON
+            return self._unexplained(seq, turn, verdict) if before else NO_LESSON
         wish = self._wishes.take_up(turn, hint, self._verdicts.serving(turn.scope), seq)
         if wish is not None and wish.problem is not None:
             return wish.problem
@@ -249,14 +249,14 @@ class SampleMaker:
             return problem
         if (again or overtaken) and self._wishes.texts(turn.user, turn.scope) == before:
             return SAME_WISH
-        if self._was_learned_since(turn, wish.served):
+        if wish.versions and self._was_learned_since(turn, wish.served):
             return LEARNED_SINCE
-        return None if again else self._wishes.missed(turn)
+        return None if again else self._wishes.missed(turn, seq)
 
-    def _unexplained(self, turn: TurnRecord, verdict: Verdict) -> str | None:
+    def _unexplained(self, seq: int, turn: TurnRecord, verdict: Verdict) -> str | None:
         if not _is_unexplained(turn, verdict):
             return NO_LESSON
-        return LEARNED_SINCE if self._was_learned_since(turn) else self._wishes.missed(turn)
+        return LEARNED_SINCE if self._was_learned_since(turn) else self._wishes.missed(turn, seq)
 
     def _was_learned_since(self, turn: TurnRecord, served: int = BASE_VERSION) -> bool:
         """Whether an earlier version answered, and the serving one has learned the wish since.

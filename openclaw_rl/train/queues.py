@@ -183,6 +183,10 @@ class Wish(Protocol):
         """The version that served when it came."""
 
     @property
+    def versions(self) -> int:
+        """How many were made for it."""
+
+    @property
     def problem(self) -> str | None:
         """Why training for it stopped; None while it is being learned."""
 
@@ -204,7 +208,7 @@ class WishBook(Protocol):
 
     def failed(self, turn: TurnRecord) -> str | None: ...
 
-    def missed(self, turn: TurnRecord) -> str | None: ...
+    def missed(self, turn: TurnRecord, verdict: int | None = None) -> str | None: ...
 
     def of_other_models(self, fingerprint: str) -> Sequence[Wish]: ...
 

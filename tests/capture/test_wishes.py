@@ -188,9 +188,27 @@ def test_five_failures_in_a_row_pause_a_wish(book: Wishes) -> None:
     assert [w.status for w in book.of_user("ann", EVERYONE, (PAUSED,))] == [PAUSED]
 
 
+def test_versions_made_for_others_do_not_fail_a_wish_that_none_was_made_for(book: Wishes) -> None:
+    """A policy that people share may get many versions before it is this wish's turn."""
+    book.take_up(turn(1), LISTS, 0)
+    for version in range(1, 8):
+        book.take_up(turn(version + 1, version=version), LISTS, version)
+        assert book.missed(turn(version + 1, version=version)) is None
+    assert [wish.in_vain for wish in book.of_user("ann", EVERYONE)] == [0]
+
+
+def test_a_complaint_that_comes_again_after_a_kill_counts_once(book: Wishes) -> None:
+    book.take_up(turn(1), LISTS, 0)
+    book.count_version(["t1"], passed=True)
+    for number in (7, 7, 8, 8):
+        book.missed(turn(number, version=1), number)
+    assert [wish.in_vain for wish in book.of_user("ann", EVERYONE)] == [2]
+
+
 @pytest.mark.parametrize(("again", "left"), [(True, 4), (False, 0)], ids=["when told again", "at once"])
 def test_only_a_reply_that_pleases_at_once_ends_the_row(book: Wishes, again: bool, left: int) -> None:
     book.take_up(turn(1), LISTS, 0)
+    book.count_version(["t1"], passed=True)
     for number in range(2, 6):
         book.missed(turn(number, version=1))
     book.accepted(turn(6, version=1), again=again)
@@ -219,6 +237,7 @@ def test_a_complaint_after_eight_versions_pauses_a_wish_that_is_met_now_and_then
 def test_a_complaint_that_names_no_wish_counts_for_all(book: Wishes) -> None:
     book.take_up(turn(1), LISTS, 0)
     book.take_up(turn(2), FRENCH, 0)
+    book.count_version(["t1", "t2"], passed=True)
     book.missed(turn(3, version=1))
     assert [wish.in_vain for wish in book.of_user("ann", EVERYONE)] == [1, 1]
     book.take_up(turn(4), FRENCH, 1)

@@ -156,6 +156,7 @@ def publish_next(system: ServingSystem) -> int:
     policy = policies.claim(8, policies.serving(), "", 0, EVERYONE)
     assert policy is not None
     policies.trained(policy.version, {})
+    wishes_of(system).count_version(policies.claimed(policy.version), passed=True)
     assert policies.publish(policy.version, {})
     return int(policy.version)
 
@@ -180,6 +181,18 @@ async def test_a_complaint_about_an_earlier_version_does_not_teach_what_the_serv
     assert [await looked_at(system, turn_id) for turn_id in (new, serving, elsewhere)] == 3 * [
         ("sampled", None)
     ]
+
+
+async def test_a_newer_version_that_others_taught_knows_nothing_of_it(system: ServingSystem) -> None:
+    await converse(system, "question", f"bad: {LISTS}")
+    await sampler_of(system).run()
+    policies = system.ledgers.policies
+    theirs = policies.reserve(policies.serving(), {})
+    policies.reserved(theirs)
+    assert policies.publish(theirs, {})
+    earlier, _ = await converse(system, "something else", f"bad: {LISTS}")
+    await sampler_of(system).run()
+    assert await looked_at(system, earlier) == ("sampled", None)
 
 
 async def test_said_once_more_in_a_conversation_it_is_not_taught_again(system: ServingSystem) -> None:
@@ -318,7 +331,9 @@ async def test_a_paused_wish_leaves_the_version_that_met_it_now_and_then(make: M
 async def test_only_complaints_by_people_who_did_not_say_it_again_count_against_versions(
     system: ServingSystem,
 ) -> None:
-    await converse(system, "question", f"bad: {LISTS}")
+    made_for, _ = await converse(system, "question", f"bad: {LISTS}")
+    await sampler_of(system).run()
+    wishes_of(system).count_version([made_for], passed=True)
     first, second, _ = await converse(system, "something else", f"bad: {LISTS}", f"bad: {LISTS}")
     for turn_id in (first, second):
         answered_by(system, 1, turn_id)
