@@ -255,3 +255,23 @@ def test_a_reply_of_the_previous_version_says_why(live: Any, visit: Callable[...
         guest.page.get_by_role("button", name="Bad reply").wait_for()
         assert guest.page.get_by_text("stays with the previous version").count() == number
     guest.check()
+
+
+def test_a_reply_of_another_server_is_none_of_an_earlier_version(
+    live: Any, visit: Callable[..., Any]
+) -> None:
+    """Where the model here takes over from another server, new conversations may still go there."""
+
+    def from_elsewhere(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, headers={**answer.headers, "x-policy-version": "-1"})
+
+    guest = visit(live.url)
+    guest.sign_in(live.key)
+    guest.open("Try it")
+    guest.page.route("**/v1/chat/completions", from_elsewhere)
+    guest.page.get_by_label("Your message").fill("What is a lighthouse?")
+    guest.page.keyboard.press("Enter")
+    guest.page.get_by_role("button", name="Bad reply").wait_for()
+    assert guest.page.locator(".pill", has_text="the other model").count() == 1
+    assert guest.page.get_by_text("stays with the previous version").count() == 0

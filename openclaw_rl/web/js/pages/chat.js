@@ -14,7 +14,7 @@ let offTheRecord = false;
 let instructions = "";
 let running = null;
 let serving = 0;
-const COMPARED = "To compare them, one conversation in twenty stays with the previous version for ten minutes.";
+const COMPARED = "To compare them, now and then a conversation stays with the previous version for some minutes.";
 
 function newSession() {
   return `try-${[...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
@@ -105,7 +105,7 @@ export async function render(main, { keep }) {
       }, { signal: running.signal, headers: { "x-session-id": sessionId, ...(offTheRecord ? { "x-off-the-record": "1" } : {}) }, onOpen: (headers) => { answered = headers.get("x-policy-version"); } });
       fill(said, markdown(entry.content));
       const state = h("span", {});
-      fill(under, pill(answered === "0" ? "base" : `version ${answered}`), state, isCompared(Number(answered)) && h("p", { class: "small muted" }, COMPARED));
+      fill(under, pill(answered === "0" ? "base" : versionName(Number(answered))), state, isCompared(Number(answered)) && h("p", { class: "small muted" }, COMPARED));
       if (offTheRecord) {
         fill(state, pill("off the record"));
       } else {
@@ -122,8 +122,8 @@ export async function render(main, { keep }) {
     text.focus();
   }
 
-  /** Whether an earlier version than the serving one answered a plain question in a new conversation. */
-  const isCompared = (answered) => answered < serving && history.length === 2 && !instructions.trim();
+  /** Whether an earlier version than the serving one, not another server, answered a plain question in a new conversation. */
+  const isCompared = (answered) => answered >= 0 && answered < serving && history.length === 2 && !instructions.trim();
 
   /** Removes the unanswered message, since two in a row would be sent next time; its text goes back to the input. */
   function forgetUnanswered(words) {
