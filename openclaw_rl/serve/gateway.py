@@ -96,8 +96,8 @@ class Gateway:
         if may_note and (note := self._remembered(request.user, system)):
             request = remembering(request, note)
         if self._quotas is not None:
-            self._quotas.take(request.user)
-        # Taken before the first await, so that concurrent requests cannot exceed the limit together.
+            await self._quotas.take(request.user)
+        # Checked and counted with no await in between, so that requests cannot exceed the limit together.
         if (problem := self._slots.take(request.user, request.num_choices)) is not None:
             raise RequestError(
                 f"{problem}; retry in a second.", status=429, code="rate_limit_exceeded", retry_after_s=1

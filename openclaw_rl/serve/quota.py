@@ -1,11 +1,12 @@
 """Quotas per user: requests a minute and tokens a day. Refusals say when to try again.
 
 The minute is a sliding window, whatever is done to the machine's clock; the day is a UTC day. Usage from
-before this process started is read once.
+before this process started is read once, in a thread; a ledger that does not answer refuses nobody.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.users import Person
 
 _MINUTE_S, _DAY_S = 60.0, 86400.0
+_MAX_WAIT_S = 2.0
 
 
 @dataclass(slots=True)
@@ -38,12 +40,15 @@ class Quotas:
         self._limits, self._before, self._clock, self._ticks = limits, used, clock, ticks
         self._used: dict[str, _Used] = {}
 
-    def take(self, user: str) -> None:
+    async def take(self, user: str) -> None:
         """RequestError if the user is over a limit; else count one request."""
         person = self._limits(user)
         if person.requests_per_minute is None and person.tokens_per_day is None:
             return
-        now, mine = self._ticks(), self._of(user)
+        if user not in self._used:
+            found = await self._read(user, self._day)
+            self._used.setdefault(user, found)
+        now, mine = self._ticks(), self._today(user)
         while mine.requests and mine.requests[0] <= now - _MINUTE_S:
             mine.requests.popleft()
         most = person.requests_per_minute
@@ -55,19 +60,23 @@ class Quotas:
 
     def add(self, user: str, tokens: int) -> None:
         if user in self._used:
-            self._of(user).tokens += tokens
+            self._today(user).tokens += tokens
 
-    def _of(self, user: str) -> _Used:
-        day = int(self._clock() // _DAY_S)
-        known = self._used.get(user)
-        if known is None:
-            try:
-                before = self._before(user, day * _DAY_S)
-            except Exception:  # the ledger is down; no one is refused because of that
-                before = 0
-            known = self._used[user] = _Used(day, before)
-        elif known.day != day:
-            known.day, known.tokens = day, 0
+    @property
+    def _day(self) -> int:
+        return int(self._clock() // _DAY_S)
+
+    async def _read(self, user: str, day: int) -> _Used:
+        try:
+            reading = asyncio.to_thread(self._before, user, day * _DAY_S)
+            return _Used(day, await asyncio.wait_for(reading, _MAX_WAIT_S))
+        except Exception:  # the ledger is down or stuck
+            return _Used(day, 0)
+
+    def _today(self, user: str) -> _Used:
+        known = self._used[user]
+        if known.day != self._day:
+            known.day, known.tokens = self._day, 0
         return known
 
 

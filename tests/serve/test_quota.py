@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.processes.serving_system import ServingSystem
+from openclaw_rl.serve import quota
 from openclaw_rl.serve.quota import Quotas
 from openclaw_rl.users import Person, Users
 
@@ -24,38 +27,38 @@ class Clock:
         return self.now
 
 
-def wait_of(quotas: Quotas, user: str = "ann") -> int | None:
+async def wait_of(quotas: Quotas, user: str = "ann") -> int | None:
     try:
-        quotas.take(user)
+        await quotas.take(user)
     except RequestError as error:
         return error.retry_after_s
     return None
 
 
-def test_a_minute_slides() -> None:
+async def test_a_minute_slides() -> None:
     clock = Clock()
     quotas = Quotas(lambda user: Person(requests_per_minute=2), lambda user, since: 0, ticks=clock)
-    assert wait_of(quotas) is None
+    assert await wait_of(quotas) is None
     clock.now += 20
-    assert wait_of(quotas) is None
-    assert wait_of(quotas) == 40
-    assert wait_of(quotas, "ben") is None, "each has their own"
+    assert await wait_of(quotas) is None
+    assert await wait_of(quotas) == 40
+    assert await wait_of(quotas, "ben") is None, "each has their own"
     clock.now += 40
-    assert wait_of(quotas) is None
-    assert wait_of(quotas) == 20
+    assert await wait_of(quotas) is None
+    assert await wait_of(quotas) == 20
 
 
-def test_a_clock_that_is_set_back_makes_no_minute_longer() -> None:
+async def test_a_clock_that_is_set_back_makes_no_minute_longer() -> None:
     clock, ticks = Clock(), Clock()
     quotas = Quotas(lambda user: Person(requests_per_minute=1), lambda user, since: 0, clock, ticks)
-    assert wait_of(quotas) is None
+    assert await wait_of(quotas) is None
     clock.now -= DAY
-    assert wait_of(quotas) == 60
+    assert await wait_of(quotas) == 60
     ticks.now += 60
-    assert wait_of(quotas) is None
+    assert await wait_of(quotas) is None
 
 
-def test_a_day_begins_anew_and_remembers_what_was_used_before_the_start() -> None:
+async def test_a_day_begins_anew_and_remembers_what_was_used_before_the_start() -> None:
     clock = Clock()
     asked: list[tuple[str, float]] = []
 
@@ -64,12 +67,33 @@ def test_a_day_begins_anew_and_remembers_what_was_used_before_the_start() -> Non
         return 90
 
     quotas = Quotas(lambda user: Person(tokens_per_day=100), used, clock)
-    assert wait_of(quotas) is None
+    assert await wait_of(quotas) is None
     quotas.add("ann", 10)
-    assert wait_of(quotas) == int(DAY) - 5
+    assert await wait_of(quotas) == int(DAY) - 5
     clock.now += DAY
-    assert wait_of(quotas) is None
+    assert await wait_of(quotas) is None
     assert asked == [("ann", 10 * DAY)]
+
+
+async def test_a_ledger_that_does_not_answer_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the event loop, the read would delay everybody's tokens."""
+    answers = threading.Event()
+
+    def used(user: str, since: float) -> int:
+        assert answers.wait(60)
+        return 90
+
+    quotas = Quotas(lambda user: Person(tokens_per_day=100), used)
+    taking = asyncio.create_task(wait_of(quotas))
+    await asyncio.sleep(0)
+    answers.set()
+    assert await taking is None
+    quotas.add("ann", 10)
+    assert await wait_of(quotas) is not None
+    answers.clear()
+    monkeypatch.setattr(quota, "_MAX_WAIT_S", 0.01)
+    assert await wait_of(quotas, "ben") is None
+    answers.set()
 
 
 @pytest.mark.parametrize(
