@@ -27,6 +27,8 @@ UNDERSTOOD = {
     "OPENCLAW_COMBINE_W_RL": "rl_weight",
     "OPENCLAW_COMBINE_W_OPD": "opd_weight",
 }
+#: Many machines name their web proxy like this, so these count only beside another of these launchers' names.
+_AMBIGUOUS = ("PROXY_HOST", "PROXY_PORT")
 _GPUS = (
     "one process uses one GPU; for more, --engine vllm with --engine-options "
     "'flags=--tensor-parallel-size N', or a SkyRL server with --engine tinker --trainer tinker"
@@ -114,10 +116,16 @@ def options_of(section: str, implementation: str, moved: Mapping[str, Any]) -> d
 def understood(environment: Mapping[str, str]) -> dict[str, str]:
     """Our setting names -> values; of two variables for one setting, the first in the table counts."""
     found: dict[str, str] = {}
-    for variable, name in UNDERSTOOD.items():
-        if environment.get(variable):
-            found.setdefault(name, environment[variable])
+    for variable in _meant(environment):
+        found.setdefault(UNDERSTOOD[variable], environment[variable])
     return found
+
+
+def _meant(environment: Mapping[str, str]) -> list[str]:
+    """The aliases that are set, and for us."""
+    stated = [variable for variable in UNDERSTOOD if environment.get(variable)]
+    sure = [variable for variable in stated if variable not in _AMBIGUOUS]
+    return stated if sure or environment.keys() & ANSWERED.keys() else sure
 
 
 def check_moved(section: str, chooser: str, chosen: str, file: Container[str], flags: Container[str]) -> None:
@@ -138,12 +146,13 @@ def check_moved(section: str, chooser: str, chosen: str, file: Container[str], f
 
 def notes(environment: Mapping[str, str]) -> list[str]:
     """A line for each such variable that is set."""
-    said = []
-    for variable, name in UNDERSTOOD.items():
-        if environment.get(variable):
-            said.append(f"{variable} is read as --{name.replace('_', '-')} (OPENCLAW_RL_{name.upper()})")
-    for section, names in MOVED.items():
-        for name, owners in names.items():
+    names = [(variable, UNDERSTOOD[variable]) for variable in _meant(environment)]
+    said = [
+        f"{variable} is read as --{name.replace('_', '-')} (OPENCLAW_RL_{name.upper()})"
+        for variable, name in names
+    ]
+    for section, moved in MOVED.items():
+        for name, owners in moved.items():
             if (variable := f"OPENCLAW_RL_{name.upper()}") in environment:
                 said.append(
                     f"{variable} is an option of {', '.join(owners)} now: {_OPTIONS.get(name, name)} under "

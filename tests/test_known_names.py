@@ -92,6 +92,16 @@ def test_variables_are_read_and_ours_win(tmp_path: Path) -> None:
     assert (ours.engine.model, ours.serve.port) == ("ours", 3002)
 
 
+def test_a_web_proxy_s_address_is_not_taken_for_ours() -> None:
+    """The server would listen there, or fail to start."""
+    proxy = {"PROXY_HOST": "proxy.example.com", "PROXY_PORT": "8080"}
+    assert load_config(environment=proxy).serve == load_config(environment={}).serve
+    assert notes(proxy) == []
+    theirs = load_config(environment={**proxy, "PRM_M": "1"}).serve
+    assert (theirs.host, theirs.port) == ("proxy.example.com", 8080)
+    assert len(notes({**proxy, "NUM_GPUS": "8"})) == 3
+
+
 def test_each_one_that_is_set_is_said() -> None:
     assert notes({"PATH": "/bin"}) == []
     said = "\n".join(notes({"HF_CKPT": "x", "NUM_GPUS": "8", "DATA_PATH": "d.json"}))
