@@ -41,7 +41,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 #: Files that take longest, in that order. Whichever of them began last would run on alone.
 SLOWEST = (
-    "e2e/test_learning.py", "train/test_planted.py", "learn/test_kill_learn.py", "evals/test_personalize.py",
+    "e2e/test_learning.py", "learn/test_kill_learn.py", "evals/test_personalize.py",
     "e2e/test_fuzz.py",
     "judge/test_judges.py", "train/test_gate.py", "train/test_export.py", "e2e/test_kill.py",
     "e2e/test_stop.py", "e2e/test_python_client.py", "e2e/test_first_pages.py", "engine/test_native.py",

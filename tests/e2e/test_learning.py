@@ -15,8 +15,9 @@ from openclaw_rl.testing import ServerProcess
 
 @pytest.fixture(scope="module")
 def server(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Without notes, so that what changed is in the weights."""
-    with ServerProcess(tmp_path_factory.mktemp("learning") / "home", *UNREMINDED) as server:
+    """Without notes, so that what changed is in the weights; with the kernel that gives the same on any CPU."""
+    flags = (*UNREMINDED, "--engine-options", "kernel=native")
+    with ServerProcess(tmp_path_factory.mktemp("learning") / "home", *flags) as server:
         yield server
 
 

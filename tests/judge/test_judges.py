@@ -182,7 +182,7 @@ async def test_a_vote_reads_little_and_long_texts_add_little(
 @pytest.mark.slow
 async def test_the_stored_weights_belong_to_the_present_evidence(model_path: Path) -> None:
     """On a part of the train half, which they were fitted on: both files must know nearly all of it."""
-    examples = (await collect(DEFAULT_MODEL, read_cases("train")[::24])).examples
+    examples = (await collect(DEFAULT_MODEL, read_cases("train")[::48])).examples
     fitted = read_fitted()
     for stored, with_states, least in ((fitted.plain, False, 0.7), (fitted.full, True, 0.9)):
         hits = [
