@@ -232,8 +232,9 @@ class Exchange:
         for index, choice in enumerate(self._choices):
             if choice.first_token_at is not None and not choice.recorded:
                 await self._record(index, "cancelled")
-            if choice.recorded:
-                await self._host.capture.delivered(self.turn_id(index), finished)
+        recorded = [self.turn_id(index) for index, choice in enumerate(self._choices) if choice.recorded]
+        # At once: the same request may come again before the first is stored, and is no retry of the others.
+        await asyncio.gather(*(self._host.capture.delivered(turn_id, finished) for turn_id in recorded))
 
 
 def stored_fields(body: Json) -> Json:

@@ -396,3 +396,33 @@ async def test_whatever_is_answered_is_recorded(
     assert system.recorder.health().num_lost == 0
     kept = turn.params["odd"] if place == "field" else turn.messages[0]["odd"]
     assert json.dumps(kept) == json.dumps(json.loads(raw))
+
+
+class SlowToStore:
+    """A capture in which it takes long until a delivery is stored."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.told: list[str] = []
+        self.stored = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def delivered(self, turn_id: str, delivered: bool) -> None:
+        self.told.append(turn_id)
+        await self.stored.wait()
+        await self._inner.delivered(turn_id, delivered)
+
+
+async def test_all_choices_are_known_to_have_arrived_before_the_first_is_stored(
+    client: httpx.AsyncClient, ask: Ask, system: ServingSystem
+) -> None:
+    """Until then, the same request once more would look like a retry, and the reply would not count."""
+    slow = SlowToStore(system.gateway.capture)
+    system.gateway.capture = slow
+    answer = (await client.post(URL, json=ask(n=3))).json()
+    told = list(await until(lambda: slow.told, "the deliveries are told"))
+    slow.stored.set()
+    await system.gateway.drain()
+    assert told == [f"{answer['id']}.{index}" for index in range(3)]
