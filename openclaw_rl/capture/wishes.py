@@ -171,7 +171,7 @@ class Wishes:
         if mine is None and not ended:
             mine = self._add(turn, text, serving, verdict)
         if mine is not None:
-            self._note(mine, turn)
+            self._note(mine, turn, verdict)
             mine = self._make_room(mine)
         return mine
 
@@ -179,11 +179,11 @@ class Wishes:
         """An edited wish that is repeated in its original words still counts as the same."""
         return "same" if old.said and self._relate(text, old.said) == "same" else self._relate(text, old.text)
 
-    def _note(self, wish: WishRecord, turn: TurnRecord) -> None:
+    def _note(self, wish: WishRecord, turn: TurnRecord, verdict: int | None) -> None:
         row = {"wish": wish.turn_id, "turn_id": turn.id, "at": turn.created_at}
         with database.writing(self._db) as connection:
             known = sa.select(wish_turns).filter_by(wish=wish.turn_id, turn_id=turn.id)
-            if connection.execute(known).first() is None:
+            if connection.execute(known).first() is None and _is_there(connection, verdict):
                 connection.execute(wish_turns.insert().values(row))
 
     def _ended_by(self, turn: TurnRecord, text: str) -> bool:
@@ -198,8 +198,7 @@ class Wishes:
         row = {name: getattr(wish, name) for name in WishRecord.__slots__}
         with database.writing(self._db) as connection:
             connection.execute(wishes.delete().where(wishes.c.turn_id == turn.id))
-            known = sa.select(verdicts.c.seq).where(verdicts.c.seq == verdict)
-            if verdict is not None and connection.execute(known).first() is None:
+            if not _is_there(connection, verdict):
                 return None
             connection.execute(wishes.insert().values(row))
         return wish
@@ -349,6 +348,12 @@ class Wishes:
         query = sa.select(wishes).where(*conditions).order_by(wishes.c.created_at, wishes.c.turn_id)
         with self._db.connect() as connection:
             return [WishRecord(**row._mapping) for row in connection.execute(query)]
+
+
+def _is_there(connection: sa.Connection, verdict: int | None) -> bool:
+    """Whether a verdict was not forgotten meanwhile; None is none that could be."""
+    known = sa.select(verdicts.c.seq).where(verdicts.c.seq == verdict)
+    return verdict is None or connection.execute(known).first() is not None
 
 
 def list_wishes(ledger: LearnLedger, user: str | None, limit: int = 100) -> list[WishRecord]:

@@ -14,7 +14,7 @@ from openclaw_rl.capture.learn_ledger import LearnLedger, verdicts
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.samples import samples
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
-from openclaw_rl.capture.wishes import wishes
+from openclaw_rl.capture.wishes import wish_turns, wishes
 from openclaw_rl.types import TurnRecord
 
 from .conftest import make_turn
@@ -37,7 +37,8 @@ class Judged:
 
     def forget(self) -> None:
         with database.writing(self._db) as connection:
-            connection.execute(verdicts.delete())
+            for table in (verdicts, wish_turns):
+                connection.execute(table.delete())
 
     def rows(self, table: sa.Table) -> int:
         with self._db.connect() as connection:
@@ -71,3 +72,11 @@ def test_its_words_become_no_wish(judged: Judged, forgotten: bool) -> None:
         judged.forget()
     judged.wishes.take_up(judged.turn, "Be brief.", 0, judged.seq)
     assert judged.rows(wishes) == (0 if forgotten else 1)
+
+
+def test_it_is_no_evidence_for_a_wish_that_stays(judged: Judged) -> None:
+    judged.wishes.take_up(judged.turn, "Be brief.", 0, judged.seq)
+    assert judged.rows(wish_turns) == 1
+    judged.forget()
+    judged.wishes.take_up(judged.turn, "Be brief.", 0, judged.seq)
+    assert (judged.rows(wishes), judged.rows(wish_turns)) == (1, 0)
