@@ -14,14 +14,11 @@ from openclaw_rl.train.queues import PolicyQueue, WishLimits
 from openclaw_rl.train.watch import Reaction, better_before
 from openclaw_rl.types import BASE_VERSION, Policy, Scope
 
-_MANY = 1000
 TAKEN_BACK = "what it was made for was taken back"
 #: Number of versions back whose verdicts are compared.
 _FAR = 200
 #: Verdicts that a version needs before it can count as better than the one from before a wish.
 _LEAST_VERDICTS = 3
-#: Statuses of versions that have answered people.
-_SERVED = ("serving", "retired")
 #: Share of replies in the wished-for form that makes a version worth keeping.
 _LEAST_IN_FORM = 0.25
 
@@ -112,17 +109,18 @@ class Rollback:
             self._progress(f"back from version {serving}: {TAKEN_BACK}")
 
     def _best_since(self, before: int, scope: Scope) -> int:
-        """The version that pleased most; the earliest of equals.
+        """The version that pleased most; the earliest of equals. None that was rolled back, by hand or not.
 
         If none pleased more often than not, the one whose replies had the wished-for form most often when it
         was checked: a version that meets a wish now and then is better than one that never does.
         """
-        made = [p for p in self._policies.list_policies(_MANY, scope) if p.version > before]
-        made = sorted((p for p in made if p.status in _SERVED), key=lambda policy: policy.version)
+        lineage = self._policies.lineage(self._policies.serving(scope), scope)
+        found = (self._policies.policy(version) for version in sorted(lineage) if version > before)
+        made = [policy for policy in found if policy is not None]
         pleased = {p.version: _mean(self._policies.scores_of(p.version, scope)) for p in made}
         if (best := _highest(pleased, 0.0)) is None:
             best = _highest({p.version: _in_form(p) for p in made}, _LEAST_IN_FORM)
-        return before if best is None else best
+        return next(version for version in lineage if version <= before) if best is None else best
 
     def _go(self, version: int, why: str, scope: Scope) -> None:
         while version != BASE_VERSION and not self._store.has_weights(version):

@@ -308,8 +308,14 @@ async def test_when_a_wish_ends_the_version_from_before_it_serves_again(make: Ma
     assert any("back from version 1" in line for line in stack.said)
 
 
-async def test_a_paused_wish_leaves_the_version_that_met_it_now_and_then(make: Make) -> None:
-    """Nobody praised it, but a third of its replies had the form when it was checked: the base has none."""
+@pytest.mark.parametrize(("rolled_back", "served"), [(False, 0), (True, 0), (True, 1)])
+async def test_a_paused_wish_leaves_the_version_that_met_it_now_and_then(
+    make: Make, rolled_back: bool, served: int
+) -> None:
+    """Nobody praised it, but a third of its replies had the form when it was checked: the base has none.
+
+    One that somebody rolled back stays where it is, also if it served when the wish came.
+    """
     stack = make()
     turns = await talk(stack, 4)
     await stack.judge()
@@ -317,15 +323,17 @@ async def test_a_paused_wish_leaves_the_version_that_met_it_now_and_then(make: M
     turn = stack.system.ledgers.serve.load_turn(turns[0])
     assert turn is not None
     wishes = stack.policy_ledger.wishes(relation, is_only_taking_back, is_wish)
-    wishes.take_up(turn, "Please answer in one sentence.", 0)
+    wishes.take_up(turn, "Please answer in one sentence.", served)
     with stack.policy_ledger.db.begin() as connection:
         gate = json.dumps({"passed": True, "checks": [{"name": "in form", "value": 0.35, "bound": 0.1}]})
         connection.exec_driver_sql("UPDATE policies SET gate = ? WHERE version = 1", (gate,))
+    if rolled_back:
+        stack.policy_ledger.promote(0, "rolled back by hand")
     for _ in range(5):
         wishes.count_version([turn.id], passed=False)
     await run(stack.worker())
     assert wishes.ending(EVERYONE) == []
-    assert stack.policy_ledger.serving() == 1
+    assert stack.policy_ledger.serving() == (0 if rolled_back else 1)
 
 
 async def test_only_complaints_by_people_who_did_not_say_it_again_count_against_versions(
