@@ -120,6 +120,8 @@ def read_plan(options: argparse.Namespace, environment: Mapping[str, str]) -> Tr
     env, steps, parallel = read_variables(options, environment, parallel=8)
     if options.attempts < 2:
         raise ValueError("--attempts 2 or more: an attempt is learned from by how it compares with others")
+    if not 0 < options.temperature <= 2:
+        raise ValueError(f"--temperature is {options.temperature:g}; it must be above 0 and at most 2")
     parts = EnvironmentParts(options.tasks, steps, pictures=True)
     tasks = divided(create_environment(env, parts).tasks())
     if options.difficulty is not None:

@@ -301,6 +301,8 @@ def test_a_tool_config_names_tools(tasks: str, tmp_path: Path, monkeypatch: pyte
         ([], "which environment?"),
         (["--env", "toolcal"], "known: toolcall"),
         (["--env", "toolcall", "--attempts", "1"], "--attempts 2 or more"),
+        (["--env", "toolcall", "--temperature", "0"], "--temperature is 0; it must be above 0"),
+        (["--env", "toolcall", "--temperature", "3"], "--temperature is 3; it must be above 0 and at most 2"),
     ],
 )
 def test_mistakes_are_said_before_anything_loads(
