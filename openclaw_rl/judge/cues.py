@@ -93,7 +93,7 @@ def _shows_text(exchange: CaseTexts) -> bool:
 def _plain(name: str, arguments: str) -> str:
     try:
         values = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name
     texts = [value for value in values.values() if isinstance(value, str)] if isinstance(values, dict) else []
     if name.startswith("think"):

@@ -171,7 +171,7 @@ def parse_hints(text: str) -> list[str] | None:
     for start in reversed([match.start() for match in re.finditer(r"\{", answer)]):
         try:
             value = json.JSONDecoder().raw_decode(answer[start:])[0]
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and isinstance(value.get("hints"), list):
             return [str(hint) for hint in value["hints"]] if value.get("correction", True) is True else []

@@ -221,3 +221,4 @@ def test_parsing_hints() -> None:
     assert parse_hints('{"correction": true, "hints": ["a b"]}') == ["a b"]
     assert parse_hints('{"correction": false, "hints": ["a b"]}') == []
     assert parse_hints("none") is None
+    assert parse_hints('{"hints": ' + "[" * 5000) is None

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from openclaw_rl.judge.cues import tool_cues
+from openclaw_rl.judge.exchange import CaseTexts
 from openclaw_rl.judge.rules import (
     AskedAgain,
     CutOff,
@@ -270,3 +272,10 @@ def test_what_has_the_wanted_words_or_is_about_something_else_is_left_to_others(
     reply: str, said: str
 ) -> None:
     assert WantedWords().apply(make_case(reply, said)) is None
+
+
+def test_a_call_whose_arguments_are_nested_deeply_is_read_all_the_same() -> None:
+    """A turn whose judging fails is tried again for ever."""
+    call = {"id": "1", "name": "save", "arguments": '{"a": ' * 5000}
+    case = make_case({"role": "assistant", "content": "", "tool_calls": [call]}, tool="saved")
+    assert tool_cues(CaseTexts(case))
