@@ -26,6 +26,8 @@ from openclaw_rl.types import Json
 _QUOTA = (402, 429)
 _KEY_REFUSED = (401, 403)
 _REQUEST_REFUSED = (400, 404, 422)
+#: SkyRL reports a failed connection to its sampler as a refused request, in httpx's words or in none.
+_SAMPLER_AWAY = ("", "All connection attempts failed", "Server disconnected without sending a response.")
 ANSWERS_WITHIN_S = 30.0
 #: The client's first version that a server of one's own cannot serve.
 _TOO_NEW = (0, 26)
@@ -140,8 +142,8 @@ class TinkerService:
         if isinstance(error, self.sdk.RequestFailedError):
             message = str(error).partition("\n")[0]
             return ValueError(message) if str(error.category) == "user" else RuntimeError(message)
-        if _status(error) in _REQUEST_REFUSED:
-            return ValueError(f"the {self.title} service refused the request: {_detail(error)}")
+        if _status(error) in _REQUEST_REFUSED and (detail := _detail(error)) not in _SAMPLER_AWAY:
+            return ValueError(f"the {self.title} service refused the request: {detail}")
         return EngineAway(self.problem_of(error))
 
     # --- weight URIs -------------------------------------------------------------------------
