@@ -53,7 +53,8 @@ async def test_complaints_become_a_version_that_serves_and_nothing_is_trained_tw
     turns = await talk(stack, 2)
     await stack.judge()
     work = asyncio.create_task(run(stack.worker()))
-    await until(lambda: any(said.startswith("training version 1 ") for said in stack.said), "the step has begun", 300)
+    begun = "training version 1 "
+    await until(lambda: any(said.startswith(begun) for said in stack.said), "the step has begun", 300)
     skyrl.kill()  # in the middle of it
     with pytest.raises(ConnectionError):
         await work
