@@ -75,12 +75,14 @@ class HintedStack(Stack):
 
     async def sample(self, teacher: Any = None) -> None:
         """All that was said becomes samples; no step is taken."""
-        prompts = Prompts(self.renderer, stored_request, is_ephemeral)
-        wishes = self.policies.wishes(relation, is_only_taking_back, is_wish)
-        teacher = teacher or Teacher()
-        sampler = SampleMaker(self.policies, Hinted(requests=6), teacher, prompts, wishes, 0.0)  # type: ignore[arg-type]
+        sampler = self.sampler(teacher)
         while await sampler.run():
             pass
+
+    def sampler(self, teacher: Any = None) -> SampleMaker:
+        prompts = Prompts(self.renderer, stored_request, is_ephemeral)
+        wishes = self.policies.wishes(relation, is_only_taking_back, is_wish)
+        return SampleMaker(self.policies, Hinted(requests=6), teacher or Teacher(), prompts, wishes, 0.0)
 
     def wished(self) -> tuple[str, ...]:
         return self.policies.wishes(relation, is_only_taking_back, is_wish).texts("ann", ANN)

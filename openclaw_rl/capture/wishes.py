@@ -7,6 +7,7 @@ kept for a wish is dropped with it.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +15,9 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from openclaw_rl.capture import database
+from openclaw_rl.capture.content import to_json
 from openclaw_rl.capture.learn_ledger import LearnLedger, metadata, verdicts
-from openclaw_rl.capture.samples import samples, scope_column
+from openclaw_rl.capture.samples import policies, samples, scope_column
 from openclaw_rl.types import Scope, TurnRecord
 
 ACTIVE, REPLACED, TAKEN_BACK = "active", "replaced", "taken back"
@@ -40,6 +42,8 @@ _TRIES = 6
 _MOST_VERSIONS, _MOST_IN_VAIN = 8, 5
 #: The mark of the last complaint that was counted as a failure.
 _MISSED = "missed_verdicts"
+#: In a checked version's gate until its outcome replaces it: its wishes have been counted.
+_COUNTED = "counted"
 #: Wishes in a teacher's prompt; more would crowd out the request in a small model's context.
 MOST_WISHES = 8
 CANNOT = "the model does not manage this even when told"
@@ -232,7 +236,7 @@ class Wishes:
         """A reply was accepted, so the wishes can be met. ``again``: it answers a complaint."""
         for wish in self.of_user(turn.user, turn.scope):
             if turn.created_at > wish.created_at:
-                in_vain = wish.in_vain if again else 0
+                in_vain = 0 if _is_of_its_version(wish, turn) and not again else wish.in_vain
                 self._set(wish, accepted=wish.accepted + 1, in_vain=in_vain)
 
     def failed(self, turn: TurnRecord) -> str | None:
@@ -255,8 +259,7 @@ class Wishes:
         """
         problem, is_new = None, self._is_first_time(verdict)
         for wish in self._asked_for_in([turn.id]) or self.of_user(turn.user, turn.scope):
-            is_its_own = wish.versions > 0 and turn.policy_version > wish.served
-            in_vain = wish.in_vain + (is_new and is_its_own)
+            in_vain = wish.in_vain + (is_new and _is_of_its_version(wish, turn))
             self._set(wish, in_vain=in_vain)
             if wish.versions >= _MOST_VERSIONS or in_vain >= _MOST_IN_VAIN:
                 self._end(wish, _PAUSING)
@@ -273,13 +276,25 @@ class Wishes:
                 self._ledger.set_mark(connection, _MISSED, verdict)
         return is_first
 
-    def count_version(self, turn_ids: Sequence[str], *, passed: bool) -> None:
-        """A version was trained on these complaints, and passed its checks or was rejected."""
-        for wish in self._meant_by(turn_ids):
-            in_vain = wish.in_vain + (not passed)
-            self._set(wish, versions=wish.versions + 1, in_vain=in_vain)
-            if not passed and in_vain >= _MOST_IN_VAIN:
-                self._end(wish, _PAUSING)
+    def count_version(self, turn_ids: Sequence[str], *, passed: bool, version: int | None = None) -> None:
+        """A version was trained on these complaints, and passed its checks or was rejected.
+
+        ``version``: its number; it is checked again after a kill, and counts once.
+        """
+        meant = self._meant_by(turn_ids)
+        with database.writing(self._db) as connection:
+            if version is not None and not _is_first_count(connection, version):
+                return
+            for wish in meant:
+                in_vain, mine = wish.in_vain + (not passed), wishes.c.turn_id == wish.turn_id
+                is_over = not passed and in_vain >= _MOST_IN_VAIN
+                end = {"status": _PAUSING, "ended_at": time.time()} if is_over else {}
+                counts = {"versions": wish.versions + 1, "in_vain": in_vain}
+                connection.execute(wishes.update().where(mine).values(**counts, **end))
+
+    def holds(self, turn_id: str) -> bool:
+        """Whether something that was asked for in this turn is still wished for."""
+        return bool(self._asked_for_in([turn_id]))
 
     def _asked_for_in(self, turn_ids: Sequence[str]) -> list[WishRecord]:
         found: dict[str, WishRecord] = {}
@@ -354,6 +369,18 @@ def _is_there(connection: sa.Connection, verdict: int | None) -> bool:
     """Whether a verdict was not forgotten meanwhile; None is none that could be."""
     known = sa.select(verdicts.c.seq).where(verdicts.c.seq == verdict)
     return verdict is None or connection.execute(known).first() is not None
+
+
+def _is_of_its_version(wish: WishRecord, turn: TurnRecord) -> bool:
+    """Whether a version answered that may have learned it; any other reply says nothing about that."""
+    return wish.versions > 0 and turn.policy_version > wish.served
+
+
+def _is_first_count(connection: sa.Connection, version: int) -> bool:
+    mine = policies.c.version == version
+    gate = json.loads(connection.scalar(sa.select(policies.c.gate).where(mine)) or "{}")
+    connection.execute(policies.update().where(mine).values(gate=to_json({**gate, _COUNTED: True})))
+    return _COUNTED not in gate
 
 
 def list_wishes(ledger: LearnLedger, user: str | None, limit: int = 100) -> list[WishRecord]:

@@ -107,14 +107,19 @@ class SampleMaker:
         if not self._algorithm.needs.generates:
             return
         for wish in await asyncio.to_thread(self._wishes.to_teach):
-            if (judged := self._verdicts.judged(wish.turn_id)) is not None:
-                self._prepared = None
-                try:
-                    examples = await self._examples(*judged)
-                except ValueError:  # too long with the new wording
-                    examples = []
-                self._verdicts.teach_again(judged[0], examples)
+            await self.teach_again(wish.turn_id)
             self._wishes.taught(wish)
+
+    async def teach_again(self, turn_id: str) -> None:
+        """Make a turn's sample anew, with the wishes of now."""
+        if (judged := self._verdicts.judged(turn_id)) is None:
+            return
+        self._prepared = None
+        try:
+            examples = await self._examples(*judged)
+        except ValueError:  # too long with the new wording
+            examples = []
+        self._verdicts.teach_again(judged[0], examples)
 
     async def relearn(self) -> int:
         """Learn the wishes from another model again on this one; returns how many.

@@ -239,7 +239,8 @@ class LearnWorker:
         self._progress(f"version {policy.version} is checked: {len(result.checks)} checks in {seconds:.1f} s")
         self._store.update_manifest(policy.version, gate=result.to_json())
         self._log_step(policy.version, self._store.manifest(policy.version)["metrics"], result.to_json())
-        self._wishes.count_version(self._policies.claimed(policy.version), passed=result.passed)
+        complaints = self._policies.claimed(policy.version)
+        self._wishes.count_version(complaints, passed=result.passed, version=policy.version)
         if not result.passed:
             await self._discard(policy, result.to_json())
         elif self._policies.publish(policy.version, result.to_json()):
@@ -251,7 +252,7 @@ class LearnWorker:
 
     async def _train(self, policy: Policy) -> bool:
         """False if there was nothing left to train."""
-        version, items = policy.version, self._usable(policy)
+        version, items = policy.version, await self._still_wished(policy, self._usable(policy))
         if not items:
             self._policies.reject(
                 version, {"passed": False, "reason": "none of its samples could be used", "checks": []}
@@ -280,9 +281,23 @@ class LearnWorker:
         self._policies.drop(version, [i for i in self._policies.claimed(version) if i not in found], PRUNED)
         stale = [i.source.turn_ids[0] for i in items if self._is_stale(i, parent, policy.scope)]
         self._policies.drop(version, stale, STALE)
-        over = [i.source.turn_ids[0] for i in items if self._is_over(i, policy.scope)]
-        self._policies.drop(version, over, WISH_OVER)
-        return [item for item in items if item.source.turn_ids[0] not in {*stale, *over}]
+        return [item for item in items if item.source.turn_ids[0] not in stale]
+
+    async def _still_wished(self, policy: Policy, items: list[Example]) -> list[Example]:
+        """Those that teach what is wished for now.
+
+        If nothing else here teaches what is left of somebody's wishes, their newest complaint about it is
+        taught again.
+        """
+        over = {i.source.turn_ids[0]: i.source.user for i in items if self._is_over(i, policy.scope)}
+        left = [item for item in items if item.source.turn_ids[0] not in over]
+        taught = {item.source.user for item in left if item.source.kind == "hinted"}
+        for turn_id, user in reversed(over.items()):
+            if user not in taught and self._wishes.holds(turn_id):
+                await self._sampler.teach_again(turn_id)
+                taught.add(user)
+        self._policies.drop(policy.version, list(over), WISH_OVER)
+        return left
 
     def _is_over(self, example: Example, scope: Scope) -> bool:
         """Whether it teaches wishes that are no longer the user's current ones."""

@@ -216,6 +216,16 @@ def test_only_a_reply_that_pleases_at_once_ends_the_row(book: Wishes, again: boo
     assert (wish.in_vain, wish.accepted) == (left, 1)
 
 
+def test_praise_for_the_base_or_an_earlier_version_leaves_the_row(book: Wishes) -> None:
+    """Some conversations stay with the version before; their replies show nothing about the later ones."""
+    book.take_up(turn(1), LISTS, 1)
+    book.count_version(["t1"], passed=False)
+    for version in (0, 1):
+        book.accepted(turn(2, version=version), again=False)
+    [wish] = book.of_user("ann", EVERYONE)
+    assert (wish.in_vain, wish.accepted) == (1, 2)
+
+
 def test_five_rejected_versions_pause_a_wish(book: Wishes) -> None:
     book.take_up(turn(1), LISTS, 0)
     for _ in range(5):

@@ -10,6 +10,7 @@ import pytest
 from openclaw_rl.capabilities import check_training
 from openclaw_rl.capture.samples import samples
 from openclaw_rl.config import load_config
+from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
 from openclaw_rl.models import fingerprint
 from openclaw_rl.train.gate import GateResult
 from openclaw_rl.train.worker import LearnWorker
@@ -27,12 +28,12 @@ async def learned(stack: Stack, number: int = 2) -> list[str]:
     return turns
 
 
-def worker_of(stack: Stack) -> LearnWorker:
+def worker_of(stack: Stack, passed: bool = True) -> LearnWorker:
     """Of a network that knows nothing, nothing can be asked."""
     worker = stack.worker()
 
     async def passes(*arguments: Any) -> GateResult:
-        return GateResult(True, "", ())
+        return GateResult(passed, "", ())
 
     worker._gate.check = passes  # type: ignore[method-assign]
     return worker
@@ -68,6 +69,50 @@ async def test_a_step_that_always_breaks_is_given_up_after_three_tries(make: Mak
     await learned(stack)
     await run(other)
     assert stack.policy_ledger.serving() == 2
+
+
+@pytest.mark.parametrize("passes", [True, False])
+async def test_a_version_that_is_checked_again_after_a_kill_counts_once(make: Make, passes: bool) -> None:
+    stack = make(**HYBRID)
+    turns, worker = await learned(stack), worker_of(stack, passes)
+    turn = stack.system.ledgers.serve.load_turn(turns[0])
+    assert turn is not None
+    wishes = stack.policy_ledger.wishes(relation, is_only_taking_back, is_wish)
+    wishes.take_up(turn, "Please sing.", 0)
+    outcome = "publish" if passes else "reject"
+    decide = getattr(stack.policy_ledger, outcome)
+
+    def killed(*arguments: Any) -> Any:
+        raise ConnectionError("killed here")
+
+    setattr(stack.policy_ledger, outcome, killed)
+    with pytest.raises(ConnectionError):
+        await run(worker)
+    setattr(stack.policy_ledger, outcome, decide)
+    await run(worker_of(stack, passes))
+    [wish] = wishes.of_user(turn.user, turn.scope)
+    assert (wish.versions, wish.in_vain) == (1, 0 if passes else 1)
+    policy = stack.policy_ledger.policy(1)
+    assert policy is not None
+    assert policy.gate == GateResult(passes, "", ()).to_json() | {"checks": []}
+
+
+async def test_a_parent_that_cannot_be_loaded_is_not_tried_without_end(make: Make) -> None:
+    """Such as one whose state the training service lost."""
+    stack = make(**HYBRID)
+    turns, worker = await learned(stack), worker_of(stack)
+
+    def lost(weights: Any) -> None:
+        raise RuntimeError("the service cannot load the saved state")
+
+    worker._get_trainer().resume = lost  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="saved state"):
+            await run(worker)
+    await run(worker)
+    for turn in turns:
+        reason = (await stack.get(f"/v1/turns/{turn}"))["reason"]
+        assert reason == "its step failed 3 times: the service cannot load the saved state"
 
 
 async def test_a_full_disk_is_not_the_steps_fault(make: Make) -> None:
