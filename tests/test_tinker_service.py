@@ -27,7 +27,7 @@ from openclaw_rl.fireworks_service import FireworksService
 from openclaw_rl.processes.parts import model_folder
 from openclaw_rl.tinker_service import TinkerService, within
 from openclaw_rl.train.tinker import TinkerTrainer, TinkerTrainerOptions
-from openclaw_rl.types import Capabilities
+from openclaw_rl.types import Capabilities, Weights
 
 TINKER = TinkerService()
 URL = "http://head:8000"
@@ -215,6 +215,20 @@ def test_a_server_that_is_down_when_a_step_begins_is_waited_for(
     monkeypatch.setattr(module, "ServiceClient", refuses)
     with pytest.raises(EngineAway, match="there is no Tinker server at"):
         waiting.resume(None)
+
+
+def test_a_saved_state_that_the_server_lost_is_the_steps_fault(service: Service) -> None:
+    """A ValueError would put the step back, to be tried without end."""
+    starting, weights = trainer(), Weights(3, TINKER.weights_uri("tinker://a/b", {"state": "tinker://a/c"}))
+
+    def lost(state: str) -> Any:
+        error = sys.modules["tinker"].NotFoundError("no")
+        error.status_code, error.body = 404, {"detail": "no such checkpoint"}
+        raise error
+
+    service.create_training_client_from_state_with_optimizer = lost  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match=r"saved state of version 3 .*no such checkpoint.*policy promote"):
+        starting.resume(weights)
 
 
 def test_a_quota_is_named_also_where_the_client_fails_over_it(service: Service) -> None:

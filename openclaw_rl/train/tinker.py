@@ -154,8 +154,17 @@ class TinkerTrainer:
             raise
 
     def resume(self, weights: Weights | None) -> None:
+        """RuntimeError if the service cannot load what was saved, which no waiting brings back."""
         facts = {} if weights is None else self.kind.facts_of(weights.uri)
-        self._connect(facts.get("state"))
+        try:
+            self._connect(facts.get("state"))
+        except ValueError as error:
+            if weights is None:
+                raise
+            raise RuntimeError(
+                f"the {self.kind.title} service cannot load the saved state of version {weights.version} "
+                f"({error}); go back to another one with 'openclaw-rl policy promote'"
+            ) from None
         self._steps, self._state = facts.get("steps", 0), facts.get("algorithm", {})
 
     def save(self, folder: Path, state: Json) -> str:
