@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 from openclaw_rl.forms import NOTHING_READ, Reading
 from openclaw_rl.scopes import is_environment
@@ -96,6 +97,8 @@ class GateCheck:
     value: float
     bound: float
     passed: bool
+    side: Literal["at least", "at most"] = "at least"
+    """Where a value must be that passes, from the bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +339,7 @@ def _is_hopeless(checks: Sequence[GateCheck], replies: int) -> bool:
 
 
 def _at_most(name: str, value: float, bound: float) -> GateCheck:
-    return GateCheck(name, value, bound, value <= bound)
+    return GateCheck(name, value, bound, value <= bound, "at most")
 
 
 def _at_least(name: str, value: float, bound: float) -> GateCheck:

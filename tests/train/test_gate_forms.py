@@ -128,6 +128,15 @@ async def test_a_reply_that_falls_apart_late_is_seen() -> None:
     assert 0 < broken.value < 1
 
 
+async def test_a_check_says_on_which_side_of_its_bound_a_value_passes() -> None:
+    """A value that equals it would not tell."""
+    unused: Any = None
+    gate = Gate(Written(PLAIN, PLAIN), Letters(), unused, lambda text: None)  # type: ignore[arg-type]
+    sides = {check.name: check.side for check in (await gate._replies(1, 0, subject()))[0]}
+    assert {name for name, side in sides.items() if side == "at most"} == {"broken replies", "strangeness"}
+    assert {sides["on topic"], sides["length"], sides["specificity"]} == {"at least"}
+
+
 class OnceBroken(Written):
     """Version 1 breaks its reply to one request: for the seed it was first asked with, or always."""
 

@@ -49,7 +49,8 @@ def wish(live: Any, turn_id: str, text: str) -> None:
 def serve_version(live: Any, version: int, scope: str) -> None:
     """One that passed its checks, chosen for a scope."""
     checks = [{"name": "facts", "value": 1.0, "bound": 0.5, "passed": True},
-              {"name": "broken replies", "value": 0.0, "bound": 0.1, "passed": True}]  # fmt: skip
+              {"name": "broken replies", "value": 0.0, "bound": 0.1, "passed": True},
+              {"name": "length", "value": 0.7, "bound": 0.7, "passed": True, "side": "at most"}]  # fmt: skip
     row = {"version": version, "parent": 0, "status": "retired", "created_at": time.time(), "num_samples": 1,
            "config_hash": "", "metrics": "{}", "gate": json.dumps({"passed": True, "checks": checks}),
            "scope": scope}  # fmt: skip
@@ -234,6 +235,7 @@ def test_checks_say_which_side_of_the_limit_is_right(live: Any, visit: Callable[
     guest.open("Learning")
     guest.page.get_by_text("1.00, at least 0.50").wait_for()
     guest.page.get_by_text("0.00, at most 0.10").wait_for()
+    guest.page.get_by_text("0.70, at most 0.70").wait_for()
 
 
 def compared() -> str:

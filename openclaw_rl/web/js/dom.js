@@ -67,8 +67,8 @@ const number = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
 export const num = (value, digits) => value === null || value === undefined ? "–"
   : digits === undefined ? number.format(value) : value.toFixed(digits);
 
-/** The limit of a check. The gate states no direction; whether the check passed tells it. */
-export const limitOf = ({ value, bound, passed }, digits) => `${passed === (value >= bound) ? "at least" : "at most"} ${num(bound, digits)}`;
+/** The limit of a check. One of an earlier release does not say its side; whether it passed tells it. */
+export const limitOf = ({ value, bound, passed, side }, digits) => `${side ?? (passed === (value >= bound) ? "at least" : "at most")} ${num(bound, digits)}`;
 
 export function ago(seconds) {
   const passed = Math.max(0, Date.now() / 1000 - seconds);
