@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from openclaw_rl.config import JudgeConfig
+from openclaw_rl.judge.exchange import bounded_case
 from openclaw_rl.judge.hints import complains, verbatim_hints
 from openclaw_rl.judge.label import LabelJudge
 from openclaw_rl.judge.llm import EndpointJudge
@@ -53,6 +54,7 @@ class RulesJudge:
         self._rules = rules
 
     async def evaluate(self, case: JudgeCase) -> Verdict:
+        case = bounded_case(case)
         if (verdict := apply_rules(case, self._rules)) is None:
             raise JudgeError("no rule applies")
         return _with_hints(verdict, case)
@@ -68,6 +70,7 @@ class RuleFirstJudge:
         self.votes, self._rules = votes, rules
 
     async def evaluate(self, case: JudgeCase) -> Verdict:
+        case = bounded_case(case)
         if (verdict := apply_rules(case, self._rules)) is not None:
             return _with_hints(verdict, case)
         return await self.votes.evaluate(case)

@@ -1,13 +1,13 @@
 """A case as text: request, reply and next state, each neutralised and shortened.
 
-The structure of the next state is always kept (one entry per message, in order, with its role);
-only the middle of long texts is cut.
+The structure of the next state is kept (one entry per message, in order, with its role); only the middle of
+long texts is cut, and of a very long next state.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,8 @@ _OUTPUT = re.compile(
 #: Characters of one message that are read: how somebody reacts stands at its beginning or end, and reading
 #: more takes seconds.
 _MOST_CHARS = 12_000
+#: Messages of a next state that are read, and characters of all that users wrote, and of all others.
+_MOST_MESSAGES, _MOST_SAID, _MOST_RESULTS = 64, 16_000, 96_000
 _FEEDBACK = re.compile(r"<(feedback|user_message|answer)>(.*?)</\1>", re.DOTALL)
 
 
@@ -39,10 +41,23 @@ def text_of(message: Message) -> str:
     return "\n".join(str(part.get("text") or f"({part.get('type', 'part')})") for part in parts)
 
 
-def bounded(text: str) -> str:
+def bounded(text: str, most: int = _MOST_CHARS) -> str:
     """Without the middle, if it is very long."""
-    half = _MOST_CHARS // 2
-    return text if len(text) <= _MOST_CHARS else f"{text[:half]}\n...\n{text[-half:]}"
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]}\n...\n{text[-half:]}"
+
+
+def bounded_case(case: JudgeCase) -> JudgeCase:
+    """With as much of the next state as can be read without delaying everything else."""
+    state, half = case.next_state or [], _MOST_MESSAGES // 2
+    kept = state if len(state) <= _MOST_MESSAGES else [*state[:half], *state[-half:]]
+    for is_said, most in ((True, _MOST_SAID), (False, _MOST_RESULTS)):
+        which = [n for n, message in enumerate(kept) if (message.get("role") == "user") == is_said]
+        if sum(min(len(text_of(kept[n])), _MOST_CHARS) for n in which) > most:
+            share = most // len(which)
+            shorter = {n: {**kept[n], "content": bounded(text_of(kept[n]), share)} for n in which}
+            kept = [shorter.get(n, message) for n, message in enumerate(kept)]
+    return case if kept is state else replace(case, next_state=kept)
 
 
 def shorten(text: str, max_chars: int) -> str:

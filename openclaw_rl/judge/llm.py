@@ -28,6 +28,9 @@ _THINKING_END = re.compile(r"</(?:think|thinking|reasoning)>", re.IGNORECASE)
 _THINKING_START = re.compile(r"<(?:think|thinking|reasoning)>", re.IGNORECASE)
 _VERDICT = re.compile(r"[\"']verdict[\"']\s*:\s*[\"']?\s*([+−-]?1|0)(?![\d.])")
 _CONTEXT_MESSAGES = 6
+#: The next state is shown in at most as many characters as so many messages.
+_STATE_MESSAGES = 8
+_MOST_CALLS = 16
 #: Confidence factor for a verdict without a next state, which rests on the reply alone.
 _ALONE = 0.5
 _CONNECT_S = 10.0
@@ -185,21 +188,29 @@ def _after_thinking(text: str) -> str | None:
 
 
 def _shown(case: JudgeCase, max_chars: int) -> dict[str, Any]:
-    """The case as data: recent context, the reply, and the whole next state with its roles."""
+    """The case as data: recent context, the reply, and the next state with its roles."""
     state = case.next_state
+    share = min(max_chars, _STATE_MESSAGES * max_chars // max(1, len(state or ())))
     return {
         "request": [_message(message, max_chars) for message in case.messages[-_CONTEXT_MESSAGES:]],
         "reply": _message({**case.reply, "role": "assistant"}, max_chars),
         "reply_was_cut_off": case.finish_reason == "length" and not case.own_limit,
-        "next_state": None if state is None else [_message(message, max_chars) for message in state],
+        "next_state": None if state is None else [_message(message, share) for message in state],
     }
 
 
 def _message(message: Message, max_chars: int) -> dict[str, Any]:
     role = str(message.get("role", ""))
-    text = neutralise(bounded(text_of(message)), role)
-    if len(text) > max_chars:
-        half = max_chars // 2
-        text = f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
-    calls = [f"{call.get('name')}({call.get('arguments')})" for call in message.get("tool_calls") or ()]
+    text = _cut(neutralise(bounded(text_of(message)), role), max_chars)
+    called = (message.get("tool_calls") or ())[:_MOST_CALLS]
+    calls = [
+        f"{call.get('name')}({_cut(str(call.get('arguments')), max_chars // len(called))})" for call in called
+    ]
     return {"role": role, "text": text, **({"tool_calls": calls} if calls else {})}
+
+
+def _cut(text: str, max_chars: int) -> str:
+    half = max_chars // 2
+    if len(text) <= max_chars:
+        return text
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"

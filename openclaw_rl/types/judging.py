@@ -16,7 +16,8 @@ class JudgeCase:
     """The request, with ephemeral context removed."""
     reply: Message
     next_state: list[Message] | None
-    """Everything that followed the reply, complete and in order; None if the session ended with it."""
+    """Everything that followed the reply, in order, if it is not excessively long; None if the session ended
+    with it."""
     finish_reason: FinishReason = "stop"
     regenerated: bool = False
     """The same request was sent again after this reply had been delivered."""

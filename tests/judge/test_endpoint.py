@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from openclaw_rl.config import JudgeConfig
-from openclaw_rl.judge.llm import EndpointJudge, parse_hints, parse_verdict
+from openclaw_rl.judge.llm import AskingJudge, EndpointJudge, parse_hints, parse_verdict
 from openclaw_rl.testing import skip_time, until
 from openclaw_rl.testing.contracts import JudgeContract
 from openclaw_rl.types import Judge, JudgeCase, JudgeError
@@ -222,3 +222,29 @@ def test_parsing_hints() -> None:
     assert parse_hints('{"correction": false, "hints": ["a b"]}') == []
     assert parse_hints("none") is None
     assert parse_hints('{"hints": ' + "[" * 5000) is None
+
+
+class Reads(AskingJudge):
+    """Keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    async def complete(self, prompt: str, text: str) -> str:
+        self.asked.append(text)
+        return '{"verdict": 1}'
+
+
+async def test_no_prompt_outgrows_a_model_however_much_was_written_or_answered() -> None:
+    """A file that is written is the argument of a call; the turn was never judged."""
+    call = {"name": "write", "arguments": json.dumps({"path": "a.py", "text": "x = 1\n" * 50_000})}
+    results = [{"role": "tool", "content": "line\n" * 2000} for _ in range(40)]
+    judge = Reads()
+    verdict = await judge.evaluate(
+        JudgeCase(CASE.messages, {"content": "", "tool_calls": [call] * 3}, results)
+    )
+    assert verdict.score == 1
+    assert max(map(len, judge.asked)) < 80_000
+    assert "a.py" in judge.asked[0]
+    assert judge.asked[0].count('"role": "tool"') == 40

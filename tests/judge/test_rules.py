@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openclaw_rl.judge.cues import tool_cues
-from openclaw_rl.judge.exchange import CaseTexts
+from openclaw_rl.judge.exchange import CaseTexts, bounded_case, text_of
 from openclaw_rl.judge.rules import (
     AskedAgain,
     CutOff,
@@ -18,6 +18,7 @@ from openclaw_rl.judge.rules import (
     ToolError,
     WantedWords,
     apply_rules,
+    user_rating,
 )
 from openclaw_rl.types import JudgeCase
 
@@ -279,3 +280,20 @@ def test_a_call_whose_arguments_are_nested_deeply_is_read_all_the_same() -> None
     call = {"id": "1", "name": "save", "arguments": '{"a": ' * 5000}
     case = make_case({"role": "assistant", "content": "", "tool_calls": [call]}, tool="saved")
     assert tool_cues(CaseTexts(case))
+
+
+def test_of_a_very_long_next_state_both_ends_are_read() -> None:
+    """Reading all of it would hold up everything else that learns."""
+    said = [{"role": "user", "content": f"{n} {'so it goes ' * 400}"} for n in range(5000)]
+    read = bounded_case(JudgeCase([], {"content": "An answer."}, [*said, {"role": "user", "content": "👎"}]))
+    assert read.next_state is not None
+    texts = [text_of(message) for message in read.next_state]
+    assert (texts[0][:2], texts[-1]) == ("0 ", "👎")
+    assert len(texts) <= 64
+    assert sum(map(len, texts)) < 17_000
+    assert user_rating(read) == -1
+
+
+def test_an_ordinary_next_state_is_read_as_it_is() -> None:
+    case = make_case(said="no, shorter", tool="x" * 90_000)
+    assert bounded_case(case) is case
