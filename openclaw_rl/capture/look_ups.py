@@ -8,7 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+import sqlalchemy as sa
+
 T = TypeVar("T")
+_LEDGER_FAILED = (sa.exc.DBAPIError, sa.exc.TimeoutError, OSError)
 #: A pause is never shorter, so that a ledger that is written but hardly read delays only some requests.
 _SHORTEST_PAUSE_S = 1.0
 
@@ -16,9 +19,9 @@ _SHORTEST_PAUSE_S = 1.0
 class LookUps:
     """Runs reads in threads and waits at most ``max_wait_s`` for each.
 
-    After one that took longer or failed, none is tried for ``pause_s``, so that a stuck database delays one
-    request, not all. The pause ends early when the database answers again: when a slow read succeeds after
-    all, or when something was written.
+    After one that took longer, or that the database failed, none is tried for ``pause_s``, so that a stuck
+    database delays one request, not all. The pause ends early when the database answers again: when a slow
+    read succeeds after all, or when something was written. Any other error is that request's alone.
     """
 
     def __init__(self, max_wait_s: float, pause_s: float, num_written: Callable[[], int] = lambda: 0) -> None:
@@ -48,12 +51,18 @@ class LookUps:
         return looking.result()
 
     def _ended(self, began: float, looking: asyncio.Future[T]) -> None:
-        if looking.cancelled() or looking.exception() is not None:
+        error = None if looking.cancelled() else looking.exception()
+        if looking.cancelled() or _is_ledgers(error):
             self._pause(began)
-        else:
+        elif error is None:
             self._answered_at, self._paused_at = time.monotonic(), None
 
     def _pause(self, began: float) -> None:
         """Unless another read succeeded since: a connection that a cut broke may fail long after it."""
         if began >= self._answered_at:
             self._paused_at, self._written_before = time.monotonic(), self._num_written()
+
+
+def _is_ledgers(error: BaseException | None) -> bool:
+    """Whether the database failed; a value that it cannot store is the request's fault."""
+    return isinstance(error, _LEDGER_FAILED) and not isinstance(error, sa.exc.DataError)

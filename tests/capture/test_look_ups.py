@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+import sqlalchemy as sa
 
 from openclaw_rl.capture import look_ups
 from openclaw_rl.capture.look_ups import LookUps
@@ -24,6 +25,27 @@ async def test_a_failure_pauses_and_a_write_ends_the_pause(monkeypatch: pytest.M
     assert looks.are_paused
     written += 1
     assert not looks.are_paused
+
+
+@pytest.mark.parametrize(
+    ("error", "pauses"),
+    [
+        (KeyError("content"), False),
+        (RecursionError("nested too deeply"), False),
+        (sa.exc.DataError("SELECT", {}, ValueError("a NUL")), False),
+        (sa.exc.OperationalError("SELECT", {}, ValueError("the server went away")), True),
+        (sa.exc.TimeoutError("no connection is free"), True),
+    ],
+)
+async def test_one_requests_own_error_pauses_nobody_elses_reads(error: Exception, pauses: bool) -> None:
+    looks = LookUps(60, 3600)
+
+    def fails() -> str:
+        raise error
+
+    with pytest.raises(type(error)):
+        await looks.look(fails)
+    assert looks.are_paused == pauses
 
 
 async def test_a_read_that_fails_late_says_nothing_about_a_ledger_that_has_answered_since() -> None:
