@@ -1,4 +1,4 @@
-"""What the look-in routes show, as DESIGN.md promises it."""
+"""What the routes for looking in show: sessions, turns, versions, the status."""
 
 from __future__ import annotations
 
