@@ -128,8 +128,9 @@ class ModelReply:
         rest = "" if stopping.stopped else stopping.feed(detokenizer.finish()) + stopping.finish()
         for delta in (*(parser.feed(rest) if rest else []), *parser.finish()):
             yield Event(index, delta)
-        assert last is not None, "an engine gives at least one token"
-        reason: FinishReason = "stop" if stopping.stopped else last.finish_reason or "stop"
+        # Some servers count the token that ends a reply out of it: nothing is left of one that ends at once.
+        ended = None if stopping.stopped or last is None else last.finish_reason
+        reason: FinishReason = ended or "stop"
         yield Event(index, None, (), reason, stopping.stopped_by)
 
     def _parser(self) -> ReplyParser:

@@ -149,10 +149,11 @@ class SampleMaker:
             self._prepared = None
             answers = await asyncio.gather(*(self._teacher.likeliest(asks[n].prompt_ids) for n in missing))
             for n, answer in zip(missing, answers, strict=True):
-                self._anchors[n] = distribution_example(
-                    asks[n], answer, Source("anchor", ()), weight=_ANCHOR_WEIGHT
-                )
-        return [self._anchors[n] for n in chosen]
+                if answer.ids:  # some servers count the token that ends an answer out of it
+                    self._anchors[n] = distribution_example(
+                        asks[n], answer, Source("anchor", ()), weight=_ANCHOR_WEIGHT
+                    )
+        return [self._anchors[n] for n in chosen if n in self._anchors]
 
     def subjects(self, users: Sequence[str], scope: Scope, seed: int) -> list[Subject]:
         """What to examine a version on that was trained for these users: their requests, and some others.

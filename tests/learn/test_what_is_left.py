@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from openclaw_rl.judge.wishes import is_only_taking_back, is_wish, relation
 from openclaw_rl.testing import tiny_model
 from openclaw_rl.train.worker import WISH_OVER
+from openclaw_rl.types import Answer
 from tests.hinted_stack import HintedStack
+from tests.learn.test_wishes import Teacher
 from tests.test_forgetting import close
 from tests.test_scopes import ANN
 
@@ -84,3 +87,25 @@ async def test_when_all_end_nothing_is_taught(stack: HintedStack) -> None:
     await learn(stack)
     assert status(stack, rain) == status(stack, snow) == ("excluded", WISH_OVER)
     assert stack.policies.serving(ANN) == 0
+
+
+class SaysNothing(Teacher):
+    """Ends every other answer at once, and its server leaves out the token that ended it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def prepare_base(self) -> None:
+        """It is the base."""
+
+    async def likeliest(self, prompt_ids: list[int]) -> Answer:
+        self.asked += 1
+        ids = [7] * (self.asked % 2)
+        top = np.array([[8] for _ in ids], np.int32)
+        return Answer(ids, [-0.5] * len(ids), top, np.zeros(top.shape, np.float32), "", finished=True)
+
+
+async def test_what_the_base_does_not_answer_holds_nothing(stack: HintedStack) -> None:
+    """That failed the step, and with the same seed it failed again."""
+    held = await stack.sampler(SaysNothing()).anchors(6, seed=1)
+    assert [example.reply_ids for example in held] == [[7]] * 3

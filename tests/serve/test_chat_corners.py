@@ -165,3 +165,21 @@ async def test_pages_of_an_allowed_origin_may_ask(make_system: Any, connect: Any
     async with connect(make_system()) as client:
         answer = await client.post(URL, json=ask(), headers={"origin": origin})
     assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_reply_of_no_tokens_at_all_is_an_empty_one(
+    client: httpx.AsyncClient, engine: ScriptedEngine, ask: Ask, chunks: Any, stream: bool
+) -> None:
+    """Some servers of models leave the token out that ends a reply; that was a 500."""
+    engine.say([])
+    answer = await client.post(URL, json=ask(stream=stream))
+    assert answer.status_code == 200, answer.text
+    if stream:
+        sent = [choice for chunk in chunks(answer.text)[:-1] for choice in chunk["choices"]]
+        assert [choice["finish_reason"] for choice in sent][-1] == "stop"
+        assert not any(choice["delta"].get("content") for choice in sent)
+    else:
+        [choice] = answer.json()["choices"]
+        assert (choice["message"]["content"] or "", choice["finish_reason"]) == ("", "stop")
+        assert answer.json()["usage"]["completion_tokens"] == 0
