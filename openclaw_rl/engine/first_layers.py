@@ -8,6 +8,9 @@ from __future__ import annotations
 from openclaw_rl.engine.model import Network
 from openclaw_rl.types import BASE_VERSION, ScoreRequest
 
+#: -1 is the moving average's, where that is the teacher.
+_FIRST_TAG = -2
+
 
 class FirstLayers:
     def __init__(self, base: Network) -> None:
@@ -25,4 +28,4 @@ class FirstLayers:
         if layer not in self._known:
             self._known[layer] = self._base.up_to(layer)
         network = self._known[layer]
-        return None if network is None else (network, -1 - layer)
+        return None if network is None else (network, _FIRST_TAG - layer)

@@ -20,6 +20,8 @@ _SMALLEST = 256
 _MAX_LOSS = 0.25
 #: Prefixes shorter than this are cheaper to recompute than to track.
 _MIN_PREFIX = 8
+#: The version of caches in use whose own was dropped.
+_DROPPED = -(1 << 31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +159,21 @@ class CachePool:
         """A cache holding the longest known prefix of ``ids``, at most ``limit`` tokens of it."""
         source, shared = self.best_prefix(ids, version, reader)
         shared = source.reusable(min(shared, limit)) if source else 0
-        # A cache that the system takes over stays its owner's, who continues from it.
-        of = source.of if source is not None and reader.owner is None else reader
-        cache = self._adopt(source, shared) if source else self._new()
+        cache = self._adopt(source, shared, reader) if source else self._new()
         if cache not in self._caches:
             self._caches.append(cache)
-        cache.version, cache.in_use, cache.last_used, cache.of = version, True, now, of
+        cache.version, cache.in_use, cache.last_used, cache.of = version, True, now, reader
         self._reserved[id(cache)] = num_tokens
         self._evict()
         return cache
 
-    def _adopt(self, source: SequenceCache, shared: int) -> SequenceCache:
+    def _adopt(self, source: SequenceCache, shared: int, reader: Reader) -> SequenceCache:
         if shared < _MIN_PREFIX:
             return self._new()
-        if not source.in_use and shared >= source.length * (1 - _MAX_LOSS):
+        # The system may read everybody's, but leaves it: its owner continues from it, and what the system
+        # adds may be about somebody else.
+        is_free = not source.in_use and (reader.owner is not None or source.of.owner is None)
+        if is_free and shared >= source.length * (1 - _MAX_LOSS):
             source.truncate(shared)
             return source
         cache = self._new()
@@ -195,10 +198,15 @@ class CachePool:
     def release(self, cache: SequenceCache, now: float) -> None:
         cache.in_use, cache.last_used = False, now
         self._reserved.pop(id(cache), None)
+        self.drop_version(_DROPPED)
         self._evict()
 
     def drop_version(self, version: int) -> None:
-        self._caches = [c for c in self._caches if c.in_use or c.version != version]
+        """Caches in use go when they are released: other weights may get the same number meanwhile."""
+        dropped = [cache for cache in self._caches if cache.version == version]
+        for cache in dropped:
+            cache.version = _DROPPED
+        self._caches = [c for c in self._caches if c.in_use or c.version != _DROPPED]
 
     def _evict(self) -> None:
         idle = sorted((c for c in self._caches if not c.in_use), key=lambda c: c.last_used)

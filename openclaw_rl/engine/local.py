@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -61,6 +62,7 @@ _SWITCH_S = 60.0
 _COLD_TOKENS = 96
 #: A GPU's prompt chunks are this many times a CPU's, and still take less time.
 _GPU_PIECES = 8
+_CLOSED = "the engine was closed"
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -161,7 +163,7 @@ class LocalEngine(SharesGpu):
                 grammar=await self._start_grammar(request),
                 top_k=request.top_logprobs,
             )
-            self._inbox.put(partial(self._scheduler.add, job))
+            self._start(job)
             try:
                 while True:
                     token = _unwrap(await results.get(), Token)
@@ -191,11 +193,16 @@ class LocalEngine(SharesGpu):
                 hidden_layer=request.hidden_layer,
                 candidates_NK=None if candidates is None else torch.tensor(candidates, dtype=torch.long),
             )
-            self._inbox.put(partial(self._scheduler.add, job))
+            self._start(job)
             try:
                 return _unwrap(await results.get(), Scores)
             finally:
                 job.cancelled = True
+
+    def _start(self, job: Job) -> None:
+        if self._closed:
+            raise RuntimeError(_CLOSED)
+        self._inbox.put(partial(self._scheduler.add, job))
 
     async def load(self, weights: Weights) -> None:
         """Load a version beside the others. The same files again do nothing; other files replace it."""
@@ -206,8 +213,7 @@ class LocalEngine(SharesGpu):
         decoder = None
         if not (path / ADAPTER_FILE).exists():
             decoder = await self._build_beside(read_checkpoint(path))
-        if self._is_loaded(version):
-            self._inbox.put(partial(self._scheduler.pool.drop_version, version))
+        was_loaded = self._is_loaded(version)
         if decoder is None:
             await self._adapter_cache.put(version, path)
             self._decoders.pop(version, None)
@@ -215,6 +221,8 @@ class LocalEngine(SharesGpu):
             self._adapter_cache.drop(version)
             self._decoders[version] = decoder
         self._sources[version] = source
+        if was_loaded:
+            self._inbox.put(partial(self._scheduler.pool.drop_version, version))
 
     def _is_loaded(self, version: int) -> bool:
         """Whether requests may use it; its adapter need not be in memory."""
@@ -332,16 +340,20 @@ class LocalEngine(SharesGpu):
                 log.exception("a forward pass failed")
                 self._scheduler.fail(RuntimeError(f"the engine failed: {error}"))
             self._flush_outbox()
-        self._scheduler.fail(RuntimeError("the engine was closed"))
+        self._take_inbox(block=False)
+        self._scheduler.fail(RuntimeError(_CLOSED))
+        for job in self._scheduler.waiting:
+            job.emit(RuntimeError(_CLOSED))
         self._flush_outbox()
 
     def _take_inbox(self, block: bool) -> None:
-        try:
+        with suppress(Empty):
             while (command := self._inbox.get(block=block)) is not None:
-                command()
                 block = False
-        except Empty:
-            pass
+                try:
+                    command()
+                except Exception:  # without this thread, every request would wait for ever
+                    log.exception("the engine could not do what it was told")
 
     def _emit(self, loop: asyncio.AbstractEventLoop, results: asyncio.Queue[object], item: object) -> None:
         self._outbox.append((loop, results, item))
@@ -351,7 +363,7 @@ class LocalEngine(SharesGpu):
         outbox, self._outbox = self._outbox, []
         for loop in {id(entry[0]): entry[0] for entry in outbox}.values():
             mine = [(results, item) for owner, results, item in outbox if owner is loop]
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_put_all, mine)
 
 
