@@ -146,7 +146,9 @@ class Scheduler:
 
     def _admit(self) -> None:
         for job in sorted(self.waiting, key=self._turn()):
-            if not self._has_place(job.priority) or not self.pool.fits(job.max_length):
+            if not self._has_place(job.priority):
+                continue
+            if not self.pool.fits(job.max_length):
                 return
             ids = np.asarray(job.ids)
             if self._should_wait_for_prefix(job, ids):

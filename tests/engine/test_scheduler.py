@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from openclaw_rl.engine.job import Job
+from openclaw_rl.engine.kv import CachePool, SequenceCache
 from openclaw_rl.engine.local import LocalEngine
 from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.engine.scheduler import Scheduler
@@ -61,6 +65,22 @@ def test_learning_has_all_places_only_while_nobody_else_runs(live: int, places: 
         running.append(SimpleNamespace(priority=Priority.JUDGE))
     assert len(running) - live == places
     assert scheduler._has_place(Priority.LIVE)
+
+
+def test_learning_comes_in_while_users_wait_for_places() -> None:
+    """Users who never stop asking would keep it out for ever."""
+    scheduler = Scheduler.__new__(Scheduler)
+    scheduler.max_running, scheduler.chunk_tokens = 2, 8
+    scheduler._num_admitted, scheduler._admitted = 0, {}
+    scheduler.running = [job(Priority.LIVE), job(Priority.LIVE)]
+    scheduler.waiting = deque([job(Priority.LIVE), job(Priority.JUDGE), job(Priority.JUDGE)])
+    scheduler.pool = CachePool(lambda: SequenceCache(1, 1, 2, torch.device("cpu"), torch.float32), 1000)
+    scheduler._admit()
+    assert [each.priority for each in scheduler.waiting] == [Priority.LIVE, Priority.JUDGE]
+
+
+def job(priority: Priority) -> Job:
+    return Job([1, 2], 0, None, None, priority, 4, emit=lambda result: None)
 
 
 async def test_sampling_many_at_once_gives_each_what_it_gets_alone(
