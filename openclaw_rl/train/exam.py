@@ -263,6 +263,8 @@ class Examiner:
 
     async def _mean(self, prompt_ids: list[int], reply_ids: list[int], version: int = BASE_VERSION) -> float:
         key = (*prompt_ids, *reply_ids), len(prompt_ids)
+        if not reply_ids:  # some servers leave the token out that ends a reply
+            return 0.0
         if version == BASE_VERSION and key in self._scores:
             return self._scores[key]
         async with self._places:

@@ -137,6 +137,21 @@ async def test_a_check_says_on_which_side_of_its_bound_a_value_passes() -> None:
     assert {sides["on topic"], sides["length"], sides["specificity"]} == {"at least"}
 
 
+class Silent(Written):
+    """Of replies that end at once nothing is left: such a server leaves out the token that ends them."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Said]:
+        async for said in super().generate(request):
+            if said.id != END:
+                yield said
+
+
+@pytest.mark.parametrize(("says", "passed"), [((PLAIN, ""), False), (("", PLAIN), True)])
+async def test_replies_of_no_tokens_are_broken_and_break_no_check(says: Sequence[str], passed: bool) -> None:
+    found = await checked(Silent(*says), 1, 0, subject())
+    assert found["broken replies"] == passed
+
+
 class OnceBroken(Written):
     """Version 1 breaks its reply to one request: for the seed it was first asked with, or always."""
 
