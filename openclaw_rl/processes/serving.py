@@ -43,7 +43,7 @@ async def serve(config: Config, progress: Callable[[str], None]) -> None:
     _on_stop(partial(_stop, public, progress))
     with suppress(ValueError, OSError):  # missing weights must not keep the server from starting
         await system.follow()
-    background = [asyncio.create_task(job) for job in _background_jobs(config, system)]
+    background = [asyncio.create_task(_reported(job)) for job in _background_jobs(config, system)]
     running = asyncio.create_task(public.serve(sockets=[listener]))
     await _wait_until(lambda: public.started or running.done(), pause_s=0.02)
     if public.started:
@@ -95,6 +95,14 @@ def _background_jobs(config: Config, system: ServingSystem) -> list[Coroutine[No
         system.learning = supervisor.health
         jobs.append(supervisor.run())
     return jobs
+
+
+async def _reported(job: Coroutine[None, None, None]) -> None:
+    """Serving goes on without the job, but not without a word on why."""
+    try:
+        await job
+    except Exception as error:
+        log.exception("a job of the server ended: %s", str(error).partition("\n")[0])
 
 
 def url_of(listener: socket.socket) -> str:

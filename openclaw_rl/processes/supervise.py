@@ -46,27 +46,33 @@ class Supervisor:
         pause_s = _FIRST_PAUSE_S
         while True:
             started = time.monotonic()
+            self.health.last_exit = await self._run_once()
+            self.health.num_restarts += 1
+            if time.monotonic() - started > _STABLE_S:
+                pause_s = _FIRST_PAUSE_S
+            log.error("the learn process exited (%s); restarting it in %g s", self.health.last_exit, pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(_MAX_PAUSE_S, 2 * pause_s)
+
+    async def _run_once(self) -> str:
+        """How the child ended."""
+        try:
             child = await asyncio.create_subprocess_exec(
                 *self._command,
                 env=self._environment,
                 stdin=asyncio.subprocess.DEVNULL,
                 preexec_fn=_prepare_child,
             )
-            self.health.running = True
-            try:
-                code = await child.wait()
-            except asyncio.CancelledError:
-                await _stop(child)
-                raise
-            finally:
-                self.health.running = False
-            self.health.num_restarts += 1
-            self.health.last_exit = f"exit code {code}"
-            if time.monotonic() - started > _STABLE_S:
-                pause_s = _FIRST_PAUSE_S
-            log.error("the learn process exited (%s); restarting it in %g s", self.health.last_exit, pause_s)
-            await asyncio.sleep(pause_s)
-            pause_s = min(_MAX_PAUSE_S, 2 * pause_s)
+        except OSError as error:  # no memory or no process is left just now
+            return f"it could not be started: {error}"
+        self.health.running = True
+        try:
+            return f"exit code {await child.wait()}"
+        except asyncio.CancelledError:
+            await _stop(child)
+            raise
+        finally:
+            self.health.running = False
 
 
 def _prepare_child() -> None:
