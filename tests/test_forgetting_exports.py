@@ -14,7 +14,8 @@ from openclaw_rl.capture import schema
 from openclaw_rl.capture.prune import prune
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.commands.cli import main
-from openclaw_rl.processes.exports import Exports
+from openclaw_rl.processes.erasing import hash_name
+from openclaw_rl.processes.exports import Exports, Forgotten
 
 from .test_forgetting import WORDS, close, forgetting, spelled, talk
 from .test_scopes import Stack
@@ -167,3 +168,10 @@ def test_an_export_that_failed_leaves_the_list_as_it_was(tmp_path: Path) -> None
         raise OSError("the disk is full")
     assert exports.entries() == before
     assert [entry["version"] for entry in before] == [1]
+
+
+def test_of_two_receipts_for_one_person_the_later_counts() -> None:
+    """They are read in the order of their ids, which are random."""
+    twice = [{"kind": "user", "of": hash_name("ann"), "at": at} for at in (20.0, 10.0)]
+    turn = {"id": "pruned since", "exact": {"created_at": 15.0}}
+    assert Forgotten(twice).holds({"user": "ann", "session_id": "s"}, turn)

@@ -84,12 +84,15 @@ def _copy_database(source: Path, target: Path) -> None:
 def _versions(config: Config) -> Iterator[tuple[str, Path]]:
     folder = open_store(config).folder
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.is_symlink():
+        is_finished = not any(part.endswith(".part") for part in path.relative_to(folder).parts)
+        if is_finished and path.is_file() and not path.is_symlink():
             yield f"policies/{path.relative_to(folder).as_posix()}", path
 
 
 def restore(options: argparse.Namespace, config: Config) -> int:
     """Only into an empty data folder: nothing is overwritten, and a failure leaves nothing behind."""
+    if config.ledger.ledger_url:
+        raise ValueError("a backup is restored into a data folder, not into --ledger-url; leave that out")
     if any((config.home / name).exists() for name in DATABASES):
         raise ValueError(
             f"{config.home} holds data already; move it away, or choose another folder with --home"

@@ -14,6 +14,7 @@ import shutil
 import tarfile
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -40,14 +41,33 @@ def pack(members: Iterable[tuple[str, Path]], target: Path, facts: Json) -> None
     hashes: dict[str, str] = {}
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as archive:
+        with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3, dereference=True) as archive:
             for name, path in members:
-                hashes[name] = sha256(path)
-                archive.add(path, name, recursive=False)
+                with suppress(FileNotFoundError):  # deleted since it was found
+                    hashes[name] = _add(archive, name, path)
             manifest = {**facts, "format": _FORMAT, "version": __version__, "files": hashes}
             _add_manifest(archive, json.dumps(manifest, indent=1).encode())
         file.flush()
         os.fsync(file.fileno())
+
+
+class _Hashed:
+    """A file, and the checksum of what was read of it: it may be replaced or written to meanwhile."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.hash = file, hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.hash.update(data)
+        return data
+
+
+def _add(archive: tarfile.TarFile, name: str, path: Path) -> str:
+    with path.open("rb") as file:
+        hashed = _Hashed(file)
+        archive.addfile(archive.gettarinfo(arcname=name, fileobj=file), hashed)  # type: ignore[arg-type]
+        return hashed.hash.hexdigest()
 
 
 def _add_manifest(archive: tarfile.TarFile, text: bytes) -> None:

@@ -45,7 +45,9 @@ class Forgotten:
         erased = [receipt.get("erased", receipt) for receipt in self.receipts]
         self.turns = {turn_id for each in erased for turn_id in each.get("turns", ())}
         self.before = {turn_id for each in erased for turn_id in each.get("before", ())} - self.turns
-        self._until = {(r["kind"], r["of"]): r["at"] for r in self.receipts}
+        self._until: dict[tuple[str, str], float] = {}
+        for receipt in sorted(self.receipts, key=lambda receipt: receipt["at"]):  # the latest counts
+            self._until[receipt["kind"], receipt["of"]] = receipt["at"]
 
     def holds(self, session: Json, turn: Json) -> bool:
         names = (("user", session["user"]), ("session", session["session_id"]), ("turn", turn["id"]))

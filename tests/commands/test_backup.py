@@ -9,11 +9,13 @@ import stat
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.commands.cli import main
+from openclaw_rl.processes.archive import pack, read_manifest, unpack
 
 OLD = Path(__file__).parents[1] / "capture" / "ledger-0.1"
 
@@ -209,3 +211,44 @@ def test_links_and_devices_in_a_backup_lead_nowhere(
     assert main(["restore", str(tmp_path / "evil.tar.gz"), "--home", str(tmp_path / "e")]) == 2
     assert "another backup" in capsys.readouterr().err
     assert not (tmp_path / "e" / "keys.json").exists()
+
+
+class Replaced(type(Path())):  # type: ignore[misc]
+    """A file that gets other contents as soon as somebody has opened it."""
+
+    def open(self, *arguments: Any, **more: Any) -> Any:
+        opened = super().open(*arguments, **more)
+        other = Path(f"{self}.other")
+        other.write_text("longer than it was before")
+        other.rename(self)
+        return opened
+
+
+def test_what_changes_or_goes_while_it_is_packed_damages_no_backup(tmp_path: Path) -> None:
+    """Versions are checked and keys are added meanwhile; nothing of such a backup could be restored."""
+    changing, target = tmp_path / "keys.json", tmp_path / "b.tar.gz"
+    changing.write_text("{}")
+    members = [("users.json", tmp_path / "gone.json"), ("keys.json", Replaced(changing))]
+    pack(members, target, {"made_at": 1.0, "home": ""})
+    assert changing.read_text() == "longer than it was before"
+    facts = unpack(target, tmp_path / "unpacked")
+    assert list(facts["files"]) == ["keys.json"]
+    assert (tmp_path / "unpacked" / "keys.json").read_text() == "{}"
+
+
+def test_what_is_being_written_is_left_out(home: Path, tmp_path: Path) -> None:
+    for name in (".2.part/adapter.bin", "1/manifest.part"):
+        (home / "policies" / name).parent.mkdir(exist_ok=True)
+        (home / "policies" / name).write_text("half of it")
+    assert main(["backup", str(tmp_path / "b.tar.gz"), "--home", str(home)]) == 0
+    files = read_manifest(tmp_path / "b.tar.gz")["files"]
+    assert [name for name in files if name.startswith("policies/")] == ["policies/1/manifest.json"]
+
+
+def test_a_backup_is_not_restored_beside_a_ledger_elsewhere(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["backup", str(tmp_path / "b.tar.gz"), "--home", str(home)]) == 0
+    elsewhere = ["--home", str(tmp_path / "new"), "--ledger-url", "postgresql://db/claw"]
+    assert main(["restore", str(tmp_path / "b.tar.gz"), *elsewhere]) == 2
+    assert "not into --ledger-url" in capsys.readouterr().err
