@@ -66,7 +66,7 @@ class _Hashed:
 def _add(archive: tarfile.TarFile, name: str, path: Path) -> str:
     with path.open("rb") as file:
         hashed = _Hashed(file)
-        archive.addfile(archive.gettarinfo(arcname=name, fileobj=file), hashed)  # type: ignore[arg-type]
+        archive.addfile(archive.gettarinfo(arcname=name, fileobj=file), hashed)
         return hashed.hash.hexdigest()
 
 
