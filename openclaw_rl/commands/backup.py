@@ -40,6 +40,8 @@ def backup(options: argparse.Namespace, config: Config) -> int:
     target = Path(options.file)
     if target.exists():
         raise ValueError(f"{target} exists; choose another name")
+    if not (folder := target.absolute().parent).is_dir():
+        raise ValueError(f"there is no folder {folder}; make it first, or write the backup elsewhere")
     with Backups(config.home).locked():
         _make(config, target)
     print(f"{target}: {target.stat().st_size / 1e6:.1f} MB; it holds keys and conversations, keep it safe")

@@ -179,6 +179,8 @@ def check_disk(name: str, folder: Path) -> Finding:
     existing = folder
     while not existing.exists():
         existing = existing.parent
+    if not existing.is_dir():
+        return Finding(name, False, f"{existing} is no folder", "name another one, or move that away")
     free = shutil.disk_usage(existing).free / _GIB
     if not os.access(existing, os.W_OK):
         return Finding(name, False, f"{existing} cannot be written to", f"sudo chown -R $USER {existing}")

@@ -81,6 +81,8 @@ def test_what_is_no_backup_is_refused(home: Path, tmp_path: Path, capsys: pytest
     assert main(["backup", str(tmp_path / "b.tar.gz"), "--home", empty]) == 2
     assert "nothing to back up" in capsys.readouterr().err
     assert not (tmp_path / "b.tar.gz").exists()
+    assert main(["backup", str(tmp_path / "no" / "b.tar.gz"), "--home", str(home)]) == 2
+    assert f"there is no folder {tmp_path / 'no'}" in capsys.readouterr().err
     foreign = tmp_path / "foreign.tar.gz"
     with tarfile.open(foreign, "w:gz") as archive:
         archive.add(home / "keys.json", "keys.json")

@@ -96,6 +96,14 @@ def test_disk_of_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
     assert "GiB free" in check.detail
 
 
+def test_a_data_folder_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "in it"):
+        check = check_disk("disk", folder)
+        assert not check.ok
+        assert "is no folder" in check.detail
+
+
 def test_a_model_that_is_not_cached_yet_is_no_problem(tmp_path: Path) -> None:
     check = check_model(DEFAULT_MODEL, tmp_path)
     assert check.ok
