@@ -52,11 +52,14 @@ class ServerClient:
     def _send(self, method: str, path: str, **more: Any) -> Json:
         try:
             answer = self._http.request(method, path, **more)
-            _check(answer)
-            found: Json = printable(answer.json())
-            return found
         except httpx.HTTPError as error:
             raise ValueError(f"the server at {self.url} does not answer: {error}") from None
+        _check(answer)
+        try:
+            found: Json = printable(answer.json())
+        except ValueError:
+            raise ValueError(f"what answers at {self.url} is no server of openclaw-rl") from None
+        return found
 
     @contextmanager
     def stream(

@@ -11,7 +11,7 @@ from openclaw_rl.serve.auth import DEFAULT_USER, KeyRing
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
-    path = config.home / "keys.json"
+    path = config.people / "keys.json"
     if options.action == "list":
         _list(KeyRing(path, create=False))
         return 0

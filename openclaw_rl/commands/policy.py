@@ -206,7 +206,7 @@ class _Commands:
             str(entry["num_samples"] or "-"),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(made)) if made else "base model",
             _size(self.store.num_bytes(version)) if self.store.has_weights(version) else "-",
-            f"{metrics['loss']:.4f}" if metrics else "-",
+            f"{metrics['loss']:.4f}" if "loss" in metrics else "-",
             "; ".join(filter(None, [verdict, *gate.get("history", [])])),
         )
 

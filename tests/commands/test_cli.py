@@ -74,6 +74,18 @@ def test_keys_are_listed_added_and_removed(tmp_path: Path) -> None:
     assert "needs a user name" in run(tmp_path, "keys", "add").stderr
 
 
+def test_keys_that_hosts_share_are_those_in_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (shared := tmp_path / "shared").mkdir()
+    monkeypatch.setenv("OPENCLAW_RL_PEOPLE_FOLDER", str(shared))
+    assert main(["keys", "add", "ada", "--home", str(tmp_path / "home")]) == 0
+    key = capsys.readouterr().out.strip()
+    assert json.loads((shared / "keys.json").read_text())["ada"] == key
+    assert main(["keys", "list", "--home", str(tmp_path / "home")]) == 0
+    assert f"ada\t{key}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -168,3 +170,22 @@ def test_the_system_s_errors_are_told_without_their_numbers(
 ) -> None:
     assert main([*arguments, "--home", str(tmp_path / "home")]) == 2
     assert capsys.readouterr().err == f"openclaw-rl: {message}\n"
+
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>It works!</html>")
+
+    def log_message(self, *arguments: object) -> None:
+        """Nothing."""
+
+
+def test_another_server_at_the_address_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert main(["status", "--url", url, "--key", "k", "--home", str(tmp_path / "home")]) == 2
+        server.shutdown()
+    assert capsys.readouterr().err == f"openclaw-rl: what answers at {url} is no server of openclaw-rl\n"

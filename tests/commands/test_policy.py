@@ -173,6 +173,15 @@ def test_a_version_in_the_making_is_not_promoted(policy: Policy, data: Home) -> 
     assert "still being trained or checked" in policy("promote", version, fails=True)
 
 
+@pytest.mark.parametrize("metrics", ['{"replay": ["t1"]}', '{"failures": 1, "problem": "no memory"}'])
+def test_a_version_in_the_making_is_listed(policy: Policy, data: Home, metrics: str) -> None:
+    """What it replays is known before its loss, and that its step failed."""
+    version = data.claim()
+    with data.policy_ledger.db.begin() as connection:
+        connection.execute(policies.update().where(policies.c.version == version).values(metrics=metrics))
+    assert table(policy("list"))[str(version)][2] == "training"
+
+
 def test_weights_that_are_no_numbers_are_not_promoted(policy: Policy, data: Home) -> None:
     version = data.claim()
     data.train(version)
