@@ -9,6 +9,7 @@ file holds the log-probs that its model gives to a fixed text; it is used only f
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,7 @@ from openclaw_rl.judge.calibration import Calibration
 from openclaw_rl.models import default_cache_dir
 from openclaw_rl.types import Engine, ScoreRequest
 
+log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
 KINDS = ("user", "tool")
 SIGNATURE_TEXT = (
@@ -76,5 +78,14 @@ async def recognise(engine: Engine, encode: Callable[[str], list[int]]) -> Fitte
     """The calibration fitted to the engine's base model, or None."""
     found = await signature(engine, encode)
     own = sorted(path.parent for path in (default_cache_dir() / "judge").glob("*/probe.json"))
-    known = (read_fitted(folder) for folder in (PACKAGE, *own))
+    known = (read_fitted(PACKAGE), *filter(None, map(_read_own, own)))
     return next((one for one in known if is_same_model(one.signature, found)), None)
+
+
+def _read_own(folder: Path) -> Fitted | None:
+    """None if it is damaged or half written, which must not keep other models from being judged with."""
+    try:
+        return read_fitted(folder)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        log.warning("the calibration in %s cannot be read (%s); fit it again", folder, type(error).__name__)
+        return None

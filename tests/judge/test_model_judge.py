@@ -128,6 +128,9 @@ async def test_files_of_your_own_are_found(tmp_path: Path, monkeypatch: pytest.M
         data = json.loads((PACKAGE / f"{name}.json").read_text())
         data |= {"model": "my/model-1B", "signature": await signature(engine, parts.encode)}
         (folder / f"{name}.json").write_text(json.dumps(data))
+    damaged = own_folder("another")
+    damaged.mkdir()
+    (damaged / "probe.json").write_text('{"model": ')  # comes first, and no other file is there
     found = await recognise(engine, parts.encode)
     assert found is not None
     assert found.model == "my/model-1B"
