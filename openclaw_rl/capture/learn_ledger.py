@@ -255,7 +255,7 @@ class LearnLedger:
         with database.writing(self.db) as connection:
             row = connection.execute(sa.select(tasks.c.attempts).where(tasks.c.turn_id == turn_id)).first()
             if row is not None:
-                wait_s = min(_MAX_BACK_OFF_S, 2.0**row.attempts)
+                wait_s = min(_MAX_BACK_OFF_S, 2.0 ** min(row.attempts, 10))
                 connection.execute(
                     tasks.update()
                     .where(tasks.c.turn_id == turn_id)

@@ -70,6 +70,20 @@ def test_a_restart_takes_up_where_it_was(
     assert sorted(again.ready(10, 100.0)) == ["t1", "t2", "t3", "t4"]
 
 
+def test_a_judge_that_is_away_for_days_is_still_asked_again(
+    serve_ledger: ServeLedger, learn_ledger: LearnLedger, judge_queue: LedgerJudgeQueue
+) -> None:
+    """After a thousand failures, the next pause was too large a number to be had."""
+    serve_ledger.append([make_turn("t1"), follow("t1")])
+    judge_queue.pull()
+    with learn_ledger.db.begin() as connection:
+        connection.exec_driver_sql("UPDATE tasks SET attempts = 5000")
+    judge_queue.fail("t1", "the judge is away", 100.0)
+    task = learn_ledger.task("t1")
+    assert task is not None
+    assert task["next_try_at"] == 400.0
+
+
 def test_failures_are_kept_and_tried_ever_more_rarely(
     serve_ledger: ServeLedger, learn_ledger: LearnLedger, judge_queue: LedgerJudgeQueue
 ) -> None:
