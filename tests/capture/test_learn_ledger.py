@@ -7,7 +7,7 @@ import pytest
 from openclaw_rl.capture import inspect, unjudged
 from openclaw_rl.capture.events import TurnEvent
 from openclaw_rl.capture.judge_queue import LedgerJudgeQueue
-from openclaw_rl.capture.learn_ledger import LearnLedger
+from openclaw_rl.capture.learn_ledger import LearnLedger, tasks
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.serve_ledger import ServeLedger
@@ -77,7 +77,7 @@ def test_a_judge_that_is_away_for_days_is_still_asked_again(
     serve_ledger.append([make_turn("t1"), follow("t1")])
     judge_queue.pull()
     with learn_ledger.db.begin() as connection:
-        connection.exec_driver_sql("UPDATE tasks SET attempts = 5000")
+        connection.execute(tasks.update().values(attempts=5000))
     judge_queue.fail("t1", "the judge is away", 100.0)
     task = learn_ledger.task("t1")
     assert task is not None
