@@ -141,5 +141,5 @@ def _refusal(answer: httpx.Response) -> Exception:
 
 def _token(data: dict[str, Any]) -> Token:
     if "error" in data:
-        raise EngineGone(data["error"])
+        raise (ValueError if data.get("refused") else EngineGone)(data["error"])
     return token_from_json(data)

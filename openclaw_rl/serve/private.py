@@ -99,6 +99,8 @@ async def _lines(engine: Engine, request: GenerateRequest) -> AsyncIterator[byte
     except asyncio.CancelledError:
         raise
     except Exception as error:
-        lines.append(json.dumps({"error": str(error)}).encode() + b"\n")
+        # A refused request, such as one with too long a prompt, fails however often it is sent.
+        failed = {"error": str(error), "refused": isinstance(error, ValueError)}
+        lines.append(json.dumps(failed).encode() + b"\n")
     if lines:
         yield b"".join(lines)
