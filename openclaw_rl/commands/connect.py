@@ -41,7 +41,7 @@ def server_of(config: Config, user: str = DEFAULT_USER, context: int | None = No
 
 
 def _served(url: str, key: str) -> dict[str, Any]:
-    """What a running server reports to serve; empty if none answers."""
+    """What a running server reports to serve; empty if none answers, or only another program does."""
     headers = {"authorization": f"Bearer {key}"}
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=5) as client:
@@ -51,7 +51,7 @@ def _served(url: str, key: str) -> dict[str, Any]:
                 return {"model": status["model"], "context_length": length, "keeps_store_false": kept}
             # The model is on another server, and its context length is unknown.
             names = [model["id"] for model in client.get("/v1/models").raise_for_status().json()["data"]]
-    except (httpx.HTTPError, ValueError):
+    except (httpx.HTTPError, ValueError, LookupError, TypeError):
         return {}
     model = status["model"] if status["model"] in names or not names else names[0]
     return {

@@ -12,6 +12,7 @@ from threading import Thread
 import pytest
 
 from openclaw_rl.commands.cli import main
+from openclaw_rl.commands.connect import _served
 from openclaw_rl.config import load_config
 from openclaw_rl.models import pick_device
 from openclaw_rl.testing import clean_environment, command
@@ -173,10 +174,14 @@ def test_the_system_s_errors_are_told_without_their_numbers(
 
 
 class Page(BaseHTTPRequestHandler):
+    """Another program's."""
+
+    says = b"<html>It works!</html>"
+
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b"<html>It works!</html>")
+        self.wfile.write(self.says)
 
     def log_message(self, *arguments: object) -> None:
         """Nothing."""
@@ -189,3 +194,12 @@ def test_another_server_at_the_address_is_told(tmp_path: Path, capsys: pytest.Ca
         assert main(["status", "--url", url, "--key", "k", "--home", str(tmp_path / "home")]) == 2
         server.shutdown()
     assert capsys.readouterr().err == f"openclaw-rl: what answers at {url} is no server of openclaw-rl\n"
+
+
+@pytest.mark.parametrize("says", [b"{}", b"[]", b'{"engine": 1}'])
+def test_another_program_at_the_port_tells_a_client_nothing(says: bytes) -> None:
+    program = type("Program", (Page,), {"says": says})
+    with HTTPServer(("127.0.0.1", 0), program) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        assert _served(f"http://127.0.0.1:{server.server_port}", "key") == {}
+        server.shutdown()
