@@ -76,11 +76,14 @@ def _found(home: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
 
 def _copy_database(source: Path, target: Path) -> None:
     """SQLite's online backup: a consistent snapshot while others write."""
-    with (
-        closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=60)) as live,
-        closing(sqlite3.connect(target)) as copy,
-    ):
-        live.backup(copy)
+    try:
+        with (
+            closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=60)) as live,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            live.backup(copy)
+    except sqlite3.Error as error:
+        raise ValueError(f"{source} cannot be copied ({error}); no backup was made") from None
 
 
 def _versions(config: Config) -> Iterator[tuple[str, Path]]:

@@ -254,3 +254,13 @@ def test_a_backup_is_not_restored_beside_a_ledger_elsewhere(
     elsewhere = ["--home", str(tmp_path / "new"), "--ledger-url", "postgresql://db/claw"]
     assert main(["restore", str(tmp_path / "b.tar.gz"), *elsewhere]) == 2
     assert "not into --ledger-url" in capsys.readouterr().err
+
+
+def test_a_damaged_ledger_is_told_in_a_sentence(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "serve.db").write_bytes(b"no database " * 1000)
+    assert main(["backup", str(tmp_path / "b.tar.gz"), "--home", str(home)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"openclaw-rl: {home / 'serve.db'} cannot be copied (")
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
