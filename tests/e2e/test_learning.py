@@ -15,7 +15,7 @@ from openclaw_rl.testing import ServerProcess
 
 @pytest.fixture(scope="module")
 def server(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Without notes, so that what changed is in the weights; with the kernel that gives the same on any CPU."""
+    """Without notes, so that what changed is in the weights. The kernel gives the same on any CPU."""
     flags = (*UNREMINDED, "--engine-options", "kernel=native")
     with ServerProcess(tmp_path_factory.mktemp("learning") / "home", *flags) as server:
         yield server
