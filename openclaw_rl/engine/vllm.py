@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -130,7 +131,6 @@ class VllmEngine(RemoteServerEngine[_Version]):
         config = json.loads((model / "config.json").read_text())
         self._vocab = int(config.get("vocab_size") or config["text_config"]["vocab_size"])
         self._versions: LoadedVersions[_Version] = LoadedVersions(_Version(server, server.model))
-        self._num_loads = 0
         self._loading = asyncio.Lock()
 
     # --- servers -----------------------------------------------------------------------------
@@ -240,8 +240,8 @@ class VllmEngine(RemoteServerEngine[_Version]):
             if held is not None and held.source == source:
                 return
             if (folder / ADAPTER_FILE).exists():
-                self._num_loads += 1
-                name = f"openclaw-rl-{weights.version}-{os.getpid()}-{self._num_loads}"
+                # Random, because a server at a URL may still hold the adapters of an earlier process.
+                name = f"openclaw-rl-{weights.version}-{secrets.token_hex(8)}"
                 made = _Version(self._versions.base.server, name, folder, source)
                 try:
                     await self._put(made)

@@ -102,11 +102,15 @@ def server() -> Iterator[Server]:
         server.shutdown()
 
 
+def connect(server: Server, folder: Path) -> Engine:
+    (folder / "config.json").write_text(json.dumps({"vocab_size": VOCAB}))
+    options = {"url": f"http://127.0.0.1:{server.server_address[1]}", "patience_s": 5, "pause_s": 0.001}
+    return create_engine(EngineParts(folder, EngineConfig(engine="vllm", engine_options=options)))
+
+
 @pytest.fixture
 async def engine(server: Server, tmp_path: Path) -> AsyncIterator[Engine]:
-    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": VOCAB}))
-    options = {"url": f"http://127.0.0.1:{server.server_address[1]}", "patience_s": 5, "pause_s": 0.001}
-    engine = create_engine(EngineParts(tmp_path, EngineConfig(engine="vllm", engine_options=options)))
+    engine = connect(server, tmp_path)
     server.bodies.clear()
     yield engine
     await engine.close()
@@ -210,3 +214,19 @@ async def test_a_version_that_the_server_forgot_is_loaded_again(
             token
             async for token in engine.generate(GenerateRequest(PROMPT, SamplingParams(6), policy_version=0))
         ]
+
+
+async def test_a_restarted_engine_never_uses_an_adapter_of_the_one_before(
+    server: Server, tmp_path: Path
+) -> None:
+    """The server still holds it, and in a container even the process id is the same after a restart."""
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
+    names = []
+    for _ in range(2):
+        engine = connect(server, tmp_path)
+        await engine.load(Weights.in_folder(1, tmp_path))
+        await engine.serve_version(1)
+        await reply(engine)
+        names.append(server.bodies[-1]["model"])
+        await engine.close()
+    assert names[0] != names[1]
