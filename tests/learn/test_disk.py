@@ -11,16 +11,16 @@ __all__ = ["make", "tiny"]
 async def test_old_weights_go_and_promote_says_so(make: Make) -> None:
     stack = make(**HYBRID, keep_versions=1)
     worker = worker_of(stack)
-    for _ in range(9):
+    for _ in range(16):
         await learned(stack)
         await run(worker)
-    assert stack.policy_ledger.serving() == 9
-    assert [p.version for p in stack.policy_ledger.list_policies()] == list(range(9, 0, -1))
-    kept = [version for version in range(1, 10) if stack.system.store.has_weights(version)]
-    # The newest four and some of those before, from which unlearning goes on; and those that served longest.
-    assert {6, 7, 8, 9} <= set(kept)
-    assert len(kept) <= 8
-    [gone, *_] = set(range(1, 10)) - set(kept)
+    assert stack.policy_ledger.serving() == 16
+    assert [p.version for p in stack.policy_ledger.list_policies()] == list(range(16, 0, -1))
+    kept = [version for version in range(1, 17) if stack.system.store.has_weights(version)]
+    # Unlearning goes on from the newest eleven or every other one before. The two longest-serving stay, too.
+    assert {2, 4, *range(6, 17)} <= set(kept)
+    assert len(kept) <= 15
+    [gone, *_] = set(range(1, 17)) - set(kept)
     refused = await stack.http.post(f"/v1/policies/{gone}/promote")
     assert refused.status_code >= 400
     assert "they were deleted (--keep-versions)" in refused.text
