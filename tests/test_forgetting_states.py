@@ -93,6 +93,7 @@ async def test_states_further_back_are_fewer_and_are_gone_on_from(make: Make) ->
     sessions = [await learned(stack, 1) for _ in range(15)]
     store = stack.system.store
     assert [v for v in range(1, 16) if store.has_state(v)] == [2, *range(4, 16)]
+    store.forget(3, only_state=False)  # on a busy machine it may be one of the two that served longest
     receipt = forgetting(stack).forget("session", sessions[3][1])
     assert receipt is not None
     assert receipt["back_to"] == {ANN: 2}, "the newest before it whose state is kept"
