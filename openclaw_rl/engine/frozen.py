@@ -91,7 +91,7 @@ class Int4Linear(torch.nn.Module):
         super().__init__()
         weight = layer.weight.detach()
         codes_OI, step_OG, low_OG = quantise_int4(weight.float())
-        pairs = codes_OI.view(len(codes_OI), -1, 2).to(torch.uint8)
+        pairs = codes_OI.view(len(codes_OI), -1, 2)
         self.dtype, self.bias = weight.dtype, layer.bias
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.register_buffer(

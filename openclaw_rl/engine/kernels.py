@@ -33,6 +33,7 @@ from openclaw_rl.engine.native import (
 from openclaw_rl.errors import did_you_mean
 
 _GROUP = 32
+_GROUPS_AT_ONCE = 4096
 
 
 class Kernel(Protocol):
@@ -342,32 +343,41 @@ def quantise_int4(weight_OI: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, 
     be distorted by stretching its range over all 16, so fewer levels are tried where 16 do not fit.
     """
     rows, columns = weight_OI.shape
-    groups = weight_OI.reshape(-1, _GROUP)
-    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    # A part at a time, so that its intermediate results stay in the processor's cache.
+    found = [_quantise_groups(part) for part in weight_OI.reshape(-1, _GROUP).split(_GROUPS_AT_ONCE)]
+    codes, step, low = (torch.cat(parts) for parts in zip(*found, strict=True))
+    shape = (rows, columns // _GROUP)
+    return codes.reshape(rows, columns), step.reshape(shape), low.reshape(shape)
+
+
+def _quantise_groups(groups_GW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    low, high = groups_GW.amin(-1, keepdim=True), groups_GW.amax(-1, keepdim=True)
     step = ((high - low) / 15).clamp_min(1e-12)
-    error = _grid_error(groups, low, step)
+    codes, is_on = _on_grid(groups_GW, low, step)
     for levels in range(14, 0, -1):
-        off = (error > 1e-3 * step).squeeze(-1).nonzero().squeeze(-1)
+        off = (~is_on).nonzero().squeeze(-1)
         if not len(off):
             break
         coarser = ((high[off] - low[off]) / levels).clamp_min(1e-12)
-        fits = _grid_error(groups[off], low[off], coarser) <= 1e-3 * coarser
-        step[off] = torch.where(fits, coarser, step[off])
-        error[off] = torch.where(fits, torch.zeros_like(coarser), error[off])
-    codes = ((groups - low) / step).round().clamp(0, 15)
-    shape = (rows, columns // _GROUP)
-    return codes.reshape(rows, columns).to(torch.int32), step.reshape(shape), low.reshape(shape)
+        found, fits = _on_grid(groups_GW[off], low[off], coarser)
+        codes[off[fits]], step[off[fits]], is_on[off[fits]] = found[fits], coarser[fits], True
+    return codes.clamp_(0, 15).to(torch.uint8), step, low
 
 
-def _grid_error(groups: torch.Tensor, low: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    return (((groups - low) / step).round() * step + low - groups).abs().amax(-1, keepdim=True)
+def _on_grid(
+    groups_GW: torch.Tensor, low: torch.Tensor, step: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The nearest codes, and which groups lie on that grid, but for a thousandth of a step."""
+    scaled = (groups_GW - low).div_(step)
+    codes = scaled.round()
+    return codes, scaled.sub_(codes).abs_().amax(-1) <= 1e-3
 
 
 def _pack_int4(
     codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Pack for torch's operator, which computes ``(code - 8) * scale + zero``, scale and zero in bf16."""
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32), 1)
     return packed, torch.stack([scale.T, zero.T], dim=-1).contiguous().bfloat16()
 
 

@@ -15,7 +15,6 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.bias import causal_lower_right
 
 from openclaw_rl.engine.graphs import GraphDecode, recorded
 from openclaw_rl.engine.kernels import Kernel, KernelSet, SplitKernel, kernel_set
@@ -294,6 +293,9 @@ class Decoder:
 
     def causal_mask(self, start: int, end: int) -> torch.Tensor:
         if self.device.type == "cuda" and self.dtype != torch.float32:
+            # Imported here because it takes a second, which a start on a CPU need not wait for.
+            from torch.nn.attention.bias import causal_lower_right
+
             # Defined by its shape, it needs no memory, and the fast half-precision kernels accept it.
             return causal_lower_right(end - start, end)
         mask = torch.full((end - start, end), float("-inf"), dtype=self.dtype, device=self.device)
