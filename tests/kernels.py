@@ -1,4 +1,5 @@
-"""``python -m tests.kernels``: the tests that go through the real engine, with each kernel in turn.
+"""``python -m tests.kernels``: the bounds of all kernels' log-probs, and the tests that go through the real
+engine with each kernel in turn.
 
 The kernel is set by its environment variable, which the fixtures pass on to engines and servers. A kernel
 that this machine cannot run is named with the reason and left out. Arguments go to pytest.
@@ -41,7 +42,8 @@ def problem(kernel: str, model: Path) -> str | None:
 
 def main(arguments: list[str]) -> int:
     model = resolve_model(DEFAULT_MODEL, default_cache_dir())
-    failed = []
+    bounds = [sys.executable, "-m", "pytest", "-m", "kernels", "tests/engine/test_kernels.py", *arguments]
+    failed = ["the bounds of log-probs"] if subprocess.run(bounds).returncode else []
     lower = [f"native@{level.name}" for level in levels_here()[1:]]
     for kernel in (*KERNELS, *lower):
         if reason := problem(kernel, model):

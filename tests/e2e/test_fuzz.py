@@ -22,9 +22,11 @@ from openclaw_rl.testing import scripted_system, wait_until
 from tests.listening import listening
 
 TIMEOUT_S = 120
+#: Requests to each route that takes conversations; other routes take less.
+MANY = 80
 ROUTES = [
-    ("POST", "/v1/chat/completions", 120), ("POST", "/v1/responses", 120), ("POST", "/v1/messages", 120),
-    ("POST", "/v1/completions", 120), ("POST", "/v1/messages/count_tokens", 50),
+    ("POST", "/v1/chat/completions", MANY), ("POST", "/v1/responses", MANY), ("POST", "/v1/messages", MANY),
+    ("POST", "/v1/completions", MANY), ("POST", "/v1/messages/count_tokens", 50),
     ("GET", "/v1/responses/{response_id}", 20), ("DELETE", "/v1/responses/{response_id}", 20),
     ("POST", "/v1/responses/{response_id}/cancel", 20), ("POST", "/v1/responses/input_tokens", 50),
     ("GET", "/v1/responses/{response_id}/input_items", 20), ("POST", "/v1/feedback", 50),
@@ -124,11 +126,11 @@ def test_requests_from_the_schema(live: Live, method: str, path: str, number: in
 
     send()
     assert len(statuses) >= (number if negative else 1)
-    if number == 200:
-        assert sum(status >= 400 for status in statuses) >= 200, "these must really be malformed"
+    if number == MANY:
+        assert sum(status >= 400 for status in statuses) >= MANY, "these must really be malformed"
 
 
-@pytest.mark.parametrize("path", [path for _, path, number in ROUTES if number == 200])
+@pytest.mark.parametrize("path", [path for _, path, number in ROUTES if number == MANY])
 def test_valid_requests_from_the_schema(live: Live, path: str) -> None:
     operation = schemathesis.openapi.from_dict(live.system.app().openapi())[path]["POST"]
 

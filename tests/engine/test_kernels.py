@@ -136,8 +136,7 @@ def test_refined_head_is_exact_where_it_matters() -> None:
         assert torch.allclose(logits.gather(1, best), exact.gather(1, best), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", EVERY)
-async def test_log_probs_stay_within_the_stated_bound(
+async def check_bound(
     name: str, model_path: Path, reference: Reference, tokenizer, adapters: dict[int, Path]
 ) -> None:
     options = LocalEngineOptions(
@@ -162,6 +161,30 @@ async def test_log_probs_stay_within_the_stated_bound(
     allowed_mean, allowed_largest = BOUNDS[name.partition("@")[0]]
     assert mean < allowed_mean
     assert largest < allowed_largest
+
+
+#: What is chosen by itself on some machine, and what it is measured against. Each takes a load of the model.
+USUAL = ("float", *(f"native@{level.name}" for level in levels_here()))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=needs_native if name != "float" else ()) for name in USUAL],
+)
+async def test_log_probs_stay_within_the_stated_bound(
+    name: str, model_path: Path, reference: Reference, tokenizer, adapters: dict[int, Path]
+) -> None:
+    await check_bound(name, model_path, reference, tokenizer, adapters)
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(
+    "name", [name for name in EVERY if (name if isinstance(name, str) else name.values[0]) not in USUAL]
+)
+async def test_log_probs_of_other_kernels_stay_within_the_stated_bound(
+    name: str, model_path: Path, reference: Reference, tokenizer, adapters: dict[int, Path]
+) -> None:
+    await check_bound(name, model_path, reference, tokenizer, adapters)
 
 
 def test_choice_is_explained_and_can_be_overridden(model_path: Path) -> None:
