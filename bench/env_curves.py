@@ -41,8 +41,8 @@ def chart(runs: Sequence[tuple[str, list[Point]]], across: str = "groups of atte
         at = y(tenth / 10)
         parts.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - 20}" stroke="#dde2e7"/>')
         parts.append(_text(LEFT - 8, at + 4, f"{tenth * 10} %", "end"))
-    for part in range(5):
-        parts.append(_text(x(most * part / 4), HEIGHT - BOTTOM + 18, f"{most * part / 4:.0f}", "middle"))
+    for tick in range(0, int(most) + 1, max(1, round(most / 5))):
+        parts.append(_text(x(tick), HEIGHT - BOTTOM + 18, str(tick), "middle"))
     parts.append(_text(WIDTH / 2, HEIGHT - BOTTOM + 36, across, "middle"))
     for label, run in runs:
         colour = COLOURS[labels.index(label) % len(COLOURS)]
