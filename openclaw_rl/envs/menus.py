@@ -17,20 +17,10 @@ from openclaw_rl.types import Json
 Made = tuple[str, Json]
 Template = tuple[str, int, Callable[[random.Random], Made]]
 
-_PLACES = (
-    "alpha",
-    "river",
-    "stone",
-    "maple",
-    "cloud",
-    "ember",
-    "frost",
-    "harbor",
-    "meadow",
-    "cedar",
-    "orbit",
-)
-_WORDS = ("apple", "green", "seven", "paper", "window", "silver", "garden", "monday", "coffee", "winter")
+PLACES = (
+    "alpha", "river", "stone", "maple", "cloud", "ember", "frost", "harbor", "meadow", "cedar", "orbit",
+)  # fmt: skip
+WORDS = ("apple", "green", "seven", "paper", "window", "silver", "garden", "monday", "coffee", "winter")
 #: Commands offered in a task, the right one among them.
 _OFFERED = 5
 
@@ -150,9 +140,9 @@ def menu_templates(split: str) -> list[Template]:
 
 
 def _names(chance: random.Random) -> dict[str, str]:
-    old, new = chance.sample(_PLACES, 2)
-    a, b, c = sorted(chance.sample(_WORDS, 3))
-    left = [word for word in _WORDS if word not in (a, b, c)]
+    old, new = chance.sample(PLACES, 2)
+    a, b, c = sorted(chance.sample(WORDS, 3))
+    left = [word for word in WORDS if word not in (a, b, c)]
     number = chance.randrange(10, 100)
     return {"old": f"{old}{number}.txt", "new": f"{new}{number}", "word": chance.choice(left),
             "a": a, "b": b, "c": c}  # fmt: skip

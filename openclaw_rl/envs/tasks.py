@@ -11,26 +11,12 @@ import json
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from openclaw_rl.envs.menus import Made, Template, menu_templates
+from openclaw_rl.envs.menus import PLACES, WORDS, Made, Template, menu_templates
 from openclaw_rl.envs.tools import BUILT_IN
 from openclaw_rl.types import Task
 
 SPLITS = ("train", "validation", "test")
-_NAMES = (
-    "alpha",
-    "river",
-    "stone",
-    "maple",
-    "cloud",
-    "ember",
-    "frost",
-    "harbor",
-    "meadow",
-    "cedar",
-    "orbit",
-    "pearl",
-)
-_WORDS = ("apple", "green", "seven", "paper", "window", "silver", "garden", "monday", "coffee", "winter")
+_NAMES = (*PLACES, "pearl")
 #: Tasks per template.
 _EACH = 20
 
@@ -106,7 +92,7 @@ def _file(chance: random.Random) -> str:
 
 
 def _lines(chance: random.Random, number: int) -> list[str]:
-    return [f"{chance.choice(_WORDS)} {chance.randrange(10, 100)}" for _ in range(number)]
+    return [f"{chance.choice(WORDS)} {chance.randrange(10, 100)}" for _ in range(number)]
 
 
 def _equal(name: str, text: str) -> str:
@@ -114,7 +100,7 @@ def _equal(name: str, text: str) -> str:
 
 
 def _create(chance: random.Random) -> Made:
-    name, word = _file(chance), chance.choice(_WORDS)
+    name, word = _file(chance), chance.choice(WORDS)
     return f"Create a file named {name} that contains the word {word}.", {"checks": [_equal(name, word)]}
 
 
@@ -133,7 +119,7 @@ def _delete(chance: random.Random) -> Made:
 
 def _rename(chance: random.Random) -> Made:
     old, new = _file(chance), f"new-{_file(chance)}"
-    word = chance.choice(_WORDS)
+    word = chance.choice(WORDS)
     return f"Rename the file {old} to {new}.", {
         "files": {old: f"{word}\n"},
         "checks": [f"[ ! -e {old} ]", _equal(new, word)],
@@ -157,14 +143,14 @@ def _sort(chance: random.Random) -> Made:
 
 
 def _replace(chance: random.Random) -> Made:
-    name, (old, new) = _file(chance), chance.sample(_WORDS, 2)
+    name, (old, new) = _file(chance), chance.sample(WORDS, 2)
     asked = f"In the file {name}, replace the word {old} with {new}."
     return asked, {"files": {name: f"a {old} b\n{old}\n"}, "checks": [_equal(name, f"a {new} b\n{new}")]}
 
 
 def _find(chance: random.Random) -> Made:
     names = sorted({_file(chance) for _ in range(5)})
-    word, right = chance.choice(_WORDS), chance.choice(names)
+    word, right = chance.choice(WORDS), chance.choice(names)
     files = {name: (f"{word}\n" if name == right else "nothing here\n") for name in names}
     among = ", ".join(names)
     asked = f"Find which of {among} contains the word {word} and write its name into answer.txt."
@@ -182,7 +168,7 @@ def _move(chance: random.Random) -> Made:
 
 
 def _append(chance: random.Random) -> Made:
-    name, word = _file(chance), chance.choice(_WORDS)
+    name, word = _file(chance), chance.choice(WORDS)
     return f"Append the line {word} to the file {name}.", {
         "files": {name: "one\n"},
         "checks": [_equal(name, f"one\n{word}")],
@@ -190,7 +176,7 @@ def _append(chance: random.Random) -> Made:
 
 
 def _copy(chance: random.Random) -> Made:
-    name, new, word = _file(chance), f"copy-{_file(chance)}", chance.choice(_WORDS)
+    name, new, word = _file(chance), f"copy-{_file(chance)}", chance.choice(WORDS)
     return f"Copy {name} to {new}.", {
         "files": {name: f"{word}\n"},
         "checks": [_equal(name, word), _equal(new, word)],
@@ -214,7 +200,7 @@ def _told(command: str, checks: Sequence[str], files: Sequence[str] = ()) -> Cal
     def made(chance: random.Random) -> Made:
         one = f"{chance.choice(_NAMES)}{chance.randrange(10, 100)}"
         names = {"one": one, "two": f"{chance.choice(_NAMES)}{chance.randrange(100, 200)}"}
-        names["word"] = chance.choice(_WORDS)
+        names["word"] = chance.choice(WORDS)
         asked = f"Run the command: {command.format(**names)}"
         given = {file.format(**names): f"{names['word']}\n" for file in files}
         return asked, {"files": given, "checks": [check.format(**names) for check in checks]}
