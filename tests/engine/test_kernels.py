@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from openclaw_rl.engine import kernels
 from openclaw_rl.engine.build import Unavailable
 from openclaw_rl.engine.choose import MAX_ERROR, choose_kernel
 from openclaw_rl.engine.kernels import (
@@ -68,6 +69,14 @@ def test_weights_from_a_4_bit_grid_are_found_exactly() -> None:
     codes, found_step, found_low = quantise_int4(weight)
     restored = codes.reshape(16, 2, 32) * found_step.unsqueeze(-1) + found_low.unsqueeze(-1)
     assert torch.allclose(restored.reshape(16, 64), weight, atol=1e-5)
+
+
+def test_codes_do_not_depend_on_how_many_groups_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    weight = torch.cat([torch.randn(8, 96), torch.randint(0, 5, (8, 96)).float()])
+    whole = quantise_int4(weight)
+    monkeypatch.setattr(kernels, "_GROUPS_AT_ONCE", 7)
+    assert all(torch.equal(one, other) for one, other in zip(quantise_int4(weight), whole, strict=True))
 
 
 def test_constant_groups_do_not_divide_by_zero() -> None:
