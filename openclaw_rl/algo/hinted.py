@@ -66,8 +66,10 @@ _LEAST_SHARE = 0.25
 class Hinted:
     requests: int = 16
     """Requests per complaint on which the wish is taught."""
-    answers: int = 4
-    """Answers sampled for each request."""
+    answers: int = 12
+    """Answers sampled for each request: of more of them, the best is better."""
+    form_answers: int = 4
+    """The same if the wish is about form, so that the best need only have it."""
     shaped_answers: int = 2
     """The same if answers are put into form, so that any answer about its request will do."""
     keep: int = 1
@@ -129,7 +131,8 @@ class Hinted:
     ) -> list[_Kept]:
         """The answers to one request to learn from: with the hint, or else put into form."""
         if choice.is_told:
-            told = await choice.teacher.answer(asks[which].hinted_ids, self.answers, seed)
+            number = self.form_answers if choice.reading.can_make else self.answers
+            told = await choice.teacher.answer(asks[which].hinted_ids, number, seed)
             if (
                 best := await choice.best(asks, which, own, told, shaped=False)
             ) or not choice.reading.can_make:

@@ -50,8 +50,12 @@ class ScriptedTeacher:
     told: Sequence[Answer] | None = None
     """The answers to prompts that state the wish, if they are others."""
 
+    numbers: list[int] = field(default_factory=list)
+    """How many answers were asked for each time."""
+
     async def answer(self, prompt_ids: list[int], number: int, seed: int) -> list[Answer]:
         self.asked.append(prompt_ids)
+        self.numbers.append(number)
         return list(self.answers if self.told is None or prompt_ids[-1] != 9 else self.told)
 
     def encode(self, text: str, *, ends: bool = True) -> list[int]:
@@ -102,6 +106,20 @@ async def test_the_teacher_is_told_and_the_student_is_not() -> None:
     assert teacher.asked == [ask.hinted_ids for ask in ASKS]
     assert [example.prompt_ids for example in made] == [ask.prompt_ids for ask in ASKS]
     assert {example.source for example in made} == {Source("hinted", ("t1",), "ann", -1, WISH)}
+
+
+@pytest.mark.parametrize(
+    ("wish", "numbers"),
+    [
+        (WISH, {12}),
+        ("Please answer in one sentence.", {4, 2}),  # told first, then put into form
+        ("Please answer with a numbered list.", {2}),
+    ],
+)
+async def test_more_answers_are_sampled_where_no_form_can_be_made(wish: str, numbers: set[int]) -> None:
+    teacher = ScriptedTeacher([answer(20)])
+    await Hinted().examples(lesson(hints=(wish,), wishes=(wish,)), teacher)
+    assert set(teacher.numbers) == numbers
 
 
 @pytest.mark.parametrize(
