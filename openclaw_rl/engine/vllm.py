@@ -278,15 +278,19 @@ class VllmEngine(RemoteServerEngine[_Version]):
             await asyncio.sleep(_POLL_S)
         if held.owns_server:
             await held.server.close()
-        elif held.folder is not None:
-            try:
-                await held.server.client.post(
-                    "/v1/unload_lora_adapter", json={"lora_name": held.name}, timeout=30
-                )
-            except httpx.TransportError:
-                return  # a dead server holds nothing
+        else:
+            await self._unload_adapter(held)
+
+    async def _unload_adapter(self, held: _Version) -> None:
+        if held.folder is not None:
+            with suppress(httpx.TransportError):  # a dead server holds nothing
+                body = {"lora_name": held.name}
+                await held.server.client.post("/v1/unload_lora_adapter", json=body, timeout=30)
 
     async def close(self) -> None:
+        """A server at a URL lives on, and need not keep our adapters."""
+        if self._versions.base.server.process is None:
+            await asyncio.gather(*map(self._unload_adapter, self._versions.all()))
         for held in self._versions.all():
             if held.owns_server or held is self._versions.base:
                 await held.server.close()

@@ -57,6 +57,9 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.server.key and self.headers.get("authorization") != f"Bearer {self.server.key}":
             return self.say(401, {"error": {"message": "no"}})
+        if self.path == "/v1/unload_lora_adapter":
+            self.server.adapters.discard(body["lora_name"])
+            return self.say(200, {})
         if "lora_name" in body:
             if self.server.faults and self.server.faults[0][0] == "load":
                 return self.say(self.server.faults[0][1], {"error": {"message": "no"}})
@@ -219,7 +222,7 @@ async def test_a_version_that_the_server_forgot_is_loaded_again(
 async def test_a_restarted_engine_never_uses_an_adapter_of_the_one_before(
     server: Server, tmp_path: Path
 ) -> None:
-    """The server still holds it, and in a container even the process id is the same after a restart."""
+    """A killed one leaves it there, and in a container even the process id is the same after a restart."""
     (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
     names = []
     for _ in range(2):
@@ -230,3 +233,13 @@ async def test_a_restarted_engine_never_uses_an_adapter_of_the_one_before(
         names.append(server.bodies[-1]["model"])
         await engine.close()
     assert names[0] != names[1]
+
+
+async def test_a_server_at_a_url_keeps_no_adapter_when_we_stop(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
+    engine = connect(server, tmp_path)
+    for version in (1, 2):
+        await engine.load(Weights.in_folder(version, tmp_path))
+    assert len(server.adapters) == 3
+    await engine.close()
+    assert server.adapters == {"base"}
