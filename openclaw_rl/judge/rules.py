@@ -10,12 +10,14 @@ import json
 import re
 from typing import Any, Protocol
 
+from openclaw_rl.forms import read
 from openclaw_rl.judge.exchange import CaseTexts, own_words, text_of
 from openclaw_rl.judge.feedback import rating_in
 from openclaw_rl.judge.languages import reaction
 from openclaw_rl.judge.tool_errors import error_in
-from openclaw_rl.judge.wishes import asks, stems
+from openclaw_rl.judge.wishes import asks, is_wish, stems
 from openclaw_rl.reactions import rating_of
+from openclaw_rl.text import sentences
 from openclaw_rl.types import JudgeCase, Message, Verdict
 
 
@@ -130,6 +132,24 @@ class WantedWords:
         return None
 
 
+class LastingWish:
+    """The user says only how replies should be from now on: this one was not like that.
+
+    A wish for something kind or cheerful is easily taken for praise.
+    """
+
+    name = "lasting_wish"
+
+    def apply(self, case: JudgeCase) -> Verdict | None:
+        said = own_words(CaseTexts(case).user_text).strip()
+        if len(said) > _LONGEST_WISH or not _LASTING.search(said) or _PLEASED.search(said):
+            return None
+        reading = read([said])
+        if not all(map(is_wish, sentences(said))) or (reading.forms and reading.meets(text_of(case.reply))):
+            return None
+        return _verdict(self.name, -1, 0.85, "the user says how replies should be from now on")
+
+
 class OtherLanguage:
     """Praise, a complaint or the next question in a language that the voting model knows poorly."""
 
@@ -197,6 +217,18 @@ _WANTED_WORDS = re.compile(
     r"(?P<words>[^.!?\n\"”]{2,60})[.!\"”'’]*(?=$|\s)",
     re.IGNORECASE,
 )
+_LONGEST_WISH = 300
+_LASTING = re.compile(
+    r"\b(?:from (?:now|here) on|in (?:the )?future|next time|always|"
+    r"(?:every|each) (?:time|answer|reply|response|message))\b",
+    re.IGNORECASE,
+)
+#: With one of these, the reply may be what the user wants to go on with.
+_PLEASED = re.compile(
+    r"\b(?:keep|continue|carry on|go on|stay|like (?:this|that|these)|thanks?|great|perfect|good|nice|love|"
+    r"excellent|awesome|exactly|well done|better)\b|\?",
+    re.IGNORECASE,
+)
 RULES: tuple[Rule, ...] = (
     DegenerateReply(),
     ExplicitFeedback(),
@@ -205,6 +237,7 @@ RULES: tuple[Rule, ...] = (
     RepeatedCall(),
     AskedAgain(),
     WantedWords(),
+    LastingWish(),
     OtherLanguage(),
     CutOff(),
     Regenerated(),

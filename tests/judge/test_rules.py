@@ -13,6 +13,7 @@ from openclaw_rl.judge.rules import (
     CutOff,
     DegenerateReply,
     ExplicitFeedback,
+    LastingWish,
     Regenerated,
     RepeatedCall,
     ToolError,
@@ -273,6 +274,37 @@ def test_what_has_the_wanted_words_or_is_about_something_else_is_left_to_others(
     reply: str, said: str
 ) -> None:
     assert WantedWords().apply(make_case(reply, said)) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Please talk like a friendly pirate from now on!",
+        "From now on, be warm and cheerful.",
+        "Always answer in one sentence, please.",
+        "Please use simple words in every answer.",
+    ],
+)
+def test_a_wish_for_all_replies_is_no_praise(said: str) -> None:
+    verdict = LastingWish().apply(make_case("Cats purr to comfort themselves. It calms them.", said))
+    assert verdict is not None
+    assert verdict.score == -1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Perfect, always answer like that.",
+        "Please keep it this short from now on.",
+        "Can you always find rivers there?",
+        "Always answer in two sentences, please.",  # it does
+        "I always wanted a cat.",
+        "Tell me about dogs. From now on I want facts about their food.",
+        "Thanks! Next time we talk about dogs.",
+    ],
+)
+def test_what_may_be_praise_or_a_task_is_left_to_others(said: str) -> None:
+    assert LastingWish().apply(make_case("Cats purr to comfort themselves. It calms them.", said)) is None
 
 
 def test_a_call_whose_arguments_are_nested_deeply_is_read_all_the_same() -> None:
