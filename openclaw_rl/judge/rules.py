@@ -144,8 +144,10 @@ class LastingWish:
         said = own_words(CaseTexts(case).user_text).strip()
         if len(said) > _LONGEST_WISH or not _LASTING.search(said) or _PLEASED.search(said):
             return None
+        if not all(map(is_wish, sentences(said))):
+            return None
         reading = read([said])
-        if not all(map(is_wish, sentences(said))) or (reading.forms and reading.meets(text_of(case.reply))):
+        if reading.forms and reading.meets(text_of(case.reply)):
             return None
         return _verdict(self.name, -1, 0.85, "the user says how replies should be from now on")
 
@@ -218,9 +220,10 @@ _WANTED_WORDS = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_WISH = 300
+#: "Always" and "every response" alone occur in tasks, too: "a story that always rhymes".
 _LASTING = re.compile(
-    r"\b(?:from (?:now|here) on|in (?:the )?future|next time|always|"
-    r"(?:every|each) (?:time|answer|reply|response|message))\b",
+    r"\b(?:from (?:now|here) on|in (?:the )?future|next time|always (?:answer|reply|respond|talk|speak)|"
+    r"(?:every|each) (?:answer|reply))\b",
     re.IGNORECASE,
 )
 #: With one of these, the reply may be what the user wants to go on with.

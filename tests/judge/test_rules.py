@@ -299,6 +299,10 @@ def test_a_wish_for_all_replies_is_no_praise(said: str) -> None:
         "Can you always find rivers there?",
         "Always answer in two sentences, please.",  # it does
         "I always wanted a cat.",
+        "Write a poem about always being late.",
+        "Tell me a story that always rhymes.",
+        "Add logging to every response.",
+        "You are always so friendly.",
         "Tell me about dogs. From now on I want facts about their food.",
         "Thanks! Next time we talk about dogs.",
     ],
