@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openclaw_rl.model_folder import read_config
 from openclaw_rl.models import eos_ids
 
 if TYPE_CHECKING:
@@ -57,10 +58,8 @@ class Checkpoint:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read the config of a local folder; raises ValueError with a remedy if it is not a decoder's."""
-    from transformers import AutoConfig
-
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = read_config(path)
     except ValueError as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}; {_REMEDY}") from None
     except OSError as error:
@@ -68,7 +67,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     architecture = (config.architectures or ["unknown"])[0]
     slides = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
     is_fast = architecture in ARCHITECTURES and not slides
-    text = config.get_text_config()
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
     heads = getattr(text, "num_attention_heads", None)
     if not heads:
         raise ValueError(f"The local engine cannot run {architecture} ({path}): {_NO_DECODER}. {_REMEDY}.")
@@ -119,7 +118,16 @@ def _context_length(config: Any) -> int:
 
 
 def _rope(config: Any) -> tuple[torch.Tensor, float]:
-    """Rotary frequencies as transformers computes them, whatever scaling the config asks for."""
+    """Rotary frequencies as transformers computes them, whatever scaling the config asks for.
+
+    Without scaling they are computed here: importing a model's module slows every start.
+    """
+    import torch
+
+    rope = config.rope_parameters
+    if rope["rope_type"] == "default":
+        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return 1.0 / (rope["rope_theta"] ** (torch.arange(0, dim, 2, dtype=torch.float) / dim)), 1.0
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
     rotary = LlamaRotaryEmbedding(config)

@@ -15,6 +15,7 @@ from openclaw_rl.capture.memory import HintMemory
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.config import Config
 from openclaw_rl.engine import EngineParts, capabilities_of, create_engine
+from openclaw_rl.model_folder import model_type, read_tokenizer
 from openclaw_rl.models import (
     DEFAULT_MODEL,
     Recommended,
@@ -59,10 +60,8 @@ def build_engine(config: Config, path: Path) -> Engine:
 
 
 def load_tokenizer(path: Path) -> Any:
-    from transformers import AutoTokenizer
-
     try:
-        return AutoTokenizer.from_pretrained(path)
+        return read_tokenizer(path)
     except Exception as error:  # the library raises whatever its parser does
         problem = str(error).partition("\n")[0]
         raise ValueError(
@@ -72,11 +71,8 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def build_renderer(config: Config, path: Path, tokenizer: Any = None) -> Renderer:
-    from transformers import AutoConfig
-
-    model_type = AutoConfig.from_pretrained(path).model_type
     return create_renderer(
-        tokenizer or load_tokenizer(path), model_type, config.engine.renderer, eos_ids(path)
+        tokenizer or load_tokenizer(path), model_type(path), config.engine.renderer, eos_ids(path)
     )
 
 
