@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from safetensors.torch import load_file, save_file
 
 from openclaw_rl.models import DEFAULT_MODEL, default_cache_dir, resolve_model
 
@@ -58,6 +61,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
+#: Layers of ``shallow_model``.
+_SHALLOW = 4
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """What tests keep between runs is made by one worker; the others wait for it."""
@@ -97,3 +104,22 @@ def require() -> Require:
 def model_path() -> Path:
     """The default model in the user's normal cache, so that a machine converts it only once."""
     return resolve_model(DEFAULT_MODEL, default_cache_dir())
+
+
+@pytest.fixture(scope="session")
+def shallow_model(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default model's first four layers: its shapes, tokenizer and vocabulary in a fifth of the time."""
+    folder = tmp_path_factory.mktemp("shallow") / "model"
+    shutil.copytree(model_path, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": _SHALLOW}))
+    tensors = load_file(model_path / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if _layer(name) < _SHALLOW}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def _layer(name: str) -> int:
+    """0 for what belongs to no layer."""
+    found = re.search(r"\.layers\.(\d+)\.", name)
+    return int(found[1]) if found else 0

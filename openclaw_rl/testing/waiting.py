@@ -8,15 +8,19 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+#: Seconds between two looks: the longer the wait so far, the longer. Fifty looks a second at a busy server
+#: would slow down what is waited for.
+_FIRST_S, _LONGEST_S, _SHARE = 0.02, 0.5, 0.05
 
 
 def wait_until(check: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:
     """The first truthy value of ``check``; AssertionError after ``timeout_s``."""
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     while not (value := check()):
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > timeout_s:
             raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
-        time.sleep(0.02)
+        time.sleep(min(_LONGEST_S, max(_FIRST_S, _SHARE * waited)))
     return value
 
 

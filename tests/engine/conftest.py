@@ -30,6 +30,10 @@ async def engine(model_path: Path) -> AsyncIterator[LocalEngine]:
 
 @pytest.fixture(scope="session")
 def adapters(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    return write_adapters(model_path, tmp_path_factory.mktemp("adapters"))
+
+
+def write_adapters(model_path: Path, folder: Path) -> dict[int, Path]:
     """Two PEFT LoRA folders with non-zero weights, on all and on some linear layers."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -43,7 +47,7 @@ def adapters(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, std=0.02)
-        folders[version] = tmp_path_factory.mktemp("adapter") / str(version)
+        folders[version] = folder / str(version)
         model.save_pretrained(folders[version])
     return folders
 

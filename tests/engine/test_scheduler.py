@@ -1,9 +1,10 @@
-"""Who runs when: priorities, chunks, limits, cancellation, seeds."""
+"""Who runs when: priorities, chunks, limits, cancellation, seeds. A few layers show that as well as all."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,19 @@ from openclaw_rl.engine.local_options import LocalEngineOptions
 from openclaw_rl.engine.scheduler import Scheduler
 from openclaw_rl.testing import until
 from openclaw_rl.types import GenerateRequest, Priority, SamplingParams, ScoreRequest, Weights
-from tests.engine.conftest import KERNEL, TOLERANCE, run_generation
+from tests.engine.conftest import KERNEL, OPTIONS, TOLERANCE, run_generation, write_adapters
+
+
+@pytest.fixture
+async def engine(shallow_model: Path) -> AsyncIterator[LocalEngine]:
+    engine = LocalEngine(shallow_model, OPTIONS)
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture(scope="module")
+def adapters(shallow_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    return write_adapters(shallow_model, tmp_path_factory.mktemp("adapters"))
 
 
 async def test_a_long_prompt_does_not_freeze_other_streams(engine: LocalEngine, tokenizer: Any) -> None:
@@ -140,9 +153,9 @@ async def test_identical_prompts_are_prefilled_once(engine: LocalEngine, tokeniz
     assert steps < 2 * (len(prompt) // 24 + 4)
 
 
-async def test_the_cache_stays_within_its_budget(model_path: Path, tokenizer: Any) -> None:
+async def test_the_cache_stays_within_its_budget(shallow_model: Path, tokenizer: Any) -> None:
     options = LocalEngineOptions(device="cpu", dtype="fp32", kernel=KERNEL, cache_tokens=1200)
-    engine = LocalEngine(model_path, options)
+    engine = LocalEngine(shallow_model, options)
     try:
         for i in range(8):
             await run_generation(engine, tokenizer(f"Topic {i}. " * 60).input_ids, max_tokens=2)

@@ -23,7 +23,7 @@ from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.serve_ledger import ServeLedger, sqlite_url
 from openclaw_rl.testing import ServerProcess, clean_environment, command, tiny_model, wait_until
 
-NUM_TURNS, BATCH = 8, 2
+NUM_TURNS, BATCH = 6, 2
 SETTINGS = (
     "--renderer", "qwen3", "--kernel", "float", "--num-threads", "1", "--no-learn",
     "--algo", "hybrid", "--batch-size", str(BATCH),

@@ -117,20 +117,20 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_gguf_holds_the_merged_weights_and_the_tokenizer(model_path: Path, tmp_path: Path) -> None:
-    """Of the default model. Read back by another's code: names, order of rows, splitting, template."""
+def test_a_gguf_holds_the_merged_weights_and_the_tokenizer(shallow_model: Path, tmp_path: Path) -> None:
+    """A few layers of the default model. Read back by another's code: names, rows, splitting, template."""
     from transformers import AutoTokenizer
 
-    trainer = LocalTrainer(model_path, replace(OPTIONS, name=DEFAULT_MODEL))
+    trainer = LocalTrainer(shallow_model, replace(OPTIONS, name=DEFAULT_MODEL))
     with torch.no_grad():
         for name, parameter in trainer._named:
             if "lora_B" in name:  # nothing needs to be learned for it to be another model
                 parameter.normal_(std=0.02)
     PolicyStore(tmp_path).write(1, lambda work: trainer.save(work, {}), {"version": 1})
-    export_gguf(tmp_path / "1", model_path, tmp_path / "out.gguf", "ours")
+    export_gguf(tmp_path / "1", shallow_model, tmp_path / "out.gguf", "ours")
     convert_gguf(tmp_path / "out.gguf", tmp_path / "back")
 
-    before, after = merged_model(tmp_path / "1", model_path), load(tmp_path / "back")
+    before, after = merged_model(tmp_path / "1", shallow_model), load(tmp_path / "back")
     assert before.state_dict().keys() == after.state_dict().keys()
     for name, value in before.state_dict().items():
         torch.testing.assert_close(after.state_dict()[name], value, rtol=2**-10, atol=1e-7)
@@ -138,7 +138,7 @@ def test_a_gguf_holds_the_merged_weights_and_the_tokenizer(model_path: Path, tmp
     for key in ("max_position_embeddings", "rms_norm_eps", "bos_token_id", "eos_token_id", "rope_parameters"):
         assert getattr(after.config, key) == pytest.approx(getattr(before.config, key))
 
-    ours, theirs = (AutoTokenizer.from_pretrained(path) for path in (model_path, tmp_path / "back"))
+    ours, theirs = (AutoTokenizer.from_pretrained(path) for path in (shallow_model, tmp_path / "back"))
     for text in (
         "<|im_start|>user\nHi<|im_end|>\n",
         "In 2024: 1234567, weren't there?",
