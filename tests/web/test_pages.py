@@ -132,6 +132,34 @@ def test_an_exclusion_is_asked_for_first_and_can_be_taken_back(live: Any, visit:
     guest.check()
 
 
+def test_a_page_that_loads_takes_no_focus_from_somebody_who_went_on(
+    live: Any, visit: Callable[..., Any]
+) -> None:
+    guest, held = visit(live.url), list[Any]()
+    guest.page.route("**/v1/learning**", lambda route: held.append(route))
+    with guest.page.expect_request("**/v1/learning**"):
+        guest.sign_in(live.key)
+    link = guest.page.get_by_role("link", name="Try it").first
+    link.focus()
+    with guest.page.expect_response("**/v1/learning**"):
+        held[0].continue_()
+    guest.page.locator(".answers-first .card").first.wait_for()
+    assert link.evaluate("link => link === document.activeElement")
+
+
+def test_a_page_that_was_left_does_not_appear_on_the_next(live: Any, visit: Callable[..., Any]) -> None:
+    guest, held = visit(live.url), list[Any]()
+    guest.page.route("**/v1/learning**", lambda route: held.append(route))
+    with guest.page.expect_request("**/v1/learning**"):
+        guest.sign_in(live.key)
+    guest.open("Sessions")
+    with guest.page.expect_response("**/v1/learning**"):
+        held[0].fulfill(status=500, json={"error": {"message": "no", "type": "server_error"}})
+    guest.page.get_by_role("searchbox").fill("nothing")
+    assert guest.page.get_by_role("heading", level=1).all_inner_texts() == ["Sessions"]
+    assert not guest.page.get_by_text("could not be loaded").count()
+
+
 def test_the_keyboard_is_enough(live: Any, visit: Callable[..., Any]) -> None:
     guest = visit(live.url)
     guest.page.goto(live.url)

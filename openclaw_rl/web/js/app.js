@@ -38,6 +38,8 @@ const mayOpen = ({ owner }) => !owner || (me.owner && me.keys);
 const app = document.getElementById("app");
 let main = null;
 let leave = () => {};
+/** Counts the pages shown, so that one can tell whether it was left while it loaded. */
+let visits = 0;
 let me = null;
 const themeButtons = [];
 
@@ -102,19 +104,26 @@ async function show() {
     if (current) link.scrollIntoView({ inline: "nearest", block: "nearest" });
   }
   leave();
-  const stops = [];
+  const stops = [], number = ++visits, focused = document.activeElement;
+  const isLeft = () => number !== visits;
   leave = () => stops.splice(0).forEach((stop) => stop());
-  fill(main, h("p", { class: "muted" }, "Loading…"));
+  // A place of its own: a page that is left while it loads must not appear on the next one.
+  const place = h("div", {}, h("p", { class: "muted" }, "Loading…"));
+  fill(main, place);
   try {
-    await page.render(main, { rest, params, me, keep: (stop) => stops.push(stop) });
+    await page.render(place, { rest, params, me, keep: (stop) => (isLeft() ? stop() : stops.push(stop)) });
   } catch (error) {
+    if (isLeft()) return;
     if (error.status === 401) return start();
-    fill(main, h("div", { class: "empty" }, h("strong", {}, "This page could not be loaded"), error.message));
+    fill(place, h("div", { class: "empty" }, h("strong", {}, "This page could not be loaded"), error.message));
   }
-  const heading = main.querySelector("h1");
+  if (isLeft()) return;
+  const heading = place.querySelector("h1");
   document.title = `${heading?.textContent ?? "OpenClaw-RL"} · OpenClaw-RL`;
   heading?.setAttribute("tabindex", "-1");
-  if (document.activeElement === document.body || document.activeElement?.closest(".rail")) heading?.focus({ preventScroll: true });
+  // Not if somebody has gone on to something else with the keyboard while the page was loading.
+  const stayed = document.activeElement === focused || document.activeElement === document.body;
+  if (stayed && (focused === document.body || !focused?.isConnected || focused.closest(".rail"))) heading?.focus({ preventScroll: true });
   scrollTo(0, 0);
 }
 
