@@ -14,6 +14,8 @@ The plain loops are ``AutoModelForCausalLM`` with sdpa attention under PEFT, all
 - *sorted*: the same, of samples of similar length;
 - *single*: one sample at a time, without padding.
 
+*fp32* is our trainer without the native products for the frozen layers.
+
 Each contender runs alone in its own process, in rotation; figures are medians over the runs. Tokens per
 second count real tokens only. The gradients are compared too, and must agree.
 """
@@ -42,7 +44,7 @@ from openclaw_rl.types import Example, SamplingParams, Token, TurnRecord
 RANK, ALPHA, LEARNING_RATE, BETAS = 16, 32, 1e-3, (0.9, 0.98)
 CANDIDATES = 4
 PLAIN = ("padded", "sorted", "single")
-NAMES = (*PLAIN, "ours")
+NAMES = (*PLAIN, "fp32", "ours")
 ROWS = {
     "step_s": "step (s)",
     "tokens_per_s": "real tokens/s",
@@ -121,7 +123,7 @@ def wake_adapters(named: Sequence[tuple[str, Any]]) -> None:
 
 
 class Ours:
-    def __init__(self, model: Path, options: argparse.Namespace) -> None:
+    def __init__(self, name: str, model: Path, options: argparse.Namespace) -> None:
         from openclaw_rl.engine.frozen import native_linear
         from openclaw_rl.train.local import LocalTrainer
         from openclaw_rl.train.local_options import LocalTrainerOptions
@@ -132,7 +134,7 @@ class Ours:
                 lora_rank=RANK, lora_alpha=ALPHA, learning_rate=LEARNING_RATE, betas=BETAS, grad_clip=1e9,
                 train_threads=options.threads, train_device=options.device,
             ),
-            native_linear,
+            native_linear if name == "ours" else None,
         )  # fmt: skip
         self.named = self.trainer._named
         wake_adapters(self.named)
@@ -254,7 +256,7 @@ def run(name: str, model: Path, folder: Path, options: argparse.Namespace) -> Fi
 
     torch.set_num_threads(options.threads)
     items = read_items(folder)
-    contender: Any = Ours(model, options) if name == "ours" else Plain(name, model, options)
+    contender: Any = (Plain if name in PLAIN else Ours)(name, model, options)
     first = [parameter.detach().clone() for _, parameter in contender.named]
     contender.step(sorted(items, key=num_tokens)[:2])  # warms up threads, buffers and optimizer
     with torch.no_grad():
