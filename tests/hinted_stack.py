@@ -47,7 +47,7 @@ class Interrupted(Teacher):
 class HintedStack(Stack):
     settings: ClassVar[dict[str, Any]] = {
         "algo": "hinted",
-        "algo_options": {"steps": 2, "step_examples": 4, "requests": 6},
+        "algo_options": {"steps": 2, "step_examples": 4, "requests": 6, "keep": 1},
         "batch_size": 1,
     }
 
@@ -82,7 +82,8 @@ class HintedStack(Stack):
     def sampler(self, teacher: Any = None) -> SampleMaker:
         prompts = Prompts(self.renderer, stored_request, is_ephemeral)
         wishes = self.policies.wishes(relation, is_only_taking_back, is_wish)
-        return SampleMaker(self.policies, Hinted(requests=6), teacher or Teacher(), prompts, wishes, 0.0)
+        algorithm = Hinted(requests=6, keep=1)
+        return SampleMaker(self.policies, algorithm, teacher or Teacher(), prompts, wishes, 0.0)
 
     def wished(self) -> tuple[str, ...]:
         return self.policies.wishes(relation, is_only_taking_back, is_wish).texts("ann", ANN)

@@ -72,8 +72,10 @@ class Hinted:
     """The same if the wish is about form, so that the best need only have it."""
     shaped_answers: int = 2
     """The same if answers are put into form, so that any answer about its request will do."""
-    keep: int = 1
-    """Answers to each request that are learned from."""
+    keep: int = 3
+    """Answers to each request that are learned from: more different ones keep more of the subject."""
+    form_keep: int = 1
+    """The same if the wish is about form: any one answer shows it."""
     own_share: float = 0.5
     """Share of the target on the kept answer's own token; the rest is the hinted base's distribution."""
     hold: int = 4
@@ -82,8 +84,8 @@ class Hinted:
     """Optimizer steps per version."""
     step_examples: int = 8
     """Examples of each step, if the wish is about form."""
-    all_told: bool = True
-    """Whether each step uses all answers to a wish that is not about form: slower, but keeps the subject."""
+    step_told: int = 16
+    """The same if it is not: slower, but keeps the subject."""
     anchors: int = 4
     """Anchors added to each step's examples."""
     scale: float = 0.6
@@ -100,6 +102,7 @@ class Hinted:
             shapes=True,
             steps=self.steps,
             step_examples=self.step_examples,
+            step_told=self.step_told,
             anchors=self.anchors,
             pool=self.pool,
         )
@@ -110,7 +113,9 @@ class Hinted:
         if lesson.verdict.score >= 0 or not (lesson.verdict.hints or lesson.wishes):
             return []
         teacher: Teacher = scorer  # type: ignore[assignment]  # guaranteed by needs.generates
-        choice = _Choice(teacher, " ".join(lesson.wishes), read(lesson.wishes), self.keep)
+        reading = read(lesson.wishes)
+        keep = self.form_keep if reading.can_make else self.keep
+        choice = _Choice(teacher, " ".join(lesson.wishes), reading, keep)
         asks = lesson.asks(choice.wish, self.requests)
         seed = int.from_bytes(hashlib.sha256(lesson.turn.id.encode()).digest()[:4], "big")
         own = own_words([ask.text for ask in asks])
@@ -172,7 +177,7 @@ class _Choice:
         return self.reading.cuts or not self.reading.can_make
 
     def example(self, ask: Ask, kept: _Kept, source: Source, options: Hinted) -> Example:
-        """Answers that no form could make are in every step: seeing all of them keeps more of the subject.
+        """Of answers that no form could make, a step uses more: seeing many keeps more of the subject.
 
         Tokens that a form leaves unchanged are trained to stay the same, unless the form selects answers.
 
@@ -182,7 +187,7 @@ class _Choice:
         if not kept.shaped or self.reading.selects:
             share = kept.own_share(options.own_share)
             told = distribution_example(ask, kept.answer, source, share)
-            return replace(told, in_every_step=options.all_told and not self.reading.can_make)
+            return replace(told, is_told=not self.reading.can_make)
         share = kept.own_share(0.0)
         made = distribution_example(ask, kept.answer, source, share)
         if not self.reading.cuts:

@@ -122,7 +122,7 @@ def encode_examples(examples: Sequence[Example], turn: TurnRecord) -> bytes:
     return _pack(arrays, facts)
 
 
-_FACTS = ("num_free", "weight", "strength", "scope", "in_every_step")
+_FACTS = ("num_free", "weight", "strength", "scope", "is_told")
 
 
 def _pack(arrays: Mapping[str, Any], facts: Sequence[Json]) -> bytes:
@@ -172,6 +172,7 @@ def _decode(arrays: Mapping[str, Any], n: int, fact: Json, turn: TurnRecord) -> 
     lists = {name: tuple(fact["source"].get(name, ())) for name in ("turn_ids", "wish_ids")}
     source = Source(**{**fact["source"], **lists})
     prompt, reply = f"prompt{n}", f"reply{n}"
+    fact = {"is_told": fact.get("in_every_step", False), **fact}  # its name before
     return Example(
         arrays[prompt].tolist() if prompt in arrays else turn.prompt_ids,
         arrays[reply].tolist() if reply in arrays else [token.id for token in turn.tokens],

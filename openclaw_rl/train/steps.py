@@ -39,13 +39,14 @@ def take_steps(
 ) -> TrainedStep:
     """Deterministic: after a crash the same seed gives the same steps with the same examples."""
     needs, chance = algorithm.needs, random.Random(seed)
-    always = [example for example in training_set.new if example.in_every_step]
-    some = [example for example in training_set.new if not example.in_every_step]
+    told = _Deck([example for example in training_set.new if example.is_told], chance)
+    some = [example for example in training_set.new if not example.is_told]
     decks = _Deck(some, chance), _Deck(training_set.replayed, chance)
     result: TrainedStep | None = None
     for _ in range(needs.steps):
         new, replayed = _choose(needs, training_set, *decks)
-        made = algorithm.batch([*always, *new], state)
+        more = told.draw(needs.step_told or len(told.examples))
+        made = algorithm.batch([*more, *new], state)
         number = needs.anchors * (1 + min(training_set.num_rejected, _MOST_REJECTED))
         anchors = chance.sample(training_set.anchors, min(number, len(training_set.anchors)))
         made = replace(made, scale=made.scale * _SMALLER**training_set.num_rejected)

@@ -189,8 +189,8 @@ class Example:
     weight: float = 1.0
     strength: float = 1.0
     """0..1: how much this example counts towards taking a step at all."""
-    in_every_step: bool = False
-    """Whether every step of its first version uses it, not only ``Needs.step_examples`` of them in turn."""
+    is_told: bool = False
+    """Whether the steps of its first version use ``Needs.step_told`` of its kind, besides the others."""
     scope: Scope = EVERYONE
 
 
@@ -290,7 +290,9 @@ class Needs:
     steps: int = 1
     """Optimizer steps per version; each uses ``step_examples`` of the examples, chosen at random."""
     step_examples: int = 0
-    """0: every step uses all examples, as it does if all of a version's are ``in_every_step``."""
+    """0: every step uses all examples."""
+    step_told: int = 0
+    """The same for new examples that are ``is_told``; each step has so many of them in addition."""
     anchors: int = 0
     """Anchor examples (behaviour that must not change) added to each step."""
     pool: int = 0

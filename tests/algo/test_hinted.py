@@ -96,7 +96,7 @@ def lesson(
 
 async def kept(teacher: ScriptedTeacher, algorithm: Hinted | None = None) -> list[int]:
     """First tokens of the answers that are learned from on the first request."""
-    made = await (algorithm or Hinted()).examples(lesson(), teacher)
+    made = await (algorithm or Hinted(keep=1)).examples(lesson(), teacher)
     return [example.reply_ids[0] for example in made if example.prompt_ids == ASKS[0].prompt_ids]
 
 
@@ -362,12 +362,11 @@ async def test_an_answer_that_was_cut_off_does_not_teach_to_stop_there() -> None
     ("wish", "whether"),
     [(WISH, True), ("Please answer in French.", True), ("Begin every answer with Well now.", False)],
 )
-async def test_answers_that_no_form_could_make_are_in_every_step(wish: str, whether: bool) -> None:
+async def test_steps_use_more_of_the_answers_that_no_form_could_make(wish: str, whether: bool) -> None:
     teacher = ScriptedTeacher([spelled("Il pleut et il fait froid, et le vent est fort.")])
     asked = lesson(hints=(wish,), wishes=(wish,))
     made = await Hinted().examples(asked, teacher)
-    assert [example.in_every_step for example in made] == [whether] * len(ASKS)
-    assert not any(example.in_every_step for example in await Hinted(all_told=False).examples(asked, teacher))
+    assert [example.is_told for example in made] == [whether] * len(ASKS)
 
 
 async def test_a_form_that_cannot_be_made_is_looked_for_in_what_the_told_model_says() -> None:

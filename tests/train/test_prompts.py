@@ -194,14 +194,18 @@ def test_where_nothing_is_heard_again_a_step_is_all_new() -> None:
     assert len(heard_by(trainer)[1]) == 5
 
 
-def test_some_examples_are_in_every_step() -> None:
-    always = [replace(example, in_every_step=True) for example in examples(0, 12)]
-    training_set = TrainingSet([*always, *examples(50, 6)], examples(100, 9), [])
+@pytest.mark.parametrize(("most", "used"), [(20, 12), (8, 8)])
+def test_a_step_uses_more_of_what_the_told_model_said(most: int, used: int) -> None:
+    told = [replace(example, is_told=True) for example in examples(0, 12)]
+    training_set = TrainingSet([*told, *examples(50, 6)], examples(100, 9), [])
     trainer = ScriptedTrainer()
-    take_steps(trainer, Hinted(steps=3, step_examples=6), training_set, {}, 1, 0)
-    parts = (always, training_set.new[12:], training_set.replayed)
+    take_steps(trainer, Hinted(steps=3, step_examples=6, step_told=most), training_set, {}, 1, 0)
+    parts = (told, training_set.new[12:], training_set.replayed)
     for step in heard_by(trainer):
-        assert [len(set(step) & named(part)) for part in parts] == [12, 4, 2]
+        assert [len(set(step) & named(part)) for part in parts] == [used, 4, 2]
+    times = Counter(name for step in heard_by(trainer) for name in set(step) & named(told))
+    assert len(times) == 12
+    assert max(times.values()) - min(times.values()) <= 1
 
 
 def test_weights_that_are_not_numbers_end_the_steps() -> None:
