@@ -77,7 +77,7 @@ def split_wishes(sentence: str) -> list[str]:
             pieces[-1] = f"{pieces[-1]}, {part.text}"
         else:
             pieces.append(part.text)
-    return [_ended(piece) for piece in pieces] if len(pieces) > 1 else [sentence]
+    return [_as_sentence(piece, table) for piece in pieces] if len(pieces) > 1 else [sentence]
 
 
 def _stands_alone(part: Clause, before: str, table: Table) -> bool:
@@ -86,8 +86,11 @@ def _stands_alone(part: Clause, before: str, table: Table) -> bool:
     return told or (bool(part.points.keys() & _FORMS) and not _OPEN_PHRASE.search(before))
 
 
-def _ended(piece: str) -> str:
-    return piece if piece.endswith(_ENDS) else f"{piece}."
+def _as_sentence(piece: str, table: Table) -> str:
+    """Without the "and" that joined it to the piece before: pieces are shown, and told to the model."""
+    joined = table.forms["and"].match(f" {piece}")
+    bare = piece[joined.end() - 1 :] if joined else piece
+    return f"{bare[0].upper()}{bare[1:]}" + ("" if bare.endswith(_ENDS) else ".")
 
 
 def opposite(value: str) -> str:

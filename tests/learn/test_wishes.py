@@ -72,7 +72,7 @@ def sampler_of(system: ServingSystem) -> SampleMaker:
     renderer = system.gateway.renderer
     assert renderer is not None
     prompts = Prompts(renderer, stored_request, is_ephemeral)
-    algorithm = Hinted(requests=3, answers=2)
+    algorithm = Hinted(requests=3, answers=2, keep=1)
     return SampleMaker(system.ledgers.policies, algorithm, Teacher(), prompts, wishes_of(system), 0.0)  # type: ignore[arg-type]
 
 
