@@ -133,7 +133,7 @@ async def test_what_was_changed_moved_or_learned_is_named(
     with changed.open("a") as file:
         file.write("\n")
     moved.rename(tmp_path / "elsewhere.jsonl")
-    assert main(["forget", "session", session, "--home", home]) == 0
+    assert main(["forget", "session", session, "--json", "--home", home]) == 0
     said = capsys.readouterr()
     outcomes = json.loads(said.out[said.out.index("{") :])["exports"]
     assert outcomes == {

@@ -33,7 +33,7 @@ from openclaw_rl.capture.sample_turns import (
     sample_turns,
     strip_samples,
 )
-from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, attempts, policies, samples
+from openclaw_rl.capture.samples import GATE_REJECTIONS, TRAINED, attempts, policies, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger, lock_counters
 from openclaw_rl.capture.shares import waves
 from openclaw_rl.capture.steps import CLAIMED, EXCLUDED, Steps
@@ -282,7 +282,7 @@ class EraseMixin(Steps):
 
     def _release_since(self, connection: sa.Connection, scope: Scope, first: int) -> None:
         """Queue what these versions learned again, as recorded."""
-        learned = samples.c.status.in_((TRAINED, CLAIMED)) | (samples.c.reason == GATE_REJECTED)
+        learned = samples.c.status.in_((TRAINED, CLAIMED)) | samples.c.reason.in_(GATE_REJECTIONS)
         mine = (samples.c.scope == scope) & (samples.c.step >= first) & learned & samples.c.data.is_not(None)
         rows = connection.execute(sa.select(samples.c.status, samples.c.reason).where(mine)).all()
         connection.execute(samples.update().where(mine).values(status=READY, reason=None, step=None))

@@ -28,8 +28,8 @@ from openclaw_rl.types import BASE_VERSION, EVERYONE, Json, Policy, Scope, Verdi
 _NOTHING_FOLLOWED = "nothing has followed the reply yet"
 _IN_QUEUE = "waiting for the judge"
 _FAILED = "the judge failed and will try again"
-_NO_SAMPLE_YET = "judged a moment ago"
-_NEXT_STEP = "waiting for the next step"
+_NO_SAMPLE_YET = "judged; what it teaches is worked out next"
+_NEXT_STEP = "waiting for a step, or in the one being made"
 
 
 def view_turn(ledgers: Ledgers, turn_id: str, user: str | None = None) -> Json | None:
@@ -89,12 +89,12 @@ def _state(
         if verdict.source == events.EXCLUDE and (lesson is None or lesson["status"] != CLAIMED):
             return "excluded", verdict.reason
         if lesson is None:
-            return "judged", None
-        return (
-            ("sampled", lesson["reason"])
-            if lesson["status"] in (READY, CLAIMED)
-            else ("excluded", lesson["reason"])
-        )
+            return "judged", _NO_SAMPLE_YET
+        if lesson["status"] == READY:
+            return "sampled", lesson["reason"]
+        if lesson["status"] == CLAIMED:
+            return "sampled", f"version {lesson['step']} is being made from it"
+        return "excluded", lesson["reason"]
     reason = why_left_out(summary["kind"], summary["finish_reason"], summary["secrets"], known)
     if reason is not None:
         return "excluded", reason

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from openclaw_rl.capture.events import EXCLUDE, INCLUDE, excluded_turns
 from openclaw_rl.capture.learn_ledger import LearnLedger
-from openclaw_rl.capture.samples import GATE_REJECTED, TRAINED, decode_examples, samples
+from openclaw_rl.capture.samples import GATE_REJECTIONS, TRAINED, decode_examples, samples
 from openclaw_rl.capture.serve_ledger import ServeLedger
 from openclaw_rl.capture.versions import Versions
 from openclaw_rl.types import Example, Scope, TurnRecord
@@ -66,7 +66,7 @@ class Rehearsal(Versions):
         )
         with self.db.connect() as connection:
             trained = connection.execute(query.where(samples.c.status == TRAINED)).all()
-            rejected = connection.execute(query.where(samples.c.reason == GATE_REJECTED)).all()
+            rejected = connection.execute(query.where(samples.c.reason.in_(GATE_REJECTIONS))).all()
         newest = sorted([*trained, *rejected], key=lambda row: (row.created_at, row.turn_id), reverse=True)
         rows = newest[:_POOL_TURNS]
         still = [row for row in rows if self._still_counts(row.turn_id)]

@@ -23,7 +23,9 @@ def scope_column() -> sa.Column[str]:
 
 
 TRAINED = "trained"
-GATE_REJECTED = "gate_rejected: the version it was trained into did not pass the checks"
+GATE_REJECTED = "the version trained on it did not pass its checks"
+#: Also as older releases stored it.
+GATE_REJECTIONS = (GATE_REJECTED, "gate_rejected: the version it was trained into did not pass the checks")
 
 #: ``ready`` waits for a step, ``claimed`` is in one, ``trained`` and ``excluded`` are final.
 samples = sa.Table(

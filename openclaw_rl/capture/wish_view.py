@@ -13,7 +13,9 @@ from openclaw_rl.capture import schema
 from openclaw_rl.capture.database import batched
 from openclaw_rl.capture.ledgers import Ledgers
 from openclaw_rl.capture.notes import held_by_weights, learned_in, note_state
+from openclaw_rl.capture.policy_ledger import PolicyLedger
 from openclaw_rl.capture.texts import plain_text, turn_texts
+from openclaw_rl.capture.versions import REJECTED
 from openclaw_rl.capture.wishes import (
     CURRENT,
     NOT_LEARNABLE,
@@ -24,7 +26,7 @@ from openclaw_rl.capture.wishes import (
     list_wishes,
     wish_turns,
 )
-from openclaw_rl.types import Json
+from openclaw_rl.types import Json, Policy, Scope
 
 LEARNED, NOT_YET, NOT_POSSIBLE, IS_PAUSED, OVER = "learned", "not yet", "not possible", "paused", "over"
 _STATES = {NOT_LEARNABLE: NOT_POSSIBLE, "giving up": NOT_POSSIBLE, PAUSED: IS_PAUSED, "pausing": IS_PAUSED,
@@ -40,12 +42,13 @@ def view_wishes(ledgers: Ledgers, user: str | None, notes: str, limit: int = 100
     held = held_by_weights(ledgers.policies, learned, found)
     after = {wish.turn_id: _answer_since(ledgers, wish, learned[wish.turn_id])
              for wish in found if wish.turn_id in learned}  # fmt: skip
+    setbacks = {scope: _setback(ledgers.policies, scope) for scope in {wish.scope for wish in found}}
     texts = turn_texts(ledgers.serve, [*(w.turn_id for w in found), *filter(None, after.values())])
     return [
         {
             "id": wish.turn_id,
             **asdict(wish),
-            "reason": wish.problem,
+            "reason": wish.problem or _why_not_yet(wish, wish.turn_id in learned, setbacks[wish.scope]),
             "state": _state(wish, wish.turn_id in learned),
             "times": len(asked[wish.turn_id]),
             "turns": asked[wish.turn_id],
@@ -63,6 +66,21 @@ def _state(wish: WishRecord, is_learned: bool) -> str:
     if wish.status in CURRENT:
         return LEARNED if is_learned else NOT_YET
     return _STATES.get(wish.status, OVER)
+
+
+def _setback(policies: PolicyLedger, scope: Scope) -> Policy | None:
+    """The scope's newest version, if it was rejected and no other is being made."""
+    newest = next(iter(policies.list_policies(1, scope)), None)
+    return newest if newest is not None and newest.status == REJECTED else None
+
+
+def _why_not_yet(wish: WishRecord, is_learned: bool, setback: Policy | None) -> str | None:
+    """That nothing happens until the next complaint, if the last version made for a wish was rejected."""
+    if setback is None or is_learned or wish.status not in CURRENT or setback.created_at < wish.created_at:
+        return None
+    failed = [check["name"] for check in setback.gate.get("checks", ()) if not check["passed"]]
+    why = f" ({', '.join(failed)})" if failed else ""
+    return f"version {setback.version} failed its checks{why}; the next complaint makes another one"
 
 
 def _asked(ledgers: Ledgers, found: list[WishRecord]) -> dict[str, list[str]]:

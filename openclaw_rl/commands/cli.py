@@ -247,6 +247,7 @@ def _add_terminal(commands: Any) -> None:
     forget = _command(commands, "forget", "erase something and unlearn it", _terminal("forget", "run"))
     forget.add_argument("what", choices=("turn", "session", "wish", "user"))
     forget.add_argument("id", help="id of the turn, session or wish, or the user's name")
+    forget.add_argument("--json", action="store_true", help="print the receipt")
     add_settings(forget, only=("home", "ledger_url", "policies"))
     wished = _command(
         commands, "wishes", "list, reword or pause what people asked for", _terminal("wishes", "run")

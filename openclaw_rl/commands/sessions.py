@@ -50,7 +50,7 @@ def _get(options: argparse.Namespace, config: Config, path: str, **params: Any) 
 
 def _turn_line(found: Json) -> str:
     said = " ".join((found["reply"].get("content") or "").split())[:80]
-    return f"{found['id']}  {found['state']:<8}  v{found['policy_version']}  {said}"
+    return f"{found['id']}  {_state(found):<8}  v{found['policy_version']}  {said}"
 
 
 def _describe(found: Json) -> str:
@@ -59,7 +59,7 @@ def _describe(found: Json) -> str:
     lines = [
         *(f"{message['role']}: {message['content']}" for message in found["input"]),
         f"reply by version {found['policy_version']}: {found['reply'].get('content') or ''}",
-        f"state: {found['state']}" + (f" ({found['reason']})" if found["reason"] else ""),
+        f"state: {_state(found)}" + (f" ({found['reason']})" if found["reason"] else ""),
         _verdict(found) or "no verdict yet",
         f"learned from in version {found['step']}" if found["step"] else "not learned from",
     ]
@@ -69,6 +69,11 @@ def _describe(found: Json) -> str:
         lines.append("answers that were learned instead:")
         lines += [f"  {one['asked']}\n    → {one['answer']}" for one in found["taught"]]
     return "\n".join(lines)
+
+
+def _state(found: Json) -> str:
+    """In the API, turns that cannot be used are excluded, too; here that is what a person does."""
+    return "not used" if found["state"] == "excluded" and not found["excluded"] else str(found["state"])
 
 
 def _verdict(found: Json) -> str:

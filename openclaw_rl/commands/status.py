@@ -15,6 +15,8 @@ from openclaw_rl.types import Json
 
 _CLEAR = "\x1b[H\x1b[2J"
 _EVERY_S = 1.0
+#: More than any line has.
+_UNCUT = 1000
 
 
 def run(options: argparse.Namespace, config: Config) -> int:
@@ -66,7 +68,8 @@ def _problems(status: Json) -> list[str]:
 
 
 def describe(status: Json, url: str) -> str:
-    width = min(100, shutil.get_terminal_size().columns)
+    # In a file or a pipe, lines are as long as they are.
+    width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _UNCUT
     lines = [
         f"{status['status']}: {status['model']} at {url}, policy version {status['policy_version']}",
         f"traffic   {_traffic(status)}",
@@ -93,7 +96,7 @@ def _funnel(funnel: Json | None, width: int) -> list[str]:
     if funnel is None:
         return ["turns     unknown: the database cannot be read"]
     lines = [f"turns     {funnel['turns']} in {plural(funnel['sessions'], 'session')}"]
-    room, most = max(10, width - 24), max(1, funnel["turns"])
+    room, most = max(10, min(100, width) - 24), max(1, funnel["turns"])
     for stage in funnel["stages"]:
         bar = "█" * round(room * stage["turns"] / most)
         lines.append(f"  {stage['name']:<8} {stage['turns']:>9} {bar}")

@@ -68,6 +68,8 @@ def _line(wish: Json) -> str:
     why = f" ({wish['reason']})" if wish["reason"] else ""
     times = f"{wish['times']} times" if wish["times"] != 1 else "once"
     note = "" if wish["note"] == "none" else f"; note {wish['note']}"
-    state = "being learned" if wish["state"] == "not yet" else wish["state"]
+    state = wish["state"]
+    if state == "not yet":
+        state = "not learned yet" if wish["reason"] else "being learned"
     asked = f"asked {times} since {since}; {state}{learned}{why}{note}"
     return f"{wish['id']}  {wish['user']}  {wish['text']}  {asked}"

@@ -12,6 +12,7 @@ from openclaw_rl.types import BASE_VERSION, Json
 _STOPPED = "It is not learning at the moment: the learning process has stopped. Replies continue as before."
 _NOTHING = "Nothing to learn from yet. Talk to it and tell it how to answer better."
 _STAGES = {"training": "a new version is being trained", "candidate": "a new version is being checked"}
+_FAILED = "not learned yet, since the last version failed its checks"
 _MOST = 3
 
 
@@ -24,7 +25,8 @@ def headline(
     parts = [
         _part(wishes, "learned", "works now", "work now"),
         _first_replies(first, serving),
-        _part(wishes, "not yet", "is being learned", "are being learned"),
+        _part([w for w in wishes if not w["reason"]], "not yet", "is being learned", "are being learned"),
+        _part([w for w in wishes if w["reason"]], "not yet", f"is {_FAILED}", f"are {_FAILED}"),
         _part(wishes, "not possible", "is not possible with this model", "are not possible with this model"),
         _STAGES.get(stage or "", ""),
     ]

@@ -16,6 +16,7 @@ import pytest
 from openclaw_rl.commands.chat import Chat
 from openclaw_rl.commands.cli import _parser, main
 from openclaw_rl.commands.client import ServerClient
+from openclaw_rl.commands.forget import summarise
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.testing import ScriptedEngine, scripted_system
 from openclaw_rl.types import Weights
@@ -88,6 +89,36 @@ def test_looking_things_up(system: ServingSystem, capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out)["id"] == turn
     assert run(system, "turn", "nothing") == 2
     assert "There is no turn 'nothing'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("what", "listed"), [("turn", "sessions"), ("wish", "wishes"), ("user", "users list")]
+)
+def test_forgetting_what_is_not_there_says_where_to_look(
+    system: ServingSystem, capsys: pytest.CaptureFixture[str], what: str, listed: str
+) -> None:
+    assert run(system, "forget", what, "nothing") == 2
+    assert f"'openclaw-rl {listed}' lists what there is" in capsys.readouterr().err
+
+
+def test_forgetting_says_what_it_did(system: ServingSystem, capsys: pytest.CaptureFixture[str]) -> None:
+    chat(system, "What is a lighthouse?")
+    session = system.ledgers.serve.list_sessions(1)[0]["id"]
+    assert run(system, "forget", "session", session) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Erased 1 turn.\n")
+    assert "{" not in said
+
+
+@pytest.mark.parametrize(("back", "serves"), [(0, "the base model"), (3, "version 3")])
+def test_forgetting_says_which_versions_are_undone(back: int, serves: str) -> None:
+    receipt = {"id": "forget-1", "num_turns": 2, "versions": [4, 5], "back_to": {"everyone": back}}
+    assert summarise(receipt).splitlines() == [
+        "Erased 2 turns.",
+        "Versions 4, 5 had used them and cannot serve any more.",
+        f"In everyone, {serves} answers; what is left is being trained again in the background.",
+        "Receipt: forget-1; --json prints it.",
+    ]
 
 
 def test_excluding_and_taking_it_back(system: ServingSystem, capsys: pytest.CaptureFixture[str]) -> None:

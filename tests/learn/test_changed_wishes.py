@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from openclaw_rl.capture.wishes import ACTIVE, ON_HOLD
+from openclaw_rl.commands.wishes import _line
 from openclaw_rl.processes.serving_system import ServingSystem
 from openclaw_rl.types import EVERYONE, Json
 
@@ -176,3 +177,30 @@ async def test_what_cannot_be_meant_is_refused(
     assert refused.status_code == 409
     assert "taking back" in refused.json()["error"]["message"]
     await judge(system)
+
+
+async def test_after_a_rejected_version_nobody_is_told_that_a_wish_is_being_learned(
+    system: ServingSystem, owner: httpx.AsyncClient
+) -> None:
+    await converse(system, "a question", f"bad: {LISTS}")
+    await sampler_of(system).run()
+    policies = system.ledgers.policies
+    made = policies.claim(8, 0, "", 0, EVERYONE)
+    assert made is not None
+    [wish] = await listed(owner)
+    assert (wish["state"], wish["reason"]) == ("not yet", None)
+    policies.trained(made.version, {})
+    checks = [{"name": "on topic", "passed": False}, {"name": "facts", "passed": True}]
+    policies.reject(made.version, {"passed": False, "checks": checks})
+    [wish] = await listed(owner)
+    why = f"version {made.version} failed its checks (on topic); the next complaint makes another one"
+    assert (wish["state"], wish["reason"]) == ("not yet", why)
+    said = (await owner.get("/v1/learning")).json()["headline"]
+    assert "not learned yet" in said
+    assert "being learned" not in said
+    assert "not learned yet (version" in _line(wish)
+    await converse(system, "another", f"bad: {LISTS}")
+    await sampler_of(system).run()
+    assert policies.claim(8, 0, "", 0, EVERYONE) is not None
+    [wish] = await listed(owner)
+    assert wish["reason"] is None

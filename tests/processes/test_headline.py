@@ -14,7 +14,7 @@ def told(
 ) -> str:
     versions = [{"version": by, "good": good, "of": of}] if of else []
     first = {"versions": versions, "last": {"good": good, "of": of}}
-    rows = [{"text": text, "state": state} for text, state in wishes]
+    rows = [{"text": text, "state": state, "reason": more.pop("reason", None)} for text, state in wishes]
     return headline(rows, first, serving=serving, **{"stage": None, **more})
 
 
@@ -42,6 +42,11 @@ def test_first_replies_of_earlier_versions_are_not_taken_for_the_new_one_s() -> 
 def test_it_says_that_a_version_is_being_made(stage: str, word: str) -> None:
     said = told(("A", "not yet"), stage=stage)
     assert said == f"Learning: “A” is being learned; a new version is being {word}."
+
+
+def test_a_wish_whose_last_version_was_rejected_is_not_called_being_learned() -> None:
+    said = told(("A", "not yet"), reason="version 2 failed its checks (on topic)")
+    assert said == "Learning: “A” is not learned yet, since the last version failed its checks."
 
 
 def test_a_learning_process_that_stopped_is_not_called_learning() -> None:

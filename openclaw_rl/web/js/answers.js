@@ -3,8 +3,11 @@
 import { h } from "./dom.js";
 
 /** The state's label and colour. */
-export const STATES = { learned: ["works now", "good"], "not yet": ["being learned", "accent"], "not possible": ["not possible with this model", "warn"],
+const STATES = { learned: ["works now", "good"], "not yet": ["being learned", "accent"], "not possible": ["not possible with this model", "warn"],
   paused: ["paused", ""], over: ["over", ""] };
+
+/** A wish whose last version was rejected waits for the next complaint. */
+export const stateOf = (wish) => wish.state === "not yet" && wish.reason ? ["not learned yet", "warn"] : STATES[wish.state];
 
 export const answerPair = (wish) => h("div", { class: "answers" },
   [["Before", wish.before], ["After", wish.after]].map(([when, answer]) => answer && h("div", { class: "answer" },

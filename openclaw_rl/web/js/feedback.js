@@ -42,7 +42,7 @@ export function feedback(turnId, onDone = () => {}) {
 
 /** A label for the state of a turn. */
 export function fate(turn) {
-  const words = { waiting: "waiting", judged: "judged", unjudged: "not judged yet", sampled: "sampled, waiting for a step",
+  const words = { waiting: "waiting", judged: "judged", unjudged: "not judged yet", sampled: "being learned",
     trained: `learned in version ${turn.step}`, excluded: "not used in training" };
   const kind = { trained: "good", sampled: "accent", judged: "accent", excluded: "warn" }[turn.state] ?? "";
   return { text: words[turn.state] ?? turn.state, kind };

@@ -1,7 +1,7 @@
 // The first screen: is it learning, what, can I trust it, what does it know about me, how do I undo it?
 
 import { get, post } from "../api.js";
-import { answerPair, STATES } from "../answers.js";
+import { answerPair, stateOf } from "../answers.js";
 import { confirm, fill, h, pill, plural, toast, versionName, when } from "../dom.js";
 import { current, listen, onChange } from "../live.js";
 
@@ -43,7 +43,7 @@ const card = (question, answer, ...body) => h("section", { class: "card", "data-
 function what({ wishes, all }) {
   const shown = wishes.slice(0, 4), others = all.length - wishes.length;
   return card("What is it learning?", "what",
-    shown.length ? h("ul", { class: "lines" }, shown.map((wish) => h("li", {}, h("span", {}, wish.text), pill(...STATES[wish.state]))))
+    shown.length ? h("ul", { class: "lines" }, shown.map((wish) => h("li", {}, h("span", {}, wish.text), pill(...stateOf(wish)))))
       : h("p", { class: "muted" }, "It learns how you want its replies to be: shorter, in French, with an example. You have not asked for anything yet."),
     h("p", {}, h("a", { href: "#/wishes" }, all.length > 4 ? `All ${all.length} wishes` : "All wishes"), others > 0 && `, including ${others} from other people`));
 }

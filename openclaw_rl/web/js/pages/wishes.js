@@ -1,7 +1,7 @@
 // Each user's wishes and their state; reword, pause or forget them.
 
 import { get, patch, remove, turnPath, wishPath } from "../api.js";
-import { answerPair, STATES } from "../answers.js";
+import { answerPair, stateOf } from "../answers.js";
 import { confirm, fill, h, pill, plural, toast, when } from "../dom.js";
 import { onChange } from "../live.js";
 
@@ -19,7 +19,7 @@ export async function render(main, { me, keep }) {
       h("ul", { class: "lines" }, over.map((wish) => h("li", {}, wish.text)))));
   }
   await load();
-  keep(onChange((status) => [status.wishes, status.policy_version], () => { if (!list.querySelector("form")) load().catch(() => null); }));
+  keep(onChange((status) => [status.wishes, status.policy_version, status.stage], () => { if (!list.querySelector("form")) load().catch(() => null); }));
 }
 
 function card(wish, me, load) {
@@ -27,7 +27,7 @@ function card(wish, me, load) {
   const place = h("section", { class: "card", "aria-labelledby": title, "data-wish": wish.id });
   const turns = wish.turns.slice(0, 8);
   const draw = () => fill(place,
-    h("div", { class: "spread" }, h("h2", { id: title }, wish.text || "(its text was deleted)"), pill(...STATES[wish.state], true)),
+    h("div", { class: "spread" }, h("h2", { id: title }, wish.text || "(its text was deleted)"), pill(...stateOf(wish), true)),
     h("p", { class: "small muted" }, me.owner && wish.user !== "default" && `${wish.user} · `, wish.times === 1 ? "asked for once, " : `asked for ${wish.times} times, first `, when(wish.created_at),
       wish.state === "learned" && [` · works since version ${wish.learned_in} (`, when(wish.learned_at), ")"], wish.said && ` · originally “${wish.said}”`),
     wish.reason && h("p", {}, wish.state === "not possible" ? "The model cannot do this even when told to, so it is not trained for it." : cap(wish.reason)),
