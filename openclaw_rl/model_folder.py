@@ -13,6 +13,7 @@ from typing import Any
 
 #: Tokenizers that are described by ``tokenizer.json`` alone.
 _PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+_UNLIMITED = 1 << 60
 #: What a config must state to be read without its family's defaults.
 _STATED = {
     "architectures",
@@ -45,6 +46,13 @@ def model_type(folder: Path) -> str:
 
 def read_tokenizer(folder: Path) -> Any:
     """Raises whatever the library's parser raises."""
+    tokenizer = _load_tokenizer(folder)
+    # It would print a warning for a longer text; we refuse what does not fit, and say so to who sent it.
+    tokenizer.model_max_length = _UNLIMITED
+    return tokenizer
+
+
+def _load_tokenizer(folder: Path) -> Any:
     if _read(folder / "tokenizer_config.json").get("tokenizer_class") in _PLAIN_TOKENIZERS:
         from transformers import PreTrainedTokenizerFast
 

@@ -26,7 +26,8 @@ class ServerClient:
         if found is None:
             raise ValueError(
                 f"no server is running with the data folder {config.home}; start one with "
-                "'openclaw-rl start', or give the address of another with --url http://HOST:30000"
+                "'openclaw-rl start'; if one runs elsewhere, name its data folder with --home FOLDER, or its "
+                "address with --url http://HOST:30000"
             )
         self.url = _base_url(found)
         key = key or KeyRing.in_home(config.people, create=False).key_of(DEFAULT_USER)

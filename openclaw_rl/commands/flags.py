@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,11 +14,17 @@ from openclaw_rl.config import Config, fields, load_config
 from openclaw_rl.errors import did_you_mean
 from openclaw_rl.known_names import MOVED_NAMES, MOVED_SWITCHES
 
+_MISSING = "the following arguments are required: "
+
 
 class Parser(argparse.ArgumentParser):
     """argparse without the usage text above errors."""
 
     def error(self, message: str) -> NoReturn:
+        choices = [a for a in self._actions if a.choices and not a.option_strings and a.nargs is None]
+        if message.startswith(_MISSING) and choices:
+            what = str(choices[0].metavar or choices[0].dest)
+            message = f"{what} is missing; known: {', '.join(map(str, choices[0].choices or ()))}"
         end = " See" if message.endswith("?") else "; see"
         self.exit(2, f"openclaw-rl: {message}{end} {self.prog} --help\n")
 
@@ -32,13 +39,20 @@ class Parser(argparse.ArgumentParser):
 
 def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """The error for an unknown flag suggests the closest flag of the same command."""
+    first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+    if first.startswith("-"):  # otherwise it would be the missing command that is reported
+        _refuse_unknown(parser, first)
     options, rest = parser.parse_known_args(arguments)
     if rest:
         command: Parser = getattr(options, "parser", parser)
-        flags = [flag for action in command._actions for flag in action.option_strings]
-        name = rest[0].partition("=")[0]
-        command.error(f"unknown argument {name}{did_you_mean(name, flags)}")
+        _refuse_unknown(command, rest[0])
     return options
+
+
+def _refuse_unknown(command: Parser, argument: str) -> None:
+    flags = [flag for action in command._actions for flag in action.option_strings]
+    if (name := argument.partition("=")[0]) not in flags:
+        command.error(f"unknown argument {name}{did_you_mean(name, flags)}")
 
 
 def complete_files(argument: argparse.Action) -> None:

@@ -43,9 +43,15 @@ def add_errors(app: FastAPI, metrics: Metrics) -> None:
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        message = f"{request.method} {request.url.path}: {error.detail}"
+        path, detail = request.url.path, error.detail
+        if error.status_code == 404 and any(getattr(r, "path", "") == f"/v1{path}" for r in app.routes):
+            detail, path = (
+                f"not found; end the client's base URL with /v1: {request.base_url}v1",
+                f"/v1{path}",
+            )
+        message = f"{request.method} {request.url.path}: {detail}"
         code = "not_found" if error.status_code == 404 else None
-        response = refusal(request.url.path, RequestError(message, status=error.status_code, code=code))
+        response = refusal(path, RequestError(message, status=error.status_code, code=code))
         response.headers.update(error.headers or {})
         return response
 

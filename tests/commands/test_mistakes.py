@@ -203,3 +203,21 @@ def test_another_program_at_the_port_tells_a_client_nothing(says: bytes) -> None
         Thread(target=server.serve_forever, daemon=True).start()
         assert _served(f"http://127.0.0.1:{server.server_port}", "key") == {}
         server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--nope",), "unknown argument --nope"),
+        (("--versoin",), "did you mean '--version'?"),
+        (("policy",), "action is missing; known: list, show, "),
+        (("forget",), "what is missing; known: turn, session, wish, user"),
+    ],
+)
+def test_what_is_unknown_or_missing_is_named(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

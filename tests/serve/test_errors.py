@@ -249,3 +249,13 @@ async def test_deep_nesting_is_answered_or_refused(
         error_of(answer, 400)
     assert system.recorder.health().ok, "one odd request must not stop the recording"
     assert (await client.post(URL, json=ask())).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses", "/messages"])
+async def test_a_base_url_without_v1_is_told_the_right_one(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.post(path, json={})
+    assert answer.status_code == 404
+    assert answer.json().get("type") == ("error" if path == "/messages" else None)
+    said = answer.json()["error"]["message"]
+    assert said.endswith("end the client's base URL with /v1: http://test/v1")
+    assert "base URL" not in (await client.post("/v1/nothing", json={})).text
