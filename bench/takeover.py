@@ -10,7 +10,8 @@ any other, in words, through the chat API. Five phases:
 
 1. *rising*: until the local model answers everything;
 2. *alone*: it does;
-3. *spoiled*: a version that the gate rejects is promoted by hand, until the cloud answers again;
+3. *spoiled*: a version that the gate rejects is promoted by hand, until the cloud answers again, or until it
+   is rolled back;
 4. *back*: it does;
 5. *unplugged*: the cloud's process is killed while people stream, and everybody goes on asking.
 """
@@ -197,8 +198,10 @@ def phases(
         elif phase == "alone":
             talk(people, phase, lambda: shares.now() < 0, options.each, is_late=late)
         elif phase == "spoiled":
-            log.event("a spoiled version serves", version=owner.spoil(spoiled))
-            talk(people, phase, lambda: shares.now() == 0.0, options.most, each=1, is_late=late)
+            bad = owner.spoil(spoiled)
+            log.event("a spoiled version serves", version=bad)
+            undone = lambda: shares.now() == 0.0 or owner.serving() != bad  # noqa: B023, E731
+            talk(people, phase, undone, options.most, each=1, is_late=late)
         elif phase == "back":
             talk(people, phase, lambda: False, options.each)
         else:
