@@ -4,11 +4,11 @@
     python bench/arrivals.py --server-cores 0,1         with clients on the machine's other cores
 
 *Constants*, which a model may be fitted to: the steps of one, four and eight streams, also after long
-prompts, and of cold prompts of four lengths, a judge's vote and a training step, each alone. *Checks*, which
-it may not: four and twelve streams, requests that arrive at random at three rates, turns that are judged and
-a wish that is learned while the server runs. Every request's arrival, tokens and times are saved, so that the
-model replays the same ones, and every step of the engine (``steps.py``). Everything but vote and step goes
-over HTTP.
+prompts, and of cold prompts of four lengths, the first half of the turns that are judged, and a training step
+alone. *Checks*, which it may not: four and twelve streams, requests that arrive at random at three rates, the
+other half of the turns, and a wish that is learned while the server runs. Every request's arrival, tokens and
+times are saved, so that the model replays the same ones, and every step of the engine (``steps.py``).
+Everything but the step alone goes over HTTP.
 
 Arrivals: 85 % of prompts have about 150 tokens, the others 1,500, none of them cached; replies have up to 100
 tokens. The rates are shares of what the constants allow.
@@ -171,16 +171,23 @@ async def serving(
         kinds = [*((number, 0.0) for number in STREAMS), *((0, share) for share in SHARES)]
         for number, share in kinds * rounds:
             rate, began = share / request_s, time.time()
-            name = f"{number} streams" if number else f"{rate:.2f} requests/s"
+            name = f"{number} streams" if number else f"load {share:g}"
             rows = await (
                 together(http, number, chance) if number else at_random(http, rate, seconds, chance)
             )
             ended, after = time.time(), await alone(http, chance, steps)
             own = fit(read_steps(steps, began, ended))
-            block = {"name": name, "before": before, "after": after, "requests": rows, "own_costs": own}
+            block = {
+                "name": name,
+                "rate": rate,
+                "before": before,
+                "after": after,
+                "requests": rows,
+                "own_costs": own,
+            }
             blocks.append({**block, "began": began, "ended": ended})
             keep(blocks)
-            print(f"{name}: {len(rows)} answered", flush=True)
+            print(f"{name} ({rate:.2f} requests/s): {len(rows)} answered", flush=True)
             before = after
     return blocks
 
@@ -216,14 +223,15 @@ def judging(home: Path, number: int) -> Row:
         left = lambda: int(system.get("/v1/status")["queues"]["judge"] or 0)  # noqa: E731
         # The first cases also read the judge's examples, once.
         wait_until(lambda: 0 < left() <= number - 4, "judging began", 300)
-        before, used, began = left(), cpu_s(server), time.perf_counter()
-        wait_until(lambda: left() == 0, "everything is judged", 600)
-        seconds = time.perf_counter() - began
-        return {
-            "cpu_s_a_turn": (cpu_s(server) - used) / before,
-            "s_a_turn": seconds / before,
-            "turns": before,
-        }
+        found: Row = {}
+        for half, until in (("constant", left() // 2), ("check", 0)):
+            before, used, began = left(), cpu_s(server), time.perf_counter()
+            wait_until(lambda until=until: left() <= until, "half of it is judged", 600)  # type: ignore[misc]
+            turns = before - left()
+            found[f"{half}_turns"] = turns
+            found[f"{half}_cpu_s"] = (cpu_s(server) - used) / turns
+            found[f"{half}_s"] = (time.perf_counter() - began) / turns
+        return found
 
 
 def training(home: Path) -> Row:
@@ -236,10 +244,8 @@ def training(home: Path) -> Row:
             {"role": "user", "content": "Please answer in one sentence."},
         ]
         system.ask([*said, *more], 1, sampling={"max_tokens": 8})
-        wait_until(
-            lambda: any(row["metrics"].get("total_s") for row in _versions(system)), "a step was made", 300
-        )
-        metrics = _versions(system)[-1]["metrics"]
+        made = lambda: [row["metrics"] for row in _versions(system) if (row["metrics"] or {}).get("total_s")]  # noqa: E731
+        metrics = wait_until(made, "a step was made", 300)[-1]
     return {"tokens_per_s": metrics["num_tokens"] / metrics["total_s"], "tokens": metrics["num_tokens"]}
 
 
@@ -253,14 +259,12 @@ def run(script: str, *flags: str) -> str:
 
 
 def learning_constants() -> Row:
-    """A vote's CPU seconds, by ``bench/judge.py``, and a step's real tokens/s, by ``bench/train.py``."""
-    vote = re.search(r"\| vote \| ([\d.]+)", run("judge.py", "--number", "1", "--every", "12"))
+    """A step's real tokens/s, by ``bench/train.py``."""
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "train.json"
         run("train.py", "--runs", "1", "--only", "ours", "--threads", str(cores()), "--save", str(saved))
         step = json.loads(saved.read_text())
-    assert vote is not None
-    return {"vote_s": float(vote[1]), "tokens_per_s": step["medians"]["ours"]["tokens_per_s"]}
+    return {"tokens_per_s": step["medians"]["ours"]["tokens_per_s"]}
 
 
 def cores() -> int:
@@ -281,7 +285,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=30, help="of arrivals at each rate, in each round")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=24, help="to be judged")
+    parser.add_argument("--turns", type=int, default=48, help="to be judged")
     parser.add_argument("--save", type=Path)
     parser.add_argument("--server-cores", default="", help="of the server: 0,1; the clients use the others")
     parser.add_argument("--only", choices=PARTS, action="append", help="not all parts")

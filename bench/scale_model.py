@@ -11,7 +11,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 #: As ``openclaw-rl serve`` has them by default.
@@ -84,19 +84,6 @@ class Request:
 @dataclass
 class Served:
     requests: list[Request] = field(default_factory=list)
-
-    @classmethod
-    def one_after_the_other(cls, parts: Sequence[Served]) -> Served:
-        """Each begins when the one before has ended."""
-        found, now = cls(), 0.0
-        for part in parts:
-            moved = {name: now - min(r.at for r in part.requests) for name in ("at", "first", "end")}
-            found.requests += [
-                replace(r, **{name: getattr(r, name) + by for name, by in moved.items()})
-                for r in part.requests
-            ]
-            now = max(r.end for r in found.requests)
-        return found
 
     def first_token_s(self, share: float) -> float:
         return quantile([request.first - request.at for request in self.requests], share)
