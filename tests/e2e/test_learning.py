@@ -28,11 +28,11 @@ def test_a_complaint_changes_what_the_model_does(server: ServerProcess) -> None:
 
 
 def converse_and_compare(user: User, server: ServerProcess) -> None:
-    before = user.held_out()
+    before = user.held_out(8)
     user.converse(0)
     user.http.post("/v1/flush")
     user.wait()
-    after = user.held_out()
+    after = user.held_out(8)
     status = user.status()
     assert status["policy_version"] >= 1, server.log()  # type: ignore[operator]
     assert sum(map(is_short, before)) <= 1

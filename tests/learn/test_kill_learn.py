@@ -62,7 +62,8 @@ def learning(home: Path, tiny: Path) -> Iterator[subprocess.Popen[bytes]]:
     environment = clean_environment(home, {"OPENCLAW_RL_MODEL": str(tiny), "OPENCLAW_RL_TRAIN_THREADS": "1"})
     arguments = [
         command(), "learn", *SETTINGS, "--judge", "openclaw_rl.testing:WordJudge", "--held-out-share", "0",
-        "--lora-rank", "2",
+        # One after the other, or a kill between four of them would change which samples share a step.
+        "--lora-rank", "2", "--judge-concurrency", "1",
     ]  # fmt: skip
     with (home.parent / "learn.log").open("ab") as log:
         process = subprocess.Popen(arguments, env=environment, stdout=log, stderr=log)
