@@ -36,10 +36,10 @@ _WORKER_BYTES = 5 << 30
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are cores, where memory allows: many tests wait for processes they started."""
+    """One more than there are cores, where memory allows: many tests wait for processes they started."""
     cores = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(cores + 2, memory // _WORKER_BYTES))
+    return max(1, min(cores + 1, memory // _WORKER_BYTES))
 
 
 #: Files that take longest, in that order. Whichever of them began last would run on alone.
